@@ -1,0 +1,161 @@
+"""One request code, defined once: the Operation value that every door, client and command line reads.
+
+Knows no socket and no server. A handler gets a typed request and a Call, and gives back a Reply or raises
+CommandError; doors turn both into bytes (doors/tcp.py) or HTTP (doors/http.py).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from remoting.codes import ResponseCode
+
+
+class Wire(BaseModel):
+    """snake_case here, camelCase on the wire; unknown fields ignored, known ones checked, "7" is 7."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class Empty(Wire):
+    """A header without fields."""
+
+
+Req = TypeVar("Req", bound=Wire)
+Resp = TypeVar("Resp", bound=Wire)
+
+
+@dataclass(frozen=True)
+class Operation(Generic[Req, Resp]):
+    """One request code. `request` and `response` are the header models (extFields);
+    `request_body` and `response_body` are JSON body models, bytes for a raw body, None for no body."""
+
+    code: int
+    name: str
+    request: type[Req]
+    response: type[Resp]
+    request_body: Any = None
+    response_body: Any = None
+    oneway: bool = False
+
+
+class CommandError(Exception):
+    """Understood and refused: becomes a response with this code; the connection stays."""
+
+    def __init__(self, code: int, remark: str, header: Wire | None = None, body: object = None) -> None:
+        super().__init__(f"{code}: {remark}")
+        self.code, self.remark, self.header, self.body = int(code), remark, header, body
+
+
+class RemoteProtocolError(Exception):
+    """No correct peer sends that: the connection is closed with one log line."""
+
+
+class LocalProtocolError(Exception):
+    """Our own code asked for something illegal: a bug."""
+
+
+class Peer(Protocol):
+    """The other end of a connection, as handlers may know it."""
+
+    @property
+    def connection_id(self) -> int: ...  # unique in this process, never reused
+
+    @property
+    def address(self) -> str: ...  # "host:port" as seen on the socket, "http" for the HTTP door
+
+    def is_closing(self) -> bool: ...
+
+    def send(self, frame: bytes) -> bool:
+        """Queue an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler may know beside its typed request."""
+
+    peer: Peer
+    body: Any = None  # decoded per Operation.request_body
+    version: int = 0  # sender's release ordinal
+    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    raw_body: bytes = b""
+    opaque: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Response header, body and code. `body`: bytes as they are, a model or a JSON value, or None."""
+
+    header: Wire | None = None
+    body: object = None
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+
+
+Handler = Callable[[Any, Call], Awaitable[Reply | Wire | None]]
+"""Coroutine handler. None: no response at all (oneway, or answered later through call.peer.send)."""
+
+HotHandler = Callable[[Any, bytes, Peer], bytes | None]
+"""Data-path handler, called synchronously inside the read: (decoded command, body, connection) -> a whole
+response frame, or None when it answers later through connection.send()."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """A data-path binding. `decoder` decodes a JSON header to `command_type` in one step; `lenient` makes the
+    same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses."""
+
+    command_type: Any
+    lenient: Callable[[int, int, int, Mapping[str, str]], Any]
+    handler: HotHandler
+
+
+class OperationTable:
+    """Which handler serves which Operation. Read by every door; bind everything before a door starts."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, tuple[Operation[Any, Any], Handler]] = {}
+        self.hot: dict[int, Hot] = {}
+
+    def bind(self, operation: Operation[Any, Any], handler: Handler) -> None:
+        if operation.code in self.handlers or operation.code in self.hot:
+            raise LocalProtocolError(f"code {operation.code} is bound twice")
+        self.handlers[operation.code] = (operation, handler)
+
+    def bind_hot(self, code: int, hot: Hot) -> None:
+        if code in self.handlers or code in self.hot:
+            raise LocalProtocolError(f"code {code} is bound twice")
+        self.hot[code] = hot
+
+
+@dataclass(frozen=True, slots=True)
+class Ok(Generic[Resp]):
+    """Answered with code 0 (or a code that the caller listed as good)."""
+
+    header: Resp
+    body: Any = None
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Surely not done: refused by the peer, or never sent (code RPC_SEND_TO_CHANNEL_FAILED)."""
+
+    code: int
+    remark: str
+    header: Any = None
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """May or may not have happened: timeout, or the connection was lost after the request had left."""
+
+    remark: str
+
+
+Outcome = Ok[Resp] | Failed | Unknown

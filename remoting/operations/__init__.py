@@ -1,0 +1,1 @@
+"""One Operation value per request code, header models beside it."""

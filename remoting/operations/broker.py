@@ -1,0 +1,110 @@
+"""Broker operations. Source: RocketMQ 5.3.3 SendMessage*, PullMessage*, GetMaxOffset* headers.
+
+Send (10, 310) and pull (11) are data-path codes: brokers decode them with the msgspec structs of
+broker/handlers, these models serve clients and tools.
+"""
+
+from pydantic import ConfigDict, Field
+
+from remoting.operation import Empty, Operation, Wire
+from remoting.operations.route import TopicConfigSerializeWrapper
+
+
+class SendMessageRequestV2(Wire):
+    """310: one-letter names on the wire. properties: key \\x01 value \\x02 ..."""
+
+    model_config = ConfigDict(alias_generator=None, populate_by_name=True, frozen=True, extra="ignore")
+
+    producer_group: str = Field(alias="a")
+    topic: str = Field(alias="b")
+    default_topic: str = Field("TBW102", alias="c")
+    default_topic_queue_nums: int = Field(4, alias="d")
+    queue_id: int = Field(alias="e")
+    sys_flag: int = Field(0, alias="f")
+    born_timestamp: int = Field(alias="g")
+    flag: int = Field(0, alias="h")
+    properties: str | None = Field(None, alias="i")
+    reconsume_times: int | None = Field(0, alias="j")
+    unit_mode: bool | None = Field(False, alias="k")
+    max_reconsume_times: int | None = Field(None, alias="l")
+    batch: bool | None = Field(False, alias="m")
+    broker_name: str | None = Field(None, alias="n")
+
+
+class SendMessageResponse(Wire):
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class PullMessageRequest(Wire):
+    """sys_flag bits: 1 commit offset, 2 suspend (long polling), 4 subscription, 8 class filter, 16 lite pull."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int = 0
+    commit_offset: int = 0
+    suspend_timeout_millis: int = 0
+    subscription: str | None = "*"
+    sub_version: int = 0
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+    broker_name: str | None = Field(None, alias="bname")
+
+
+class PullMessageResponse(Wire):
+    suggest_which_broker_id: int = 0
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueRequest(Wire):
+    topic: str
+    queue_id: int
+
+
+class OffsetResponse(Wire):
+    offset: int
+
+
+class EpochEntryBody(Wire):
+    epoch: int
+    start_offset: int
+    end_offset: int
+
+
+class EpochEntryCache(Wire):
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    epoch_list: list[EpochEntryBody]
+    max_offset: int
+
+
+class BrokerNameOptionalRequest(Wire):
+    broker_name: str | None = None
+
+
+class CommitLogOffsets(Wire):
+    """Not upstream's: see GET_BROKER_RUNTIME_INFO, table of texts."""
+
+    table: dict[str, str]
+
+
+SEND_MESSAGE_V2 = Operation(310, "sendMessage", SendMessageRequestV2, SendMessageResponse, request_body=bytes)
+PULL_MESSAGE = Operation(11, "pullMessage", PullMessageRequest, PullMessageResponse, response_body=bytes)
+GET_MAX_OFFSET = Operation(30, "getMaxOffset", QueueRequest, OffsetResponse)
+GET_MIN_OFFSET = Operation(31, "getMinOffset", QueueRequest, OffsetResponse)
+GET_ALL_TOPIC_CONFIG = Operation(
+    21, "getAllTopicConfig", Empty, Empty, response_body=TopicConfigSerializeWrapper
+)
+GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", Empty, Empty, response_body=bytes)
+GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", Empty, Empty, response_body=CommitLogOffsets)
+GET_BROKER_EPOCH_CACHE = Operation(
+    1007, "getBrokerEpoch", BrokerNameOptionalRequest, Empty, response_body=EpochEntryCache
+)

@@ -1,0 +1,128 @@
+"""The house rules that a machine can check: floors, purity, sizes, and what never stands in the repository."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("remoting", "namesrv", "broker", "client", "cli")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+CORES = [path for path in MODULES if "core" in path.relative_to(ROOT).parts[:-1]]
+
+IMPURE = {
+    "asyncio", "concurrent", "datetime", "fastapi", "logging", "mmap", "multiprocessing", "os", "pathlib",
+    "pysyncobj", "random", "secrets", "select", "signal", "socket", "ssl", "subprocess", "threading", "time",
+    "uuid", "uvicorn", "uvloop",
+}  # fmt: skip
+"""A core never waits, reads a clock, rolls dice or touches a file: all of that comes in as values."""
+
+FLOOR_0 = {"remoting.codes", "remoting.frame", "remoting.command", "remoting.operation", "remoting.records"}
+
+MAY_IMPORT = {
+    "remoting": {"remoting"},
+    "namesrv": {"namesrv", "remoting"},
+    "broker": {"broker", "remoting"},
+    "client": {"client", "remoting"},
+    "cli": {"cli", "client", "remoting"},
+}
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 450
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that the file imports, at the top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}: relative import"
+            yield node.module or ""
+
+
+def test_there_is_a_house() -> None:
+    assert len(MODULES) > 30
+    assert len(CORES) > 10
+
+
+@pytest.mark.parametrize("path", CORES, ids=name_of)
+def test_core_is_pure(path: Path) -> None:
+    assert not IMPURE & {name.split(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize("path", CORES, ids=name_of)
+def test_core_stands_on_floor_0(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    for name in imported(path):
+        if name.split(".")[0] in PACKAGES:
+            own_core = name.startswith(f"{package}.") and ".core" in name
+            ground = name in FLOOR_0 or name.startswith("remoting.operations")
+            assert own_core or ground, f"{name_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_floors(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    ours = {name.split(".")[0] for name in imported(path)} & set(PACKAGES)
+    assert ours <= MAY_IMPORT[package]
+    assert "tests" not in {name.split(".")[0] for name in imported(path)}
+
+
+def test_namesrv_never_names_a_plugin() -> None:
+    for path in (ROOT / "namesrv").rglob("*.py"):
+        if "plugins" not in path.relative_to(ROOT).parts:
+            assert not any(name.startswith("namesrv.plugins.controller") for name in imported(path)), path
+
+
+def test_one_file_imports_pysyncobj() -> None:
+    users = {name_of(path) for path in MODULES if any(n.startswith("pysyncobj") for n in imported(path))}
+    assert users == {"namesrv/plugins/controller/replicator.py"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_pickle(path: Path) -> None:
+    assert not {"pickle", "marshal", "shelve", "dill"} & {name.split(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_sizes(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.name != "__init__.py"], ids=name_of)
+def test_a_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_tests_never_sleep() -> None:
+    """Virtual time, or a condition with a deadline (tests/cluster/harness.py waits in one place)."""
+    pattern = re.compile(r"\btime\.sleep\(")
+    bad = [
+        p
+        for p in (ROOT / "tests").rglob("test_*.py")
+        if p != Path(__file__) and pattern.search(p.read_text())
+    ]
+    assert bad == []
+
+
+def test_lock_files_name_no_registry() -> None:
+    locks = sorted((ROOT / "requirements").glob("*.txt"))
+    assert locks
+    for lock in locks:
+        assert "://" not in lock.read_text(), lock
+        assert "--hash=sha256:" in lock.read_text(), lock
+
+
+def test_versions_are_pinned_where_it_matters() -> None:
+    assert '"pysyncobj==0.3.17"' in (ROOT / "pyproject.toml").read_text()

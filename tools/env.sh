@@ -1,0 +1,32 @@
+# Makes .venv equal to the lock files. Sourced by ./run and ./test; costs one checksum when nothing changed.
+# usage: ROOT=<checkout>; prepare GROUP...   (a group is requirements/GROUP.txt)
+
+UV="$ROOT/.tools/bin/uv"
+
+say() { printf '%s\n' "keelmq set-up: $*" >&2; }
+
+prepare() {
+  if [ ! -x "$UV" ]; then
+    say "fetching uv into .tools (once)"
+    # --target works where the system Python is externally managed, and needs neither root nor python3-venv.
+    python3 -m pip install --quiet --disable-pip-version-check --target "$ROOT/.tools" "uv==0.13.8" >&2 ||
+      { say "python3 with pip is needed, and a package index that pip can reach"; exit 1; }
+  fi
+  [ -d "$ROOT/.venv" ] || "$UV" venv --quiet --python ">=3.11" "$ROOT/.venv"
+  for group in "$@"; do
+    lock="$ROOT/requirements/$group.txt"
+    stamp="$ROOT/.venv/.$group.$(cksum < "$lock" | tr ' ' -)"
+    [ -e "$stamp" ] && continue
+    say "installing requirements/$group.txt"
+    "$UV" pip install --quiet --python "$ROOT/.venv" --require-hashes -r "$lock"
+    rm -f "$ROOT/.venv/.$group."*
+    touch "$stamp"
+  done
+  stamp="$ROOT/.venv/.project.$(cksum < "$ROOT/pyproject.toml" | tr ' ' -)"
+  if [ ! -e "$stamp" ]; then
+    # Editable: the console scripts and the plugin entry points, the code stays where it is.
+    "$UV" pip install --quiet --python "$ROOT/.venv" --no-deps --no-build-isolation --editable "$ROOT"
+    rm -f "$ROOT/.venv/.project."*
+    touch "$stamp"
+  fi
+}

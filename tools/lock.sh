@@ -1,0 +1,12 @@
+#!/bin/sh
+# Compiles requirements/*.txt from pyproject.toml: hashed, for every platform, without any registry address.
+set -eu
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+cd "$ROOT"
+compile() {
+  out=$1; shift
+  .tools/bin/uv pip compile pyproject.toml requirements/build.in "$@" --universal --python-version 3.11 \
+    --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$out.txt"
+}
+compile run
+compile test --extra dev --constraints requirements/run.txt
