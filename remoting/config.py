@@ -1,0 +1,140 @@
+"""RocketMQ's key=value configuration read into frozen models, with an error line that an operator can act on.
+
+Order: file, then environment (KEELMQ_<camelCaseKey>), then overrides (--set key=value); the last one wins.
+A key that no model knows is an error: a typo must not start a server with a default.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
+
+ENVIRON_PREFIX = "KEELMQ_"
+
+
+class ConfigError(Exception):
+    """The program cannot run as configured. The text is for the operator: one line per problem."""
+
+
+class Config(BaseModel):
+    """Base of every program's settings: camelCase keys, frozen, unknown keys refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", validate_default=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    value: str
+    source: str  # "broker.conf line 3", "environment KEELMQ_listenPort", "--set"
+
+
+def load_config(
+    *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> tuple[Config, ...]:
+    """One instance per model, each given the keys that it knows. Raises ConfigError."""
+    settings: dict[str, _Setting] = {}
+    known = sorted({key for model in models for key in _keys(model)})
+    unknown: list[str] = []
+    for key, setting in _settings(path, environ, overrides):
+        if key in known:
+            settings[key] = setting
+        else:
+            unknown.append(_unknown_key(key, setting, known))
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+    return _build(models, settings)
+
+
+def to_properties(config: BaseModel) -> str:
+    """key=value text, sorted by key; secrets masked, keys without a value left out."""
+    lines = []
+    for key, value in sorted(config.model_dump(by_alias=True, mode="json", exclude_none=True).items()):
+        lines.append(f"{key}={_text(value)}\n")
+    return "".join(lines)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _keys(model: type[Config]) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def _settings(
+    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> Iterator[tuple[str, _Setting]]:
+    if path is not None:
+        yield from _file_settings(path)
+    for name in sorted(environ):
+        if name.startswith(ENVIRON_PREFIX):
+            yield name.removeprefix(ENVIRON_PREFIX), _Setting(environ[name], f"environment {name}")
+    for key, value in overrides.items():
+        yield key, _Setting(value, f"--set {key}")
+
+
+def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: not UTF-8 text") from error
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{path} line {number}: {stripped!r} is not key=value")
+        yield key.strip(), _Setting(value.strip(), f"{path} line {number}")
+
+
+def _unknown_key(key: str, setting: _Setting, known: list[str]) -> str:
+    lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(key.lower(), lower, n=1, cutoff=0.6)
+    hint = f"; did you mean {lower[close[0]]!r}?" if close else ""
+    return f"unknown key {key!r} in {setting.source}{hint}"
+
+
+def _build(models: tuple[type[Config], ...], settings: Mapping[str, _Setting]) -> tuple[Config, ...]:
+    configs: list[Config] = []
+    problems: list[str] = []
+    for model in models:
+        values = {key: settings[key].value for key in _keys(model) & settings.keys()}
+        try:
+            configs.append(model.model_validate(values))
+        except ValidationError as error:
+            problems += [_problem(model, detail, settings) for detail in error.errors()]
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return tuple(configs)
+
+
+def _problem(model: type[Config], detail: Any, settings: Mapping[str, _Setting]) -> str:
+    """One line: key, value, where it came from, what is wrong."""
+    wrong = str(detail["msg"]).removeprefix("Value error, ")
+    if not detail["loc"]:
+        return wrong
+    key = str(detail["loc"][0])
+    setting = settings.get(key)
+    if detail["type"] == "missing":
+        return f"{key} is required and not set"
+    if setting is None:
+        return f"{key} (default): {wrong}"
+    return f"{key} = {_shown(model, key, setting.value)!r} in {setting.source}: {wrong}"
+
+
+def _shown(model: type[Config], key: str, value: str) -> str:
+    for name, field in model.model_fields.items():
+        if (field.alias or name) == key and (field.annotation is SecretStr or "secret" in key.lower()):
+            return "**********"
+    return value
