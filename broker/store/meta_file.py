@@ -1,0 +1,147 @@
+"""The broker's identity on disk: `.broker.meta.temp` while an id is applied for, `.broker.meta` for life.
+
+One line of JSON with a checksum: {"brokerId":1,"brokerName":"b","clusterName":"C","crc32":N,
+"registerCheckCode":"host:port;millis"}. Written beside, fsynced, renamed, directory fsynced: a crash leaves
+the old file or the new one, never half of one. So a file that does not read is damage or a foreign disk, and
+stops the broker with an explanation: taking a new id silently would leave the old one in the SyncStateSet for
+ever (broker-ha pitfall 27).
+"""
+
+import json
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+META_NAME = ".broker.meta"
+TEMP_NAME = ".broker.meta.temp"
+WRITING_SUFFIX = ".writing"
+META_BYTES_MAX = 65_536
+
+
+class BrokerMetaError(Exception):
+    """The identity cannot be trusted; an operator must decide. The text is one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMeta:
+    """Who this disk belongs to. register_check_code: "<brokerAddr>;<millis>", the proof that makes 1013
+    repeatable; it is the same one at every try."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    register_check_code: str = ""
+
+
+class MetaFiles:
+    """The two files in `directory` (storePathRootDir)."""
+
+    def __init__(self, directory: Path, *, cluster_name: str, broker_name: str) -> None:
+        self.meta_path = directory / META_NAME
+        self.temp_path = directory / TEMP_NAME
+        self._cluster_name, self._broker_name = cluster_name, broker_name
+
+    def load(self) -> tuple[BrokerMeta | None, BrokerMeta | None]:
+        """(temp, meta); None: no such file. Raises BrokerMetaError for damage or a foreign file."""
+        return self._read(self.temp_path), self._read(self.meta_path)
+
+    def write_temp(self, broker_id: int, register_check_code: str) -> BrokerMeta:
+        """Durable when it returns: only then may the id be applied for."""
+        meta = BrokerMeta(self._cluster_name, self._broker_name, broker_id, register_check_code)
+        write_durably(self.temp_path, encode_meta(meta))
+        return meta
+
+    def delete_temp(self) -> None:
+        with suppress(FileNotFoundError):
+            self.temp_path.unlink()
+        sync_directory(self.temp_path.parent)
+
+    def replace_temp_by_meta(self) -> None:
+        """One rename: temp disappears and meta appears together."""
+        os.replace(self.temp_path, self.meta_path)
+        sync_directory(self.meta_path.parent)
+
+    def _read(self, path: Path) -> BrokerMeta | None:
+        try:
+            with path.open("rb") as file:
+                raw = file.read(META_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BrokerMetaError(f"cannot read broker identity {path}: {error.strerror}") from error
+        try:
+            meta = decode_meta(raw)
+        except ValueError as error:
+            raise BrokerMetaError(
+                f"broker identity {path} is damaged ({error}); restore it from a backup, or, to give this "
+                f"broker a new id on purpose, remove it and clean the old id with cleanBrokerMetadata"
+            ) from error
+        here, there = (self._cluster_name, self._broker_name), (meta.cluster_name, meta.broker_name)
+        if here != there:
+            raise BrokerMetaError(
+                f"broker identity {path} belongs to {'/'.join(there)}, but the configuration says "
+                f"{'/'.join(here)}; wrong storePathRootDir, brokerClusterName or brokerName?"
+            )
+        return meta
+
+
+def encode_meta(meta: BrokerMeta) -> bytes:
+    """One line; members sorted; crc32 over the same JSON without that member."""
+    members: dict[str, object] = {
+        "brokerId": meta.broker_id,
+        "brokerName": meta.broker_name,
+        "clusterName": meta.cluster_name,
+        "registerCheckCode": meta.register_check_code,
+    }
+    return _dump({**members, "crc32": zlib.crc32(_dump(members))}) + b"\n"
+
+
+def decode_meta(raw: bytes) -> BrokerMeta:
+    """Raises ValueError with what is wrong: too long, not JSON, a missing member, a wrong checksum."""
+    if len(raw) > META_BYTES_MAX:
+        raise ValueError(f"more than {META_BYTES_MAX} bytes")
+    if not raw.strip(b"\0\n \t"):
+        raise ValueError("empty")
+    try:
+        members = json.loads(raw)
+    except ValueError as error:
+        raise ValueError("not JSON") from error
+    if not isinstance(members, dict):
+        raise ValueError("not a JSON object")
+    crc32 = members.pop("crc32", None)
+    if crc32 != zlib.crc32(_dump(members)):
+        raise ValueError("checksum does not match")
+    broker_id = members.get("brokerId")
+    if type(broker_id) is not int or broker_id < 1:
+        raise ValueError(f"brokerId {broker_id!r}")
+    names = [members.get(key) for key in ("clusterName", "brokerName", "registerCheckCode")]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("clusterName, brokerName or registerCheckCode is missing")
+    cluster_name, broker_name, check_code = (str(name) for name in names)
+    return BrokerMeta(cluster_name, broker_name, broker_id, check_code)
+
+
+def _dump(members: dict[str, object]) -> bytes:
+    return json.dumps(members, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`: write beside, fsync, rename, fsync the directory."""
+    writing = path.with_name(path.name + WRITING_SUFFIX)
+    with writing.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(writing, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes renames and deletions in it durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
