@@ -39,7 +39,7 @@ class SendMessageResponse(Wire):
 
 
 class PullMessageRequest(Wire):
-    """sys_flag bits: 1 commit offset, 2 suspend (long polling), 4 subscription, 8 class filter, 16 lite pull."""
+    """sys_flag bits: 1 commit offset, 2 suspend (long polling), 4 subscription, 8 filter, 16 lite pull."""
 
     consumer_group: str
     topic: str

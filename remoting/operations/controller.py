@@ -1,4 +1,4 @@
-"""Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (reference: RIP-44, 1001-1013)."""
+"""Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (RIP-44, 1001-1013)."""
 
 from pydantic import Field
 

@@ -8,7 +8,7 @@ from remoting.operation import Empty, Operation, Wire
 
 
 class DataVersion(Wire):
-    """Version of a broker's topic table; ordered by stateVersion (the masterEpoch), counter, timestamp (ms)."""
+    """Version of a broker's topic table; order: stateVersion (the masterEpoch), counter, timestamp (ms)."""
 
     counter: int = 0
     state_version: int = 0

@@ -1,0 +1,61 @@
+"""JSON as fastjson 1.2.83 writes and reads it, for texts that a strict parser refuses.
+
+Bare and single-quoted keys, a leading Set/TreeSet word, raw control characters inside strings. The text is
+rewritten to standard JSON in one linear pass and then parsed strictly.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+_TOKEN = re.compile(
+    rb"""
+    "(?:[^"\\]|\\.)*(?:"|\Z)             # a string; an unterminated one runs to the end: the pass stays linear
+    | '(?P<single>(?:[^'\\]|\\.)*)(?:'|\Z)
+    | (?P<before>[{,]\s*)(?P<key>-?[A-Za-z0-9_$]+)(?=\s*:)
+    | \b(?:Tree)?Set\s*(?=\[)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_SINGLE_SPECIAL = re.compile(rb"""\\'|"|\\.""", re.DOTALL)
+
+
+def load_lenient(raw: bytes) -> Any:
+    """The JSON value in `raw`. Raises ValueError."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass
+    try:
+        return msgspec.json.decode(to_standard_json(raw))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def to_standard_json(raw: bytes) -> bytes:
+    """Quotes bare keys and undoes fastjson's other liberties; standard JSON stays as it is."""
+    return _TOKEN.sub(_standard_token, raw)
+
+
+def _standard_token(match: re.Match[bytes]) -> bytes:
+    key = match["key"]
+    if key is not None:
+        return match["before"] + b'"' + key + b'"'
+    single = match["single"]
+    if single is not None:
+        return b'"' + _escape_controls(_SINGLE_SPECIAL.sub(_standard_quote, single)) + b'"'
+    text = match[0]
+    return _escape_controls(text) if text.startswith(b'"') else b""
+
+
+def _standard_quote(match: re.Match[bytes]) -> bytes:
+    text = match[0]
+    if text == b"\\'":
+        return b"'"
+    return b'\\"' if text == b'"' else text
+
+
+def _escape_controls(text: bytes) -> bytes:
+    return _CONTROL.sub(lambda match: b"\\u%04x" % match[0][0], text)

@@ -1,0 +1,61 @@
+"""Background tasks that cannot die unseen: a task that ends by an exception is logged and started again.
+
+`stop()` cancels and waits for all of them: no task outlives its owner.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from remoting.clock import now_ms
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_FIRST_MS = 100
+BACKOFF_MAX_MS = 5_000
+HEALTHY_AFTER_MS = 10_000
+"""A task that ran this long starts again with the first back-off."""
+
+
+async def supervise(name: str, factory: Callable[[], Awaitable[None]]) -> None:
+    """Run `factory()` until it returns; each exception is logged with its traceback, then it runs again."""
+    backoff_ms = BACKOFF_FIRST_MS
+    while True:
+        started_ms = now_ms()
+        try:
+            return await factory()
+        except Exception:  # noqa: BLE001 - the supervisor is where a background task's bugs surface
+            if now_ms() - started_ms >= HEALTHY_AFTER_MS:
+                backoff_ms = BACKOFF_FIRST_MS
+            logger.exception("background task %s died; it starts again in %d ms", name, backoff_ms)
+        await asyncio.sleep(backoff_ms / 1000)
+        backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+
+
+class TaskSet:
+    """The supervised tasks of one owner."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, factory: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(supervise(name, factory), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def wait_for_event(event: asyncio.Event, timeout_ms: int) -> bool:
+    """True: set (and cleared again) within timeout_ms."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await event.wait()
+    except TimeoutError:
+        return False
+    event.clear()
+    return True
