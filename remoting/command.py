@@ -25,7 +25,7 @@ FLAG_ONEWAY = 2
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
-# code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark length i32 (remark, ext length, ext follow)
+# code i16, language u8, version i16, opaque i32, flag i32, remark length i32; remark, ext length i32, ext follow
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -73,12 +73,12 @@ class _Header(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """The JSON header; members in Java's order. Written without None and without an empty extFields."""
 
     code: int
-    extFields: dict[str, str] | None = None  # noqa: N815 - the wire's name
+    extFields: dict[str, str] | None = None
     flag: int
     language: str
     opaque: int
     remark: str | None = None
-    serializeTypeCurrentRPC: str  # noqa: N815 - the wire's name
+    serializeTypeCurrentRPC: str
     version: int
 
 
@@ -86,7 +86,7 @@ class _ReceivedHeader(msgspec.Struct, gc=False):
     """The strict and fast reading of a JSON header; what it refuses goes through _lenient_header."""
 
     code: int
-    extFields: dict[str, str] | None = None  # noqa: N815 - the wire's name
+    extFields: dict[str, str] | None = None
     flag: int = 0
     language: str = "JAVA"
     opaque: int = 0
@@ -238,7 +238,7 @@ def _encode_binary_header(command: RemotingCommand) -> bytes:
     if not -INT16_MAX - 1 <= command.code <= INT16_MAX:
         raise LocalProtocolError(f"code {command.code} does not fit a ROCKETMQ header; use JSON")
     remark = (command.remark or "").encode()
-    entries = []
+    entries: list[bytes] = []
     for key, value in command.ext_fields.items():
         key_bytes, value_bytes = key.encode(), value.encode()
         if len(key_bytes) > INT16_MAX:
@@ -271,7 +271,7 @@ def _decode_binary_header(header: bytes) -> RemotingCommand:
 
 
 def _decode_entries(header: bytes, at: int, end: int) -> dict[str, str]:
-    """Fast headers of Java peers write a key twice: the last one counts. Empty text is null there: left out."""
+    """Fast headers of Java peers write a key twice: the last one counts. Empty text is null: left out."""
     fields: dict[str, str] = {}
     while at < end:
         (key_bytes,) = _INT16.unpack_from(header, at)

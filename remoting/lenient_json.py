@@ -11,7 +11,7 @@ import msgspec
 
 _TOKEN = re.compile(
     rb"""
-    "(?:[^"\\]|\\.)*(?:"|\Z)             # a string; an unterminated one runs to the end: the pass stays linear
+    "(?:[^"\\]|\\.)*(?:"|\Z)             # an unterminated string runs to the end: linear
     | '(?P<single>(?:[^'\\]|\\.)*)(?:'|\Z)
     | (?P<before>[{,]\s*)(?P<key>-?[A-Za-z0-9_$]+)(?=\s*:)
     | \b(?:Tree)?Set\s*(?=\[)
