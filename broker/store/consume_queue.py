@@ -1,0 +1,237 @@
+"""The ConsumeQueue of one (topic, queueId): 20-byte units that point into the CommitLog.
+
+    0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64
+
+Unit n stands at byte n * 20 of an endless sequence of fixed-size sparse files. Holds only what consumers may
+read: units are appended when confirmOffset has passed their record. `next_offset` is beyond that: the queue
+offset of the next record to be written to the log. Source: RocketMQ 5.3.3 ConsumeQueue.
+"""
+
+import logging
+import mmap
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files
+
+log = logging.getLogger(__name__)
+
+UNIT = struct.Struct(">qiq")
+UNIT_BYTES: Final = UNIT.size
+FILLER_SIZE: Final = 2147483647
+FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # stands where a queue that begins at n > 0 has no unit
+_PACK = UNIT.pack_into
+
+Unit = tuple[int, int, int]
+
+
+class ConsumeQueue:
+    """min_offset <= max_offset <= next_offset, in units."""
+
+    __slots__ = (
+        "_base",
+        "_end",
+        "_files",
+        "_map",
+        "directory",
+        "file_bytes",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        assert file_bytes > 0 and file_bytes % UNIT_BYTES == 0
+        self.directory = directory
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file_bytes = file_bytes
+        self.min_offset = self.max_offset = self.next_offset = 0
+        self.waiters: list[tuple[int, Callable[[], None]]] = []  # (wanted offset, callback); see MessageStore
+        self._files: list[MappedFile] = []
+        self._base = self._end = 0  # byte positions of the last file
+        self._map: mmap.mmap | None = None
+
+    # -- start -------------------------------------------------------------------------------------------
+
+    def load(self, *, log_min_offset: int) -> None:
+        """Open the files and find the end: the first unit that was never written."""
+        paths = listed_files(self.directory)
+        while paths and paths[-1].stat().st_size == 0:
+            paths.pop().unlink()
+        for path in paths:
+            size = path.stat().st_size
+            if size > self.file_bytes or (size < self.file_bytes and path is not paths[-1]):
+                raise StoreError(
+                    f"{path} has {size} bytes, mappedFileSizeConsumeQueue says {self.file_bytes}"
+                )
+            self._files.append(MappedFile(path, int(path.name), self.file_bytes, allocate=False))
+        if not self._files:
+            return
+        self._use_last_file()
+        while len(self._files) > 1 and self._units_in(self._files[-1]) == 0:
+            self._files.pop().delete()
+        last = self._files[-1]
+        self.max_offset = self.next_offset = last.start_offset // UNIT_BYTES + self._units_in(last)
+        self._use_last_file()
+        self.correct_min_offset(log_min_offset)
+
+    def _units_in(self, file: MappedFile) -> int:
+        """Written units stand at the front of a file: search for the first one that is none."""
+        low, high = 0, self.file_bytes // UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = UNIT.unpack_from(file.map, middle * UNIT_BYTES)
+            low, high = (middle + 1, high) if offset >= 0 and size > 0 else (low, middle)
+        return low
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """min_offset: the first unit whose record still exists (all of them gone: max_offset)."""
+        self.min_offset = self._search(log_min_offset, self._first_unit())
+
+    def _first_unit(self) -> int:
+        return self._files[0].start_offset // UNIT_BYTES if self._files else self.max_offset
+
+    def _search(self, log_offset: int, low: int) -> int:
+        """First unit at or after `low` with a record at or after log_offset. Fillers count as before it."""
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = self.unit(middle)
+            low, high = (middle + 1, high) if offset < log_offset or size == FILLER_SIZE else (low, middle)
+        return low
+
+    def _use_last_file(self) -> None:
+        if self._files:
+            last = self._files[-1]
+            self._map, self._base, self._end = last.map, last.start_offset, last.end_offset
+        else:
+            self._map, self._base, self._end = None, 0, 0
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def append(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
+        """Unit of the record with this queue offset. A repeat is skipped; a gap is filled and reported."""
+        if queue_offset != self.max_offset:
+            if queue_offset < self.max_offset:
+                return
+            self._skip_to(queue_offset)
+        position = queue_offset * UNIT_BYTES
+        if position >= self._end:
+            self._open_file_at(position)
+        assert self._map is not None
+        _PACK(self._map, position - self._base, log_offset, size, tags_code)
+        self.max_offset = queue_offset = queue_offset + 1
+        if queue_offset > self.next_offset:
+            self.next_offset = queue_offset
+
+    def _open_file_at(self, position: int) -> None:
+        start = position - position % self.file_bytes
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / file_name(start)
+        self._files.append(MappedFile(path, start, self.file_bytes, allocate=False))
+        self._use_last_file()
+
+    def _skip_to(self, queue_offset: int) -> None:
+        """The queue begins mid-way (a replica that joined late), or its log has a hole (reported)."""
+        if self.max_offset > self.min_offset:
+            log.error("%s/%d: unit %d follows %d", self.topic, self.queue_id, queue_offset, self.max_offset)
+        else:
+            self.min_offset = queue_offset
+        position = queue_offset * UNIT_BYTES
+        start = position - position % self.file_bytes
+        while self._files and self._files[-1].start_offset < start:
+            if self.max_offset > self.min_offset:
+                self._fill(min(self._end, position))
+                if self._end < start:
+                    self._open_file_at(self._end)
+                    continue
+                break
+            self._files.pop().delete()
+        if position >= self._end or not self._files:
+            self._open_file_at(position)
+        self._fill(position)
+        self.max_offset = queue_offset
+
+    def _fill(self, position: int) -> None:
+        """Fillers from the last unit of the last file up to byte `position`."""
+        begin = max(self.max_offset * UNIT_BYTES, self._base)
+        file = self._files[-1]
+        if position > begin:
+            file.map[begin - self._base : position - self._base] = FILLER * ((position - begin) // UNIT_BYTES)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def unit(self, index: int) -> Unit:
+        position = index * UNIT_BYTES
+        file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
+        unit: Unit = UNIT.unpack_from(file.map, position - file.start_offset)
+        return unit
+
+    def units(self, index: int, count: int) -> Iterator[Unit]:
+        """At most `count` units from `index` on, from one file, below max_offset."""
+        position = index * UNIT_BYTES
+        file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
+        end = min((index + count) * UNIT_BYTES, self.max_offset * UNIT_BYTES, file.end_offset)
+        return UNIT.iter_unpack(file.view[position - file.start_offset : end - file.start_offset])
+
+    def log_end_offset(self) -> int:
+        """End of the last record that the queue points to; 0 when it is empty."""
+        if self.max_offset <= self._first_unit():
+            return 0
+        offset, size, _ = self.unit(self.max_offset - 1)
+        return offset + size if size != FILLER_SIZE else 0
+
+    # -- cutting -----------------------------------------------------------------------------------------
+
+    def truncate(self, log_offset: int) -> None:
+        """Drop the units of records that end after log_offset, and units that a power loss left unwritten."""
+        keep = self._search_end(log_offset)
+        if keep < self.max_offset:
+            position = keep * UNIT_BYTES
+            while len(self._files) > 1 and self._files[-1].start_offset >= position:
+                self._files.pop().delete()
+            file = self._files[-1]
+            if position < file.end_offset:
+                file.zero_from(max(position - file.start_offset, 0), allocate=False)
+            self._use_last_file()
+            self.max_offset = keep
+            self.min_offset = min(self.min_offset, keep)
+        self.next_offset = self.max_offset
+
+    def _search_end(self, log_offset: int) -> int:
+        low, high = self._first_unit(), self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = self.unit(middle)
+            whole = size == FILLER_SIZE or (size > 0 and offset + size <= log_offset)
+            low, high = (middle + 1, high) if whole else (low, middle)
+        return low
+
+    def sync(self) -> None:
+        """fdatasync every file that could be dirty (the last two); any thread, beside appends."""
+        for file in self._files[-2:]:
+            with suppress(FileNotFoundError):  # truncated meanwhile
+                fd = os.open(file.path, os.O_RDWR)
+                try:
+                    os.fdatasync(fd)
+                finally:
+                    os.close(fd)
+
+    def destroy(self) -> None:
+        self.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.min_offset = self.max_offset = self.next_offset = 0
+
+    def close(self) -> None:
+        while self._files:
+            self._files.pop().close()
+        self._use_last_file()

@@ -1,0 +1,106 @@
+"""One fixed-size file of a log, mapped into memory, named by the offset of its first byte (20 digits).
+
+Never calls mmap.flush: it would stop every thread (fdatasync in a helper thread does the same work).
+"""
+
+import contextlib
+import mmap
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+NAME_DIGITS: Final = 20
+_NAME = re.compile(r"\d{20}\Z")
+_TOUCH_PIECE_BYTES: Final = 256 * 1024  # madvise keeps the interpreter lock: about 0.2 ms a piece
+_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; not yet named in Python 3.11's mmap
+
+
+class StoreError(Exception):
+    """The files on disk cannot be used as they are; the text says which and why."""
+
+
+def file_name(start_offset: int) -> str:
+    return f"{start_offset:0{NAME_DIGITS}d}"
+
+
+def listed_files(directory: Path) -> list[Path]:
+    """The log's files by ascending start offset; anything with another kind of name is ignored."""
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if _NAME.match(path.name))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and deleted names durable."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class MappedFile:
+    """`view` is writable and pins the map: close() lets the map live on until the last view of it is gone."""
+
+    __slots__ = ("_fd", "file_bytes", "map", "path", "start_offset", "view")
+
+    def __init__(self, path: Path, start_offset: int, file_bytes: int, *, allocate: bool) -> None:
+        """Open or create. allocate: reserve the blocks (no SIGBUS on a full disk); else a sparse file."""
+        self.path = path
+        self.start_offset = start_offset
+        self.file_bytes = file_bytes
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._extend(allocate)
+            self.map = mmap.mmap(self._fd, file_bytes)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self.view = memoryview(self.map)
+
+    @property
+    def end_offset(self) -> int:
+        return self.start_offset + self.file_bytes
+
+    def _extend(self, allocate: bool) -> None:
+        if os.fstat(self._fd).st_size >= self.file_bytes:
+            return
+        if allocate:
+            os.posix_fallocate(self._fd, 0, self.file_bytes)
+        else:
+            os.ftruncate(self._fd, self.file_bytes)
+
+    def zero_from(self, position: int, *, allocate: bool) -> None:
+        """All bytes from `position` on become zero, durably, whatever was there and however long it was."""
+        os.ftruncate(self._fd, position)
+        self._extend(allocate)
+        os.fsync(self._fd)
+
+    def touch(self, start: int, end: int) -> None:
+        """Fault pages in ahead of the writer; from a helper thread. Without kernel support: no effect."""
+        for at in range(start, min(end, self.file_bytes), _TOUCH_PIECE_BYTES):
+            try:
+                self.map.madvise(_MADV_POPULATE_WRITE, at, min(_TOUCH_PIECE_BYTES, self.file_bytes - at))
+            except (OSError, ValueError):  # an old kernel, or the file was closed meanwhile
+                return
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def rename(self, path: Path) -> None:
+        os.rename(self.path, path)
+        self.path = path
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        self.view.release()
+        with contextlib.suppress(BufferError):  # a reply still points into it: freed with its last view
+            self.map.close()
+
+    def delete(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.close()

@@ -1,0 +1,479 @@
+"""The store: CommitLog, ConsumeQueues, confirmOffset and recovery, as one object of the event loop thread.
+
+Consumers see a record only when confirmOffset has passed its end: only then it gets its ConsumeQueue unit
+(dispatch). Invariants: dispatch_offset <= confirm_offset <= commit_log.max_offset, and dispatch_offset is a
+record boundary; a queue offset that stands in the log is never given to another record (design S4).
+flush() and flush_checkpoint() alone may run in another thread. Source: RocketMQ 5.3.3 DefaultMessageStore.
+"""
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from broker.store.mapped_file import StoreError
+from broker.store.reading import GetResult, read_queue
+from broker.store.record import HOST_V6_BITS, parse
+
+log = logging.getLogger(__name__)
+
+ABORT_PREFIX: Final = (
+    "keelmq "  # our own crashed process: its checkpoint promises what flush_checkpoint() did
+)
+SCAN_BYTES: Final = 8 << 20
+QUEUED_UNITS_MAX: Final = 262_144
+WAITERS_MAX: Final = 65_536
+
+
+class TopicLike(Protocol):
+    """What put() needs of a topic; broker/topics.py has the real one."""
+
+    name: str
+    topic_raw: bytes
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    root: Path
+    commit_log_file_bytes: int = 1 << 30
+    consume_queue_file_bytes: int = 300_000 * UNIT_BYTES
+    store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+    commit_log_path: Path | None = None
+    check_crc_on_recover: bool = True
+
+
+class MessageStore:
+    def __init__(self, config: StoreConfig) -> None:
+        self.config = config
+        self.root = config.root
+        self.commit_log = CommitLog(
+            config.commit_log_path or config.root / "commitlog", config.commit_log_file_bytes
+        )
+        self.store_host = config.store_host
+        self.confirm_offset = 0
+        self.dispatch_offset = 0
+        self.is_master = False
+        self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
+        self.put_messages = 0
+        self.put_bytes = 0
+        self.got_messages = 0
+        self.on_append: Callable[[], None] | None = None  # once per tick in which something was put
+        self.on_queue: Callable[[str, int], None] | None = (
+            None  # a record of this (topic, queueId) was dispatched
+        )
+        # ... first time it was seen; lets a replica create the topic's entry
+        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
+        self._queued: deque[tuple[int, ConsumeQueue, int, int, int, int]] = deque()
+        self._queued_is_whole = True  # _queued has a unit for every record from dispatch_offset on
+        self._dirty: set[ConsumeQueue] = set()
+        self._woken: list[ConsumeQueue] = []
+        self._waiter_count = 0
+        self._flush_lock = threading.Lock()
+        self._lock_fd = -1
+        self._checkpoint = Checkpoint()
+
+    # -- start and recovery ------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open and recover. StoreError: another process has the directory, or the files do not fit."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock()
+        abort = self.root / "abort"
+        abnormal = abort.exists()
+        own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
+        abort.write_text(f"{ABORT_PREFIX}{os.getpid()}")
+        self.commit_log.load()
+        self._checkpoint = read_checkpoint(self.root / "checkpoint")
+        self._load_queues()
+        queued_end = self._queued_end()
+        start = self._scan_start(queued_end, abnormal=abnormal, own_abort=own_abort)
+        check_crc = abnormal and self.config.check_crc_on_recover
+        end = self._scan_end(start, check_crc=check_crc)
+        if end < self.commit_log.max_offset:
+            self.commit_log.truncate(end)
+        for queue in self._each_queue():
+            queue.truncate(start if abnormal else end)  # what is not known to be durable is built again
+        self.confirm_offset = max(
+            min(max(self._checkpoint.confirm_offset, queued_end), end), self.commit_log.min_offset
+        )
+        self.dispatch_offset = min(start, self.confirm_offset)
+        while self.dispatch(1024):
+            pass
+        self._rebuild_next_offsets()
+        log.info(
+            "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
+            "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
+        )  # fmt: skip
+
+    def _lock(self) -> None:
+        self._lock_fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            raise StoreError(f"{self.root} is in use by another broker process (lock file held)") from error
+        os.pwrite(self._lock_fd, b"lock", 0)
+
+    def _load_queues(self) -> None:
+        base = self.root / "consumequeue"
+        base.mkdir(exist_ok=True)
+        for topic_path in sorted(base.iterdir()):
+            for path in sorted(topic_path.iterdir()):
+                if path.name.isdecimal():
+                    queue = self._queue(topic_path.name, int(path.name))
+                    queue.load(log_min_offset=self.commit_log.min_offset)
+
+    def _scan_start(self, queued_end: int, *, abnormal: bool, own_abort: bool) -> int:
+        """A record boundary below which log and queues are known to be whole."""
+        log_min = self.commit_log.min_offset
+        if not abnormal and queued_end >= log_min:
+            return queued_end
+        confirm = self._checkpoint.confirm_offset
+        if own_abort and queued_end >= confirm > 0 and self._is_boundary(confirm):
+            return confirm
+        trusted = self._checkpoint.min_timestamp()
+        for start in reversed(self.commit_log.file_starts()):
+            view = self.commit_log.view(start, 64)
+            stored = int.from_bytes(view[56:64], "big") if len(view) == 64 else 0
+            if 0 < stored <= trusted and queued_end >= start:
+                return start
+        return log_min
+
+    def _queued_end(self) -> int:
+        """End of the newest record that a queue points to, if that record is in the log; else min_offset."""
+        newest = max(self._each_queue(), key=ConsumeQueue.log_end_offset, default=None)
+        end = 0 if newest is None else newest.log_end_offset()
+        if newest is not None and self.commit_log.min_offset < end <= self.commit_log.max_offset:
+            offset, size, _ = newest.unit(newest.max_offset - 1)
+            parsed = parse(self.commit_log.view(offset, size), 0, size, offset=offset)
+            if parsed is not None and parsed[0] == size:
+                return end
+        return self.commit_log.min_offset
+
+    def _is_boundary(self, offset: int) -> bool:
+        """A good record, or the never written end, is at `offset`."""
+        if not self.commit_log.min_offset <= offset <= self.commit_log.max_offset:
+            return False
+        view = self.commit_log.view(offset, self.commit_log.file_bytes)
+        return parse(view, 0, len(view), offset=offset) is not None or not any(view[:8])
+
+    def _scan_end(self, start: int, *, check_crc: bool) -> int:
+        """Follow the chain of good records from `start`; the end of the last one."""
+        offset = start
+        while True:
+            view = self.commit_log.view(offset, self.commit_log.file_bytes)
+            pos, end, begin = 0, len(view), offset
+            while pos < end:
+                parsed = parse(view, pos, end, offset=begin + pos, check_crc=check_crc)
+                if parsed is None:
+                    return begin + pos
+                pos += parsed[0]
+            if pos == 0:
+                return offset
+            offset = begin + pos
+
+    def _rebuild_next_offsets(self) -> None:
+        """Next queue offsets: queue's end, or beyond the last record in the un-dispatched tail (S4)."""
+        for queue in self._each_queue():
+            queue.next_offset = queue.max_offset
+        offset = self.dispatch_offset
+        self._queued_is_whole = self.dispatch_offset == self.commit_log.max_offset
+        self._queued.clear()
+        while view := self.commit_log.view(offset, self.commit_log.file_bytes):
+            pos, end = 0, len(view)
+            while pos < end:
+                parsed = parse(view, pos, end, offset=offset + pos)
+                if parsed is None:
+                    return
+                size, topic, queue_id, queue_offset, _ = parsed
+                if topic:
+                    queue = self._queue(topic.decode("utf-8", "replace"), queue_id)
+                    queue.next_offset = max(queue.next_offset, queue_offset + 1)
+                pos += size
+            offset += pos
+
+    # -- queues ------------------------------------------------------------------------------------------
+
+    def _each_queue(self) -> list[ConsumeQueue]:
+        return [queue for queues in self._queues.values() for queue in queues.values()]
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, created (without a file) when it is new."""
+        queues = self._queues.setdefault(topic, {})
+        queue = queues.get(queue_id)
+        if queue is None:
+            directory = self.root / "consumequeue" / topic / str(queue_id)
+            queue = queues[queue_id] = ConsumeQueue(
+                directory, topic, queue_id, self.config.consume_queue_file_bytes
+            )
+        return queue
+
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        queues = self._queues.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""
+        queue = self.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        topic: TopicLike,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        tags_code: int,
+    ) -> tuple[int, int, int]:
+        """Append one message; master only: (physical offset, end offset, queue offset). See CommitLog."""
+        assert self.is_master, "put() on a store that is not master"
+        try:
+            queue = self._queues[topic.name][queue_id]
+        except KeyError:
+            queue = self._queue(topic.name, queue_id)
+        now = int(time.time() * 1000)
+        if sys_flag & HOST_V6_BITS or len(born_host) != 8 or len(self.store_host) != 8:
+            sys_flag = self._host_bits(sys_flag, born_host)
+        queue_offset = queue.next_offset
+        # fmt: off
+        offset = self.commit_log.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag,
+                                        born_timestamp, born_host, self.store_host, now, reconsume_times,
+                                        body, properties)
+        # fmt: on
+        queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
+        end = self.commit_log.max_offset
+        if self._queued_is_whole:
+            self._queued.append((end, queue, queue_offset, offset, end - offset, tags_code))
+            if len(self._queued) > QUEUED_UNITS_MAX:
+                self._forget_queued()
+        self.last_store_timestamp = now
+        self.put_messages += 1
+        self.put_bytes += end - offset
+        return offset, end, queue_offset
+
+    def _host_bits(self, sys_flag: int, born_host: bytes) -> int:
+        """The client's host bits never count: the widths do."""
+        sys_flag &= ~HOST_V6_BITS
+        return sys_flag | (0x10 if len(born_host) == 20 else 0) | (0x20 if len(self.store_host) == 20 else 0)
+
+    def _forget_queued(self) -> None:
+        """Too many unconfirmed units to keep: dispatch will parse the log instead."""
+        self._queued.clear()
+        self._queued_is_whole = False
+
+    def become_master(self) -> None:
+        """put() is legal from now on. The log ends at a record boundary (truncate_half_message first)."""
+        self.truncate_half_message()
+        self._rebuild_next_offsets()
+        self.is_master = True
+
+    def become_slave(self) -> None:
+        """put() is illegal from now on; the log grows by commit_log.receive_view()."""
+        self.is_master = False
+        self._forget_queued()
+
+    # -- confirm and dispatch ----------------------------------------------------------------------------
+
+    def set_confirm_offset(self, offset: int) -> None:
+        """Records that end at or before it are safe to read. Never moves back (truncate() does that)."""
+        offset = min(offset, self.commit_log.max_offset)
+        if offset <= self.confirm_offset:
+            return
+        self.confirm_offset = offset
+        queued = self._queued
+        if not self._queued_is_whole or not queued:
+            return
+        dirty = self._dirty
+        while queued and queued[0][0] <= offset:
+            end, queue, queue_offset, log_offset, size, tags_code = queued.popleft()
+            queue.append(queue_offset, log_offset, size, tags_code)
+            dirty.add(queue)
+            if queue.waiters:
+                self._woken.append(queue)
+            self.dispatch_offset = end
+        if self._woken:
+            self._wake()
+
+    @property
+    def dispatch_behind(self) -> bool:
+        """dispatch() has records to do (a replica, or a new master's tail)."""
+        return not self._queued_is_whole or (not self._queued and self.dispatch_offset < self.confirm_offset)
+
+    def dispatch(self, records_max: int) -> bool:
+        """Give up to records_max confirmed records their queue units by parsing the log. True: more to do."""
+        if self._queued:
+            return False  # a master whose units are queued in memory
+        if self.dispatch_offset < self.commit_log.min_offset:
+            self.dispatch_offset = self.commit_log.min_offset
+        view = self.commit_log.view(self.dispatch_offset, SCAN_BYTES, end=self.confirm_offset)
+        pos, end, begin, count = 0, len(view), self.dispatch_offset, 0
+        while pos < end and count < records_max:
+            parsed = parse(view, pos, end, offset=begin + pos)
+            if parsed is None:
+                break
+            size, topic, queue_id, queue_offset, tags_code = parsed
+            if topic:
+                self._dispatch_record(
+                    topic.decode("utf-8", "replace"), queue_id, queue_offset, begin + pos, size, tags_code
+                )
+            pos += size
+            count += 1
+        self.dispatch_offset = begin + pos
+        if self._woken:
+            self._wake()
+        if self.dispatch_offset == self.commit_log.max_offset:
+            self._queued_is_whole = True
+        return pos > 0 and self.dispatch_offset < self.confirm_offset
+
+    def _dispatch_record(
+        self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int, tags_code: int
+    ) -> None:
+        try:
+            queue = self._queues[topic][queue_id]
+        except KeyError:
+            queue = self._queue(topic, queue_id)
+            if self.on_queue is not None:
+                self.on_queue(topic, queue_id)
+        queue.append(queue_offset, offset, size, tags_code)
+        self._dirty.add(queue)
+        if queue.waiters:
+            self._woken.append(queue)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_nums: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
+        """Up to max_nums confirmed messages from `offset` on; see reading.GetStatus. Views stay valid."""
+        result = read_queue(
+            self.commit_log, self.find_queue(topic, queue_id), offset, max_nums, max_bytes, tag_codes
+        )
+        self.got_messages += result.message_count
+        return result
+
+    def wait_for(self, topic: str, queue_id: int, offset: int, callback: Callable[[], None]) -> bool:
+        """Call back once, when the queue has a unit at `offset`. False: too many wait already."""
+        if self._waiter_count >= WAITERS_MAX:
+            return False
+        self._waiter_count += 1
+        self._queue(topic, queue_id).waiters.append((offset, callback))
+        return True
+
+    def stop_waiting(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        queue = self.find_queue(topic, queue_id)
+        if queue is not None:
+            kept = [waiter for waiter in queue.waiters if waiter[1] is not callback]
+            self._waiter_count -= len(queue.waiters) - len(kept)
+            queue.waiters = kept
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, []
+        for queue in woken:
+            waiters, queue.waiters = queue.waiters, []
+            for waiter in waiters:
+                if waiter[0] < queue.max_offset:
+                    self._waiter_count -= 1
+                    waiter[1]()
+                else:
+                    queue.waiters.append(waiter)
+
+    # -- cutting -----------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        """Log, queues, queue offsets and confirmOffset end at `offset` at most; durable when it returns."""
+        with self._flush_lock:
+            self._forget_queued()
+            if offset < self.commit_log.max_offset:
+                self.commit_log.truncate(offset)
+            self.confirm_offset = min(self.confirm_offset, self.commit_log.max_offset)
+            for queue in self._each_queue():
+                queue.truncate(self.commit_log.max_offset)
+            if self.dispatch_offset > self.commit_log.max_offset:
+                self.dispatch_offset = self._queued_end()  # a record boundary, even if `offset` is none
+            self._write_checkpoint(self.dispatch_offset)
+        self._rebuild_next_offsets()
+
+    def truncate_half_message(self) -> int:
+        """Cut the tail to the last whole record; the log's max_offset then."""
+        end = self._scan_end(self.dispatch_offset, check_crc=False)
+        if end < self.commit_log.max_offset:
+            self.truncate(end)
+        return self.commit_log.max_offset
+
+    def reset_to(self, offset: int) -> None:
+        """Forget all messages; the log begins at `offset`."""
+        with self._flush_lock:
+            self._forget_queued()
+            self.commit_log.reset_to(offset)
+            for queue in self._each_queue():
+                queue.destroy()
+            self.confirm_offset = self.dispatch_offset = offset
+            self._write_checkpoint(offset)
+
+    # -- durability --------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Make log and queues durable; any thread. The log offset that is durable now."""
+        with self._flush_lock:
+            return self._flush()
+
+    def _flush(self) -> int:
+        dirty, self._dirty = self._dirty, set()
+        durable = self.commit_log.sync()
+        for queue in dirty:
+            queue.sync()
+        return durable
+
+    def flush_checkpoint(self) -> None:
+        """Flush, then persist how far log and queues are durable (confirmPhyOffset); any thread."""
+        with self._flush_lock:
+            dispatched, timestamp = self.dispatch_offset, self.last_store_timestamp  # before the flush
+            self._flush()
+            self._checkpoint.physic_msg_timestamp = max(timestamp, self._checkpoint.physic_msg_timestamp)
+            self._checkpoint.logics_msg_timestamp = self._checkpoint.physic_msg_timestamp
+            self._write_checkpoint(dispatched)
+
+    def _write_checkpoint(self, confirm_offset: int) -> None:
+        self._checkpoint.confirm_offset = confirm_offset
+        write_checkpoint(self.root / "checkpoint", self._checkpoint)
+
+    def close(self, clean: bool = True) -> None:
+        """clean: everything is made durable and the next start need not search. Else as after a crash."""
+        self.is_master = False
+        if clean:
+            self.flush_checkpoint()
+        for queue in self._each_queue():
+            queue.close()
+        self.commit_log.close()
+        if clean:
+            (self.root / "abort").unlink(missing_ok=True)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1

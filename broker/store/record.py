@@ -1,0 +1,256 @@
+"""The CommitLog record: layout, encoding, parsing, and the ids made from it. Pure; knows no file.
+
+The same bytes are stored, replicated and answered to a pull. All integers big-endian. Source: RocketMQ
+5.3.3 MessageDecoder and CommitLog; version 1 shown with IPv4 hosts (an IPv6 host is 20 bytes wide):
+
+    0 TOTALSIZE i32 | 4 MAGIC | 8 BODYCRC | 12 QUEUEID | 16 FLAG | 20 QUEUEOFFSET i64 | 28 PHYSICALOFFSET i64
+    36 SYSFLAG i32 | 40 BORNTIMESTAMP i64 | 48 BORNHOST | 56 STORETIMESTAMP i64 | 64 STOREHOST
+    72 RECONSUMETIMES i32 | 76 PREPAREDTRANSACTIONOFFSET i64 | 84 BODYLENGTH i32, BODY
+    TOPICLENGTH u8 (version 2: i16), TOPIC | PROPERTIESLENGTH i16, PROPERTIES
+
+A blank record (size, magic, anything) fills a file's end: a record never spans two files.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from isal.isal_zlib import crc32
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB  # topics of 128 bytes and more: two-byte topic length
+MAGIC_BLANK: Final = 0xCBD43194
+BLANK_BYTES: Final = 8  # reserved at every file end, so that a blank header always fits
+
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+HOST_V6_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+TRANSACTION_BITS: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_ROLLBACK: Final = 0xC
+
+HOST_V4_BYTES: Final = 8
+HOST_V6_BYTES: Final = 20
+TOPIC_V1_BYTES_MAX: Final = 127  # Java reads the version 1 length as a signed byte
+PROPERTIES_BYTES_MAX: Final = 32767
+
+HEADER = struct.Struct(">iIIiiqqiq8sq8siqi")  # everything before BODY, both hosts IPv4
+HEADER_BYTES: Final = HEADER.size  # 88
+_HEAD = struct.Struct(">iIIiiqqiq")  # up to BORNTIMESTAMP, for any host width
+_AFTER_STORE_HOST = struct.Struct(">iqi")
+_I16 = struct.Struct(">h")
+_I64 = struct.Struct(">q")
+BLANK = struct.Struct(">iI")
+PACK_HEADER = HEADER.pack_into
+_UNPACK_PREFIX = struct.Struct(">iIIiiqqi").unpack_from
+_UNPACK_BLANK = BLANK.unpack_from
+_UNPACK_I32 = struct.Struct(">i").unpack_from
+_UNPACK_I16 = _I16.unpack_from
+
+CRC_MASK: Final = 0x7FFFFFFF
+_TAGS_CACHED_MAX: Final = 4096
+_tags_cache: dict[bytes, int] = {}
+
+Parsed: TypeAlias = tuple[int, bytes, int, int, int]
+"""(size, topic, queue_id, queue_offset, tags_code); topic b"": nothing to index, skip `size` bytes."""
+
+
+def body_crc(body: Buffer) -> int:
+    """CRC-32 (zlib's polynomial) without its top bit, as BODYCRC stores it."""
+    return crc32(body) & CRC_MASK
+
+
+def topic_bytes(topic: str) -> bytes:
+    """The topic with its length in front, as the record stores it. Above 127 bytes: version 2's form."""
+    raw = topic.encode()
+    return bytes([len(raw)]) + raw if len(raw) <= TOPIC_V1_BYTES_MAX else _I16.pack(len(raw)) + raw
+
+
+def properties_bytes(properties: bytes) -> bytes:
+    return _I16.pack(len(properties)) + properties
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode(): over UTF-16 units, 32-bit wrap, signed."""
+    value = 0
+    raw = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(raw[::2], raw[1::2], strict=True):
+        value = (value * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def property_value(properties: bytes, name: bytes) -> bytes | None:
+    """Value of one property in `key \\x01 value \\x02 ...` text, without a dict; None when absent."""
+    start = 0
+    needle = name + b"\x01"
+    while (at := properties.find(needle, start)) >= 0:
+        start = at + len(needle)
+        if at == 0 or properties[at - 1] == 2:
+            end = properties.find(b"\x02", start)
+            return properties[start:] if end < 0 else properties[start:end]
+    return None
+
+
+def parse_properties(properties: bytes) -> dict[str, str]:
+    """As the peer's parser: segments without a key and a value are skipped, the first \\x01 separates."""
+    found = {}
+    for segment in properties.decode("utf-8", "replace").split("\x02"):
+        key, _, value = segment.partition("\x01")
+        if key and value:
+            found[key] = value
+    return found
+
+
+def tags_code(properties: bytes) -> int:
+    """ConsumeQueue tag code of a record: Java hash of TAGS, 0 without a tag. Cached, bounded."""
+    tag = property_value(properties, b"TAGS")
+    return tag_code(tag) if tag else 0
+
+
+def tag_code(tag: bytes) -> int:
+    code = _tags_cache.get(tag)
+    if code is None:
+        code = java_hash(tag.decode("utf-8", "replace"))
+        if len(_tags_cache) < _TAGS_CACHED_MAX:
+            _tags_cache[tag] = code
+    return code
+
+
+def pack_wide_header(
+    size: int,
+    magic: int,
+    crc: int,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    body_length: int,
+) -> bytes:
+    """The header with hosts of any width; the common IPv4 form is HEADER."""
+    head = _HEAD.pack(size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp)
+    tail = _AFTER_STORE_HOST.pack(reconsume_times, prepared_offset, body_length)
+    return b"".join((head, born_host, _I64.pack(store_timestamp), store_host, tail))
+
+
+def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = False) -> Parsed | None:
+    """The record at `pos`, whose own CommitLog offset must be `offset`; nothing at or after `end` is read.
+
+    None: not a whole good record (cut, torn, stale or never written). A blank record, and a record that no
+    queue indexes (prepared or rolled back transaction), come as (size, b"", 0, 0, 0).
+    """
+    room = end - pos
+    if room < HEADER_BYTES + 3:
+        if room >= BLANK_BYTES:
+            size, magic = _UNPACK_BLANK(buffer, pos)
+            if magic == MAGIC_BLANK and BLANK_BYTES <= size <= room:
+                return (size, b"", 0, 0, 0)
+        return None
+    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag = _UNPACK_PREFIX(buffer, pos)
+    if magic == MAGIC_BLANK:
+        return (size, b"", 0, 0, 0) if BLANK_BYTES <= size <= room else None
+    if not HEADER_BYTES < size <= room or own_offset != offset or queue_offset < 0:
+        return None
+    body_at = pos + HEADER_BYTES
+    if sys_flag & HOST_V6_BITS:
+        body_at += 12 * bool(sys_flag & BORN_HOST_V6) + 12 * bool(sys_flag & STORE_HOST_V6)
+    record_end = pos + size
+    body_length: int = _UNPACK_I32(buffer, body_at - 4)[0] if body_at < record_end else -1
+    at = body_at + body_length
+    if body_length < 0 or at + 3 > record_end:
+        return None
+    if magic == MAGIC_V1:
+        topic_end = at + 1 + buffer[at]
+        at += 1
+    elif magic == MAGIC_V2:
+        topic_end = at + 2 + _UNPACK_I16(buffer, at)[0]
+        at += 2
+    else:
+        return None
+    if topic_end <= at or topic_end + 2 > record_end:
+        return None
+    properties_at = topic_end + 2
+    if properties_at + _UNPACK_I16(buffer, topic_end)[0] != record_end:
+        return None
+    if check_crc and crc32(buffer[body_at : body_at + body_length]) & CRC_MASK != crc:
+        return None
+    if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != 0x8:
+        return (size, b"", 0, 0, 0)
+    topic = bytes(buffer[at:topic_end])
+    return (size, topic, queue_id, queue_offset, tags_code(bytes(buffer[properties_at:record_end])))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A whole record, for tools and tests; the data path never makes one."""
+
+    size: int
+    magic: int
+    crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: str
+    properties: bytes
+
+
+def decode(buffer: Buffer, pos: int = 0) -> Record:
+    """The record at `pos`. ValueError when the sizes do not fit together."""
+    # fmt: off
+    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp = (
+        _HEAD.unpack_from(buffer, pos))
+    # fmt: on
+    if magic not in (MAGIC_V1, MAGIC_V2) or not HEADER_BYTES < size <= len(buffer) - pos:
+        raise ValueError(f"no record at {pos}: size {size}, magic {magic:#x}")
+    at = pos + _HEAD.size
+    width = HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES
+    born_host, at = bytes(buffer[at : at + width]), at + width
+    (store_timestamp,) = _I64.unpack_from(buffer, at)
+    at += 8
+    width = HOST_V6_BYTES if sys_flag & STORE_HOST_V6 else HOST_V4_BYTES
+    store_host, at = bytes(buffer[at : at + width]), at + width
+    reconsume_times, prepared_offset, body_length = _AFTER_STORE_HOST.unpack_from(buffer, at)
+    at += _AFTER_STORE_HOST.size
+    body, at = bytes(buffer[at : at + body_length]), at + body_length
+    if magic == MAGIC_V1:
+        length, at = buffer[at], at + 1
+    else:
+        length, at = _UNPACK_I16(buffer, at)[0], at + 2
+    topic, at = bytes(buffer[at : at + length]).decode(), at + length
+    length, at = _UNPACK_I16(buffer, at)[0], at + 2
+    if at + length != pos + size:
+        raise ValueError(f"record at {pos}: parts end at {at + length}, size says {pos + size}")
+    # fmt: off
+    return Record(size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
+                  store_timestamp, store_host, reconsume_times, prepared_offset, body, topic,
+                  bytes(buffer[at : at + length]))
+    # fmt: on
+
+
+def host_bytes(host: str, port: int) -> bytes:
+    """Raw address and i32 port: 8 bytes for IPv4, 20 for IPv6."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.inet_pton(family, host) + struct.pack(">i", port)
+
+
+def offset_message_id(store_host: bytes, offset: int) -> str:
+    """The id a send answers: store host and CommitLog offset, upper-case hex."""
+    return f"{store_host.hex().upper()}{offset:016X}"
