@@ -1,0 +1,93 @@
+"""What a name-server plugin gets and must give back, and how it is found.
+
+A plugin is a class named by an entry point of group "namesrv.plugins", so a third party can ship one. It sees
+the heartbeat table only through Liveness and never imports the name server; the name server never imports a
+plugin.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from namesrv.core.liveness import BrokerKey, RouteKey
+from remoting.config import Config, ConfigError
+
+__all__ = ["ENTRY_POINT_GROUP", "BrokerKey", "Liveness", "Plugin", "PluginContext", "RouteKey", "load_plugin"]
+
+ENTRY_POINT_GROUP = "namesrv.plugins"
+
+
+class Liveness(Protocol):
+    """The heartbeat table as plugins may use it; HeartbeatTable documents the methods."""
+
+    def beat(
+        self,
+        key: Hashable,
+        *,
+        connection_id: int,
+        incarnation: str,
+        timeout_ms: int,
+        now_ms: int,
+        info: object,
+        grace_ms: int | None = None,
+    ) -> bool: ...
+
+    def touch(self, key: Hashable, now_ms: int) -> bool: ...
+
+    def connection_closed(self, connection_id: int, now_ms: int) -> list[Hashable]: ...
+
+    def is_active(self, key: Hashable, now_ms: int) -> bool: ...
+
+    def info(self, key: Hashable) -> object | None: ...
+
+    def forget(self, key: Hashable) -> None: ...
+
+    def keys(self) -> Iterator[Hashable]: ...
+
+
+@dataclass
+class PluginContext:
+    """The name server's side. A plugin that serves an own port reports its closed connections with
+    liveness.connection_closed() and then calls wake_scan(), so that a grace ends in time."""
+
+    liveness: Liveness
+    clock: Callable[[], int]  # monotonic ms
+    on_inactive: Callable[[Callable[[BrokerKey], None]], None]  # subscribe to brokers found inactive
+    wake_scan: Callable[[], None]
+    config_path: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    http: list[Any] = field(default_factory=list)  # fastapi.APIRouters, added before or in start()
+
+
+class Plugin(Protocol):
+    """Life: made, start() (may raise ConfigError), stop() (also after a failed start)."""
+
+    name: str
+
+    def __init__(self, context: PluginContext, *configs: Config) -> None: ...
+
+    @classmethod
+    def config_models(cls) -> tuple[type[Config], ...]:
+        """Settings read from the same file as the name server's; one instance of each goes to the maker."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> dict[str, object]:
+        """For /readyz; "ready": false takes the process out of rotation."""
+        ...
+
+
+def load_plugin(name: str) -> type[Plugin]:
+    """The plugin class of that entry point. Raises ConfigError, with the names there are."""
+    found = entry_points(group=ENTRY_POINT_GROUP)
+    for entry_point in found:
+        if entry_point.name == name:
+            return cast("type[Plugin]", entry_point.load())
+    names = ", ".join(sorted(each.name for each in found)) or "none"
+    raise ConfigError(f"no name-server plugin {name!r} is installed (installed: {names})")

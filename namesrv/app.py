@@ -1,0 +1,211 @@
+"""Namesrv: the whole life of one name-server process, minus flags and signals.
+
+`async with Namesrv(config) as server:` binds its ports (ConfigError if it cannot), serves until the block
+ends and leaves nothing behind. Decisions live in core/; here is wiring and the scan timer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from remoting.doors.tcp import TcpDoor
+
+from namesrv.config import NamesrvConfig
+from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
+from namesrv.core.routes import RouteTable
+from namesrv.handlers import RouteHandlers
+from namesrv.plugins import Plugin, PluginContext
+from remoting.clock import now_ms
+from remoting.config import Config
+from remoting.operation import OperationTable
+
+if TYPE_CHECKING:
+    from remoting.doors.http import HttpServer
+
+log = logging.getLogger(__name__)
+
+STALL_MS = 2_000
+"""A scan that comes this late found a stopped process, not dead brokers: read the sockets first."""
+STALL_GRACE_MS = 1_000
+"""How long it then reads before it judges: brokers send a heartbeat each second."""
+
+
+@dataclass(frozen=True)
+class PluginChoice:
+    """A plugin class and the instances of its config_models()."""
+
+    plugin: type[Plugin]
+    configs: tuple[Config, ...] = ()
+
+
+class Namesrv:
+    """`route_service` False: only plugins, no name-server port (standalone controller)."""
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        plugins: Sequence[PluginChoice] = (),
+        *,
+        route_service: bool = True,
+        config_path: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.config, self._clock = config, clock
+        self.liveness = HeartbeatTable()
+        self.routes = RouteTable(support_acting_master=config.support_acting_master)
+        self.handlers = RouteHandlers(self.routes, self.liveness, clock)
+        self.table = OperationTable()
+        self.handlers.bind(self.table)
+        self._subscribers: list[Callable[[BrokerKey], None]] = []
+        self._context = PluginContext(
+            liveness=self.liveness,
+            clock=clock,
+            on_inactive=self._subscribers.append,
+            wake_scan=self._wake_scan,
+            config_path=config_path,
+            environ=environ or {},
+            overrides=overrides or {},
+        )
+        self.plugins = [choice.plugin(self._context, *choice.configs) for choice in plugins]
+        self._door = self._make_door() if route_service else None
+        self._http: HttpServer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_scan_ms = self._judge_from_ms = 0
+        self._started = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the name-server door, once started."""
+        assert self._door is not None, "a standalone controller has no name-server port"
+        return self._door.address
+
+    @property
+    def has_route_service(self) -> bool:
+        return self._door is not None
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        return None if self._http is None else self._http.address
+
+    async def start(self) -> None:
+        """Raises ConfigError (a port is taken, a plugin cannot run); nothing stays open then."""
+        if self.config.need_wait_for_service:
+            self.handlers.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
+        try:
+            if self._door is not None:
+                await self._door.start()
+            for plugin in self.plugins:
+                await plugin.start()
+            await self._start_http()
+        except BaseException:
+            await self.stop()
+            raise
+        self._started = True
+        self._next_scan_ms = self._clock() + self.config.scan_not_active_broker_interval
+        self._arm()
+
+    async def stop(self) -> None:
+        """Safe to repeat. First the doors, so that no request meets a stopped plugin."""
+        self._started = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+        if self._door is not None:
+            await self._door.close()
+        for plugin in reversed(self.plugins):
+            await plugin.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def health(self) -> dict[str, object]:
+        """For /readyz. "ready" is false until started and while a plugin says so."""
+        plugins = {plugin.name: plugin.health() for plugin in self.plugins}
+        ready = self._started and all(each.get("ready", True) for each in plugins.values())
+        return {"ready": ready, "routes": dict(self.routes.counts()), "plugins": plugins}
+
+    def scan(self) -> None:
+        """Act on everything that became inactive by now."""
+        for key in self.liveness.scan_not_active(self._clock()):
+            if isinstance(key, RouteKey):
+                self.handlers.expired(key)
+            elif isinstance(key, BrokerKey):
+                for subscriber in self._subscribers:
+                    subscriber(key)
+
+    def _make_door(self) -> TcpDoor:
+        return TcpDoor(
+            self.table,
+            host=self.config.bind_address,
+            port=self.config.listen_port,
+            name="namesrv",
+            on_closed=self._connection_closed,
+        )
+
+    def _connection_closed(self, connection_id: int) -> None:
+        if self.liveness.connection_closed(connection_id, self._clock()):
+            self._wake_scan()
+
+    def _wake_scan(self) -> None:
+        """Scan at the earliest deadline instead of the next second."""
+        if self._started:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self._clock()
+        deadline = self.liveness.next_deadline_ms()
+        at_ms = self._next_scan_ms if deadline is None else min(deadline, self._next_scan_ms)
+        due_ms = max(at_ms, self._judge_from_ms, now)
+        delay_s = (due_ms - now) / 1_000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer, due_ms)
+
+    def _on_timer(self, due_ms: int) -> None:
+        """A bug in a subscriber reaches the loop's exception handler; the timer goes on."""
+        self._timer = None
+        now = self._clock()
+        if now >= self._next_scan_ms:
+            self._next_scan_ms = now + self.config.scan_not_active_broker_interval
+        try:
+            if now - due_ms > STALL_MS:
+                log.warning("this process stood still for %d ms: no broker is judged yet", now - due_ms)
+                self._judge_from_ms = now + STALL_GRACE_MS
+            else:
+                self.scan()
+        finally:
+            if self._started:
+                self._arm()
+
+    async def _start_http(self) -> None:
+        bound = self._door.address[1] if self._door is not None else self.config.listen_port
+        port = self.config.http_listen_port(bound)
+        if port is None:
+            return
+        # FastAPI takes longer to import than all the rest: in a thread, the remoting port serves already.
+        self._http = await asyncio.to_thread(self._make_http, port)
+        await self._http.start()
+
+    def _make_http(self, port: int) -> "HttpServer":
+        from remoting.doors.http import HttpServer
+
+        from namesrv.http_app import make_app
+
+        routers: Sequence[Any] = self._context.http
+        app = make_app(self.table if self._door is not None else OperationTable(), routers, self.health)
+        return HttpServer(app, host=self.config.bind_address, port=port)

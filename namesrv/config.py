@@ -1,0 +1,39 @@
+"""NamesrvConfig: the keys of mqnamesrv, RocketMQ's names and defaults where it has them."""
+
+from pydantic import Field
+
+from remoting.config import Config
+
+HTTP_PORT_DISTANCE = 10_000
+HTTP_OFF = -1
+
+
+class NamesrvConfig(Config):
+    """One frozen value per process; a key without effect is accepted so that a RocketMQ file can be kept."""
+
+    listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = one that is free")
+    bind_address: str = Field("0.0.0.0", min_length=1, description="address of all our ports")
+    http_port: int = Field(0, ge=-1, le=65535, description="HTTP port; 0 = listenPort + 10000, -1 = no HTTP")
+    enable_controller_in_namesrv: bool = Field(False, description="load the controller plugin")
+    scan_not_active_broker_interval: int = Field(1_000, gt=0, description="ms between looks at who is alive")
+    support_acting_master: bool = Field(
+        False, description="show the lowest slave as master when there is none"
+    )
+    need_wait_for_service: bool = Field(False, description="answer no route until waitSecondsForService")
+    wait_seconds_for_service: int = Field(45, ge=0, description="s after start, see needWaitForService")
+    rocketmq_home: str | None = Field(None, description="without effect")
+    kv_config_path: str | None = Field(None, description="without effect: KV codes are not served")
+    config_store_path: str | None = Field(None, description="without effect: the -c file is not written")
+    client_request_thread_pool_nums: int = Field(8, ge=1, description="without effect: one event loop")
+    default_thread_pool_nums: int = Field(16, ge=1, description="without effect: one event loop")
+    client_request_thread_pool_queue_capacity: int = Field(50_000, ge=1, description="without effect")
+    default_thread_pool_queue_capacity: int = Field(10_000, ge=1, description="without effect")
+    un_register_broker_queue_capacity: int = Field(3_000, ge=1, description="without effect: applied at once")
+
+    def http_listen_port(self, listen_port: int) -> int | None:
+        """None: no HTTP. `listen_port` is the bound one; on a port from the system HTTP takes one as well."""
+        if self.http_port == HTTP_OFF:
+            return None
+        if self.http_port > 0:
+            return self.http_port
+        return listen_port + HTTP_PORT_DISTANCE if self.listen_port and listen_port <= 55_535 else 0

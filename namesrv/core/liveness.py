@@ -1,0 +1,177 @@
+"""HeartbeatTable: who is alive, by last heartbeat and by connection. Pure: time comes in as now_ms.
+
+One instance per process holds two kinds of keys: routes (name server) and brokers (controller plugin). A key
+is *active* while its last beat is younger than its timeout and a connection that carried its beats is open.
+When the last such connection closes, the key is *suspect* for its grace, and then inactive; any beat makes it
+active.
+
+Never: a late close of an older connection evicts a newer registration (KeelMQ promise S7). Connections are
+bound per incarnation (one run of one process); connection ids ascend, so a beat of another incarnation over
+an older connection than the bound ones is a message from the past and is ignored.
+
+Invariants: check_invariants().
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+CONNECTION_LOSS_GRACE_MS = 50
+
+
+class BrokerKey(NamedTuple):
+    """A broker as the controller knows it; key of the heartbeats (904) that carry a broker id."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+
+
+class RouteKey(NamedTuple):
+    """A registration (103) in the live table: per address, not per id (namesrv reference §3)."""
+
+    kind: str
+    cluster_name: str
+    broker_addr: str
+
+
+def route_key(cluster_name: str, broker_addr: str) -> RouteKey:
+    return RouteKey("route", cluster_name, broker_addr)
+
+
+@dataclass(slots=True)
+class _Entry:
+    incarnation: str
+    last_ms: int
+    timeout_ms: int
+    grace_ms: int
+    info: object
+    active: bool = True
+    suspect_deadline_ms: int | None = None
+    connections: set[int] = field(default_factory=set)
+    newest_connection_id: int = 0
+
+
+@dataclass(slots=True)
+class HeartbeatTable:
+    """Times of one clock, in ms. Not thread-safe: it lives in the event loop."""
+
+    grace_ms: int = CONNECTION_LOSS_GRACE_MS
+    _entries: dict[Hashable, _Entry] = field(default_factory=dict)
+    _keys_of_connection: dict[int, dict[Hashable, None]] = field(default_factory=dict)
+    _suspects: dict[Hashable, int] = field(default_factory=dict)
+
+    def beat(
+        self,
+        key: Hashable,
+        *,
+        connection_id: int,
+        incarnation: str,
+        timeout_ms: int,
+        now_ms: int,
+        info: object,
+        grace_ms: int | None = None,
+    ) -> bool:
+        """Note a heartbeat. True: the key was absent or inactive before.
+
+        `info` replaces the stored one. `connection_id` 0: bound to no connection (HTTP), only the timeout
+        counts. `grace_ms`: how long this key may be without a connection; None is the table's.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = _Entry(incarnation, now_ms, timeout_ms, 0, info, active=False)
+            self._entries[key] = entry
+        elif entry.incarnation != incarnation:
+            if 0 < connection_id < entry.newest_connection_id:
+                return False
+            self._unbind_all(key, entry)
+            entry.incarnation = incarnation
+        was_active = entry.active
+        entry.last_ms, entry.timeout_ms, entry.info, entry.active = now_ms, timeout_ms, info, True
+        entry.grace_ms = self.grace_ms if grace_ms is None else grace_ms
+        if entry.suspect_deadline_ms is not None:
+            entry.suspect_deadline_ms = None
+            del self._suspects[key]
+        if connection_id > 0 and connection_id not in entry.connections:
+            entry.connections.add(connection_id)
+            entry.newest_connection_id = max(entry.newest_connection_id, connection_id)
+            self._keys_of_connection.setdefault(connection_id, {})[key] = None
+        return not was_active
+
+    def touch(self, key: Hashable, now_ms: int) -> bool:
+        """Refresh the time of an active key and nothing else. False: no such active key."""
+        entry = self._entries.get(key)
+        if entry is None or not entry.active:
+            return False
+        entry.last_ms = now_ms
+        return True
+
+    def connection_closed(self, connection_id: int, now_ms: int) -> list[Hashable]:
+        """The keys that lost their last connection, now suspect. Calling twice for one id is harmless."""
+        suspects: list[Hashable] = []
+        for key in self._keys_of_connection.pop(connection_id, {}):
+            entry = self._entries[key]
+            entry.connections.discard(connection_id)
+            if entry.connections or not entry.active:
+                continue
+            entry.suspect_deadline_ms = now_ms + entry.grace_ms
+            self._suspects[key] = entry.suspect_deadline_ms
+            suspects.append(key)
+        return suspects
+
+    def scan_not_active(self, now_ms: int) -> list[Hashable]:
+        """The keys that became inactive since the last scan; their last info stays until forget()."""
+        expired = [key for key, entry in self._entries.items() if entry.active and not _alive(entry, now_ms)]
+        for key in expired:
+            entry = self._entries[key]
+            entry.active, entry.suspect_deadline_ms = False, None
+            self._suspects.pop(key, None)
+            self._unbind_all(key, entry)
+        return expired
+
+    def is_active(self, key: Hashable, now_ms: int) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.active and _alive(entry, now_ms)
+
+    def info(self, key: Hashable) -> object | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.info
+
+    def forget(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._suspects.pop(key, None)
+            self._unbind_all(key, entry)
+
+    def keys(self) -> Iterator[Hashable]:
+        """Every known key, active or not; a snapshot."""
+        return iter(list(self._entries))
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest end of a suspect's grace: scan then, not only at the next second."""
+        return min(self._suspects.values(), default=None)
+
+    def check_invariants(self) -> None:
+        for key, entry in self._entries.items():
+            assert (entry.suspect_deadline_ms is not None) == (key in self._suspects), key
+            assert entry.active or not entry.connections, f"{key} is inactive and bound"
+            assert not (entry.connections and key in self._suspects), f"{key} is suspect and bound"
+            for connection_id in entry.connections:
+                assert key in self._keys_of_connection[connection_id], key
+        bound = {(key, each) for each, keys in self._keys_of_connection.items() for key in keys}
+        assert bound == {(key, each) for key, entry in self._entries.items() for each in entry.connections}
+        assert set(self._suspects) <= set(self._entries)
+
+    def _unbind_all(self, key: Hashable, entry: _Entry) -> None:
+        for connection_id in entry.connections:
+            keys = self._keys_of_connection[connection_id]
+            del keys[key]
+            if not keys:
+                del self._keys_of_connection[connection_id]
+        entry.connections.clear()
+
+
+def _alive(entry: _Entry, now_ms: int) -> bool:
+    if entry.last_ms + entry.timeout_ms < now_ms:
+        return False
+    return entry.suspect_deadline_ms is None or now_ms < entry.suspect_deadline_ms

@@ -1,0 +1,140 @@
+"""HeartbeatTable on virtual time: timeouts, connection loss, incarnations."""
+
+from namesrv.core.liveness import BrokerKey, HeartbeatTable, route_key
+
+A = BrokerKey("C1", "broker-a", 1)
+B = BrokerKey("C1", "broker-a", 2)
+
+
+def beat(
+    table: HeartbeatTable, key: object = A, *, connection: int = 1, now: int = 0, run: str = "r1"
+) -> bool:
+    is_new = table.beat(
+        key, connection_id=connection, incarnation=run, timeout_ms=1_000, now_ms=now, info=(run, connection)
+    )
+    table.check_invariants()
+    return is_new
+
+
+def test_a_beat_says_whether_the_key_was_inactive() -> None:
+    table = HeartbeatTable()
+    assert beat(table, now=0)
+    assert not beat(table, now=10)
+    assert table.scan_not_active(2_000) == [A]
+    assert beat(table, now=2_001)
+
+
+def test_a_key_lives_through_its_whole_timeout_and_not_longer() -> None:
+    table = HeartbeatTable()
+    beat(table, now=100)
+    assert table.is_active(A, 1_100) and table.scan_not_active(1_100) == []
+    assert not table.is_active(A, 1_101), "is_active does not wait for a scan"
+    assert table.scan_not_active(1_101) == [A]
+    assert table.scan_not_active(1_102) == [], "told once"
+    assert table.info(A) == ("r1", 1), "the last info stays"
+    table.check_invariants()
+
+
+def test_a_closed_connection_makes_suspect_and_after_the_grace_inactive() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    beat(table, now=0)
+    assert table.connection_closed(1, 10) == [A]
+    assert table.next_deadline_ms() == 60
+    assert table.is_active(A, 59) and table.scan_not_active(59) == []
+    assert not table.is_active(A, 60)
+    assert table.scan_not_active(60) == [A]
+    assert table.next_deadline_ms() is None
+    table.check_invariants()
+
+
+def test_close_and_exception_of_one_connection_come_in_pairs() -> None:
+    table = HeartbeatTable()
+    beat(table)
+    assert table.connection_closed(1, 10) == [A]
+    assert table.connection_closed(1, 11) == []
+    assert table.next_deadline_ms() == 60
+    assert table.connection_closed(99, 12) == []
+
+
+def test_a_beat_over_another_connection_within_the_grace_saves_the_key() -> None:
+    table = HeartbeatTable()
+    beat(table, connection=1)
+    table.connection_closed(1, 10)
+    assert not beat(table, connection=2, now=20), "it never was inactive"
+    assert table.next_deadline_ms() is None
+    assert table.scan_not_active(500) == []
+
+
+def test_a_late_close_of_an_older_connection_evicts_nobody() -> None:
+    table = HeartbeatTable()
+    beat(table, connection=1, run="r1")
+    beat(table, connection=7, run="r2", now=10)  # restarted; the old socket is still open here
+    assert table.connection_closed(1, 20) == []
+    assert table.scan_not_active(900) == []
+    assert table.connection_closed(7, 901) == [A], "the newer connection's own close counts"
+
+
+def test_a_late_beat_of_an_older_incarnation_is_ignored() -> None:
+    table = HeartbeatTable()
+    beat(table, connection=1, run="r1")
+    beat(table, connection=7, run="r2", now=10)
+    assert not beat(table, connection=1, run="r1", now=999)
+    assert table.info(A) == ("r2", 7)
+    assert table.connection_closed(7, 1_000) == [A]
+
+
+def test_two_live_connections_of_one_incarnation_must_both_close() -> None:
+    table = HeartbeatTable()
+    beat(table, connection=1)
+    beat(table, connection=2)
+    assert table.connection_closed(2, 10) == []
+    assert table.connection_closed(1, 20) == [A]
+
+
+def test_one_connection_of_a_container_carries_many_brokers() -> None:
+    table = HeartbeatTable()
+    beat(table, A, connection=5)
+    beat(table, B, connection=5)
+    assert table.connection_closed(5, 10) == [A, B]
+    assert table.scan_not_active(60) == [A, B]
+
+
+def test_the_grace_is_per_key_and_a_route_has_none() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    route = route_key("C1", "10.0.0.1:10911")
+    table.beat(route, connection_id=3, incarnation="", timeout_ms=120_000, now_ms=0, info=None, grace_ms=0)
+    beat(table, A, connection=3)
+    table.connection_closed(3, 10)
+    assert table.next_deadline_ms() == 10
+    assert table.scan_not_active(10) == [route]
+    assert table.is_active(A, 10)
+
+
+def test_connection_zero_binds_nothing() -> None:
+    table = HeartbeatTable()
+    beat(table, connection=0)
+    assert table.connection_closed(0, 10) == []
+    assert table.is_active(A, 1_000)
+
+
+def test_touch_refreshes_only_active_keys() -> None:
+    table = HeartbeatTable()
+    assert not table.touch(A, 0)
+    beat(table, now=0)
+    assert table.touch(A, 900)
+    assert table.scan_not_active(1_800) == []
+    assert table.scan_not_active(1_901) == [A]
+    assert not table.touch(A, 1_902), "inactive: only a beat brings it back"
+
+
+def test_forget_leaves_nothing_behind() -> None:
+    table = HeartbeatTable()
+    beat(table)
+    table.connection_closed(1, 10)
+    table.forget(A)
+    table.forget(A)
+    assert list(table.keys()) == [] and table.info(A) is None and table.next_deadline_ms() is None
+    table.check_invariants()
+    beat(table, connection=4)
+    table.forget(A)
+    assert table.connection_closed(4, 20) == []

@@ -1,0 +1,79 @@
+"""The compressed body of 103, against bytes made by the peer (namesrv reference §5.1), and damaged ones."""
+
+import json
+import struct
+import zlib
+
+import pytest
+
+from namesrv.core.register_body import BadBody, check_crc32, inflate_body, is_deflated
+
+DEFLATED = bytes.fromhex(
+    "78da636060b0a8564ace2fcd2b492d52b232d6512a2e492c490d4b2d2acecccf53b232d0512ac9cc4d050ae6162859199a1b20402d"
+    "03030323108b85182a5800a19942b0a79fbb8f6b7c88a3bb42354896293a1648320000684b184a"
+)
+
+
+def part(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack(">i", len(raw)) + raw
+
+
+def body(*parts: bytes) -> bytes:
+    return zlib.compress(b"".join(parts))
+
+
+VERSION, ONE, NONE = part('{"counter":3}'), struct.pack(">i", 1), struct.pack(">i", 0)
+
+
+def test_the_peers_bytes() -> None:
+    assert is_deflated(DEFLATED, compressed=False) and check_crc32(DEFLATED, 121167055)
+    wrapper = inflate_body(DEFLATED, 479).topic_config_serialize_wrapper
+    assert wrapper.data_version.counter == 3 and wrapper.data_version.timestamp == 1_700_000_000_000
+    (topic,) = wrapper.topic_config_table.values()
+    assert (topic.topic_name, topic.read_queue_nums, topic.write_queue_nums, topic.perm) == ("T1", 8, 8, 6)
+
+
+@pytest.mark.parametrize("version", [37, 412, 413, 479])
+def test_a_body_without_the_mapping_section(version: int) -> None:
+    """Pitfall 8 (#5536): brokers before 5.0 end here, and some later ones too."""
+    assert inflate_body(body(VERSION, NONE, part("[]")), version).filter_server_list == []
+
+
+def test_mappings_and_attributes() -> None:
+    mapping = json.dumps({"topic": "T1", "bname": "b-a"})
+    raw = body(VERSION, ONE, part("T1 8 8 6 SINGLE_TAG {bad"), part("null"), ONE, part(mapping))
+    parsed = inflate_body(raw, 479).topic_config_serialize_wrapper
+    assert parsed.topic_queue_mapping_info_map["T1"]["bname"] == "b-a"
+    assert parsed.topic_config_table["T1"].attributes == {}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x78garbage",
+        DEFLATED[:-9],
+        body(b"\0\0"),
+        body(struct.pack(">i", -5)),
+        body(struct.pack(">i", 500)),
+        body(part("{"), NONE, part("[]")),
+        body(part("[]"), NONE, part("[]")),
+        body(part('{"counter":"x"}'), NONE, part("[]")),
+        body(VERSION, struct.pack(">i", -1), part("[]")),
+        body(VERSION, ONE, part("T1 8"), part("[]")),
+        body(VERSION, ONE, part("T1 8 x 6 SINGLE_TAG {}"), part("[]")),
+        body(VERSION, NONE, part('{"a":1}')),
+        body(VERSION, NONE, part("[]"), ONE, part("7")),
+        body(struct.pack(">i", 2) + b"\xff\xff"),
+    ],
+)
+def test_damaged_bodies_are_one_kind_of_error(raw: bytes) -> None:
+    with pytest.raises(BadBody):
+        inflate_body(raw, 479)
+
+
+def test_a_zlib_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("namesrv.core.register_body.INFLATED_BYTES_MAX", 1_000)
+    with pytest.raises(BadBody, match="more than 1000 bytes"):
+        inflate_body(zlib.compress(bytes(100_000)), 479)

@@ -1,0 +1,212 @@
+"""RouteTable: register, unregister, and the pitfalls of the peer (numbers: namesrv reference §18)."""
+
+import pytest
+
+from namesrv.core.routes import Refused, Registered, Registration, RouteTable, Stale
+from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+
+A, B = "10.0.0.1:10911", "10.0.0.2:10911"
+
+
+def registration(
+    addr: str = A,
+    broker_id: int = 0,
+    *,
+    name: str = "b-a",
+    cluster: str = "C1",
+    epoch: int = 0,
+    counter: int = 1,
+    topics: tuple[str, ...] = ("T1", "T2"),
+    queues: int = 8,
+    acting: bool | None = False,
+    zone: str | None = None,
+    filters: tuple[str, ...] | None = (),
+) -> Registration:
+    table = {
+        topic: TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+        for topic in topics
+    }
+    version = DataVersion(counter=counter, state_version=epoch, timestamp=1)
+    return Registration(
+        cluster_name=cluster,
+        broker_name=name,
+        broker_id=broker_id,
+        broker_addr=addr,
+        ha_server_addr=addr.replace("10911", "10912"),
+        enable_acting_master=acting,
+        zone_name=zone,
+        topics=TopicConfigSerializeWrapper(topic_config_table=table, data_version=version),
+        filter_servers=filters,
+    )
+
+
+def addrs(table: RouteTable, topic: str = "T1") -> list[dict[int, str]]:
+    table.check_invariants()
+    route = table.pick_up_route(topic)
+    return [] if route is None else [data.broker_addrs for data in route.broker_datas]
+
+
+def perm(table: RouteTable, topic: str = "T1") -> int:
+    route = table.pick_up_route(topic)
+    assert route is not None
+    return route.queue_datas[0].perm
+
+
+def test_master_and_slave() -> None:
+    table = RouteTable()
+    assert table.register(registration(A, 0)) == Registered()
+    assert table.register(registration(B, 2)) == Registered(A, "10.0.0.1:10912")
+    assert addrs(table) == [{0: A, 2: B}]
+    assert table.pick_up_route("nowhere") is None
+
+
+def test_a_route_is_sorted_by_broker_name() -> None:
+    table = RouteTable()
+    table.register(registration(B, name="b-b"))
+    table.register(registration(A, name="b-a"))
+    route = table.pick_up_route("T1")
+    assert route is not None
+    assert [data.broker_name for data in route.broker_datas] == ["b-a", "b-b"]
+    assert [queue.broker_name for queue in route.queue_datas] == ["b-a", "b-b"]
+    assert table.cluster_info().cluster_addr_table == {"C1": ["b-a", "b-b"]}
+
+
+def test_a_master_switch_as_in_controller_mode() -> None:
+    """Namesrv reference §14."""
+    table = RouteTable()
+    table.register(registration(A, 0, epoch=3))
+    table.register(registration(B, 2, epoch=3))
+    table.unregister("C1", "b-a", A)
+    assert addrs(table) == [{2: B}] and perm(table) == 6
+    table.register(registration(B, 0, epoch=4, counter=2, queues=16))
+    assert addrs(table) == [{0: B}], "the promoted slave lost its old id"
+    route = table.pick_up_route("T1")
+    assert route is not None and route.queue_datas[0].read_queue_nums == 16
+    assert table.register(registration(A, 1, epoch=4)) == Registered(B, "10.0.0.2:10912")
+    assert addrs(table) == [{0: B, 1: A}]
+
+
+def test_unregister_goes_by_address_not_by_id() -> None:
+    """Pitfall 1 (#5374): the old master's unregister comes after the new master has its id."""
+    table = RouteTable()
+    table.register(registration(A, 0, epoch=1))
+    table.register(registration(B, 0, epoch=2))
+    assert not table.unregister("C1", "b-a", A)
+    assert addrs(table) == [{0: B}]
+
+
+def test_unregistering_twice_is_harmless() -> None:
+    """Pitfall 29."""
+    table = RouteTable()
+    table.register(registration())
+    assert table.unregister("C1", "b-a", A)
+    assert not table.unregister("C1", "b-a", A)
+    assert not table.expire("C1", A)
+    assert addrs(table) == [] and table.counts() == {"topics": 0, "groups": 0, "brokers": 0}
+
+
+def test_a_replaced_address_leaves_the_live_table() -> None:
+    """Pitfall 3: theirs keeps it for ever."""
+    table = RouteTable()
+    table.register(registration(A, 0, epoch=1))
+    assert table.register(registration(B, 0, epoch=2)) == Registered(replaced=(("C1", A),))
+    assert table.live("C1", A) is None
+    table.check_invariants()
+
+
+def test_an_old_master_cannot_take_its_id_back() -> None:
+    """Pitfall 12 (#6316), and a refusal changes nothing (pitfall 13)."""
+    table = RouteTable()
+    table.register(registration(B, 0, epoch=4))
+    table.register(registration(A, 1, epoch=4))
+    assert table.register(registration(A, 0, epoch=3)) == Stale(B, 4)
+    assert addrs(table) == [{0: B, 1: A}]
+
+
+def test_an_equal_state_version_lets_the_newcomer_win() -> None:
+    table = RouteTable()
+    table.register(registration(A, 0))
+    table.register(registration(B, 0))
+    assert addrs(table) == [{0: B}]
+
+
+def test_an_old_master_may_return_when_the_newer_one_is_gone() -> None:
+    table = RouteTable()
+    table.register(registration(B, 0, epoch=4))
+    table.unregister("C1", "b-a", B)
+    assert table.register(registration(A, 0, epoch=3)) == Registered()
+
+
+def test_a_one_topic_broker_registers_and_its_full_table_follows() -> None:
+    """Pitfall 5 (#4522): same DataVersion, yet the topics arrive."""
+    table = RouteTable()
+    assert table.register(registration(topics=("T1",))) == Registered()
+    table.register(registration(topics=("T1", "T2", "T3")))
+    assert addrs(table, "T3") == [{0: A}]
+
+
+def test_an_unchanged_version_leaves_queue_data_alone() -> None:
+    table = RouteTable()
+    table.register(registration(queues=8))
+    table.register(registration(queues=4))
+    route = table.pick_up_route("T1")
+    assert route is not None and route.queue_datas[0].read_queue_nums == 8
+    table.register(registration(queues=4, counter=2))
+    route = table.pick_up_route("T1")
+    assert route is not None and route.queue_datas[0].read_queue_nums == 4
+
+
+@pytest.mark.parametrize(("acting", "expected"), [(None, 6), (False, 6), (True, 4)])
+def test_a_prime_slave_loses_write_only_with_acting_master(acting: bool | None, expected: int) -> None:
+    """Pitfall 9 (#7626)."""
+    table = RouteTable()
+    table.register(registration(A, 0, acting=acting))
+    table.register(registration(B, 2, acting=acting))
+    table.unregister("C1", "b-a", A)
+    table.register(registration(B, 2, acting=acting, counter=2))
+    assert perm(table) == expected
+
+
+def test_a_broker_older_than_5_is_never_a_prime_slave() -> None:
+    """Pitfall 7 (#4682): no enableActingMaster field at all."""
+    table = RouteTable()
+    table.register(registration(B, 2, acting=None))
+    assert table.pick_up_route("T1") is None
+
+
+def test_acting_master_is_shown_not_stored() -> None:
+    table = RouteTable(support_acting_master=True)
+    table.register(registration(A, 0, acting=True))
+    table.register(registration(B, 2, acting=True))
+    table.unregister("C1", "b-a", A)
+    assert addrs(table) == [{0: B}]
+    assert table.cluster_info().broker_addr_table["b-a"].broker_addrs == {2: B}
+
+
+def test_a_broker_name_belongs_to_one_cluster() -> None:
+    """Pitfall 23."""
+    table = RouteTable()
+    table.register(registration(A))
+    refused = table.register(registration(B, cluster="C2"))
+    assert isinstance(refused, Refused) and "belongs to cluster C1" in refused.remark
+    assert addrs(table) == [{0: A}]
+
+
+def test_a_broker_that_changes_its_name_leaves_the_old_one() -> None:
+    table = RouteTable()
+    table.register(registration(A, name="b-a"))
+    table.register(registration(A, name="b-z"))
+    route = table.pick_up_route("T1")
+    assert route is not None and [data.broker_name for data in route.broker_datas] == ["b-z"]
+    table.check_invariants()
+
+
+def test_filter_servers_stay_when_absent_and_go_when_empty() -> None:
+    table = RouteTable()
+    table.register(registration(filters=("f:1",)))
+    table.register(registration(filters=None))
+    route = table.pick_up_route("T1")
+    assert route is not None and route.filter_server_table == {A: ["f:1"]}
+    table.register(registration(filters=()))
+    route = table.pick_up_route("T1")
+    assert route is not None and route.filter_server_table == {}
