@@ -17,18 +17,18 @@ class SendMessageRequestV2(Wire):
 
     producer_group: str = Field(alias="a")
     topic: str = Field(alias="b")
-    default_topic: str = Field("TBW102", alias="c")
-    default_topic_queue_nums: int = Field(4, alias="d")
+    default_topic: str = Field(default="TBW102", alias="c")
+    default_topic_queue_nums: int = Field(default=4, alias="d")
     queue_id: int = Field(alias="e")
-    sys_flag: int = Field(0, alias="f")
+    sys_flag: int = Field(default=0, alias="f")
     born_timestamp: int = Field(alias="g")
-    flag: int = Field(0, alias="h")
-    properties: str | None = Field(None, alias="i")
-    reconsume_times: int | None = Field(0, alias="j")
-    unit_mode: bool | None = Field(False, alias="k")
-    max_reconsume_times: int | None = Field(None, alias="l")
-    batch: bool | None = Field(False, alias="m")
-    broker_name: str | None = Field(None, alias="n")
+    flag: int = Field(default=0, alias="h")
+    properties: str | None = Field(default=None, alias="i")
+    reconsume_times: int | None = Field(default=0, alias="j")
+    unit_mode: bool | None = Field(default=False, alias="k")
+    max_reconsume_times: int | None = Field(default=None, alias="l")
+    batch: bool | None = Field(default=False, alias="m")
+    broker_name: str | None = Field(default=None, alias="n")
 
 
 class SendMessageResponse(Wire):
@@ -53,7 +53,7 @@ class PullMessageRequest(Wire):
     sub_version: int = 0
     expression_type: str | None = None
     max_msg_bytes: int | None = None
-    broker_name: str | None = Field(None, alias="bname")
+    broker_name: str | None = Field(default=None, alias="bname")
 
 
 class PullMessageResponse(Wire):

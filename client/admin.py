@@ -1,0 +1,199 @@
+"""AdminClient: what operators and tools ask of name servers, controllers and brokers.
+
+One method per question; an answer is the operation's own model. Everything else is an AdminError that says
+what was asked, of whom, what came back, and whether a change may have happened nevertheless (`unknown`).
+Controller questions go to any controller: it is asked who leads (1005) and the leader gets the question.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from remoting.client import RemotingClient
+
+from client.route import parse_addresses
+from remoting.codes import ResponseCode
+from remoting.operation import Empty, Failed, Ok, Operation, Unknown, Wire
+from remoting.operations.broker import (
+    GET_BROKER_EPOCH_CACHE,
+    GET_BROKER_RUNTIME_INFO,
+    BrokerNameOptionalRequest,
+    CommitLogOffsets,
+    EpochEntryCache,
+)
+from remoting.operations.controller import (
+    ELECT_MASTER,
+    GET_METADATA_INFO,
+    GET_SYNC_STATE_DATA,
+    BrokerReplicasInfo,
+    ControllerMetadata,
+    ElectMasterRequest,
+    ElectMasterResponseBody,
+    MasterInfo,
+)
+from remoting.operations.route import (
+    GET_BROKER_CLUSTER_INFO,
+    GET_ROUTEINFO_BY_TOPIC,
+    ClusterInfo,
+    RouteRequest,
+    TopicRouteData,
+)
+
+ADMIN_TIMEOUT_MS = 5_000
+CONTROLLER_TIMEOUT_MS = 3_000
+
+Resp = TypeVar("Resp", bound=Wire)
+
+
+class AdminError(Exception):
+    """`code`: the answer's code, None when nobody answered. `unknown`: a change may have happened."""
+
+    def __init__(
+        self, question: str, address: str, remark: str, code: int | None = None, *, unknown: bool = False
+    ) -> None:
+        super().__init__(f"{question} at {address}: {remark}")
+        self.question, self.address, self.remark, self.code, self.unknown = (
+            question,
+            address,
+            remark,
+            code,
+            unknown,
+        )
+
+    @property
+    def code_name(self) -> str:
+        """RocketMQ's name of the code, "" if nobody answered."""
+        if self.code is None:
+            return ""
+        return ResponseCode(self.code).name if self.code in set(ResponseCode) else str(self.code)
+
+
+class AdminClient:
+    """`client`: a RemotingClient to share; without it this object owns one and closes it."""
+
+    def __init__(self, client: RemotingClient | None = None) -> None:
+        self._own_client = client is None
+        self._client = client or RemotingClient()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._own_client:
+            await self._client.close()
+
+    # name servers: the first that answers
+
+    async def cluster_info(self, namesrv_addr: str) -> ClusterInfo:
+        answer = await self._ask_any(namesrv_addr, GET_BROKER_CLUSTER_INFO, Empty())
+        return _body(answer, ClusterInfo, GET_BROKER_CLUSTER_INFO, namesrv_addr)
+
+    async def topic_route(self, namesrv_addr: str, topic: str) -> TopicRouteData:
+        header = RouteRequest(topic=topic, accept_standard_json_only=True)
+        answer = await self._ask_any(namesrv_addr, GET_ROUTEINFO_BY_TOPIC, header)
+        return _body(answer, TopicRouteData, GET_ROUTEINFO_BY_TOPIC, namesrv_addr)
+
+    # controllers
+
+    async def controller_metadata(self, controller_addr: str) -> ControllerMetadata:
+        """The view of the first controller of the list that answers; a view with a leader is preferred."""
+        error: AdminError | None = None
+        leaderless: ControllerMetadata | None = None
+        for address in parse_addresses(controller_addr):
+            try:
+                answer = await self._ask(
+                    address, GET_METADATA_INFO, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS
+                )
+            except AdminError as refused:
+                error = refused
+                continue
+            if answer.header.controller_leader_address:
+                return answer.header
+            leaderless = leaderless or answer.header
+        if leaderless is None:
+            assert error is not None  # parse_addresses gives at least one address
+            raise error
+        return leaderless
+
+    async def controller_leader(self, controller_addr: str) -> str:
+        metadata = await self.controller_metadata(controller_addr)
+        if not metadata.controller_leader_address:
+            remark = "no controller leads now (an election runs, or a majority of the peers is down)"
+            raise AdminError(
+                GET_METADATA_INFO.name, controller_addr, remark, ResponseCode.CONTROLLER_NOT_LEADER
+            )
+        return metadata.controller_leader_address
+
+    async def sync_state_sets(self, controller_addr: str, broker_names: Sequence[str]) -> BrokerReplicasInfo:
+        leader = await self.controller_leader(controller_addr)
+        answer = await self._ask(
+            leader, GET_SYNC_STATE_DATA, Empty(), list(broker_names), timeout_ms=CONTROLLER_TIMEOUT_MS
+        )
+        return _body(answer, BrokerReplicasInfo, GET_SYNC_STATE_DATA, leader)
+
+    async def elect_master(
+        self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int
+    ) -> tuple[MasterInfo, ElectMasterResponseBody]:
+        """Make broker_id the master. AdminError: 2011 it is already, 2012 it cannot be (and others)."""
+        leader = await self.controller_leader(controller_addr)
+        header = ElectMasterRequest(
+            cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id, designate_elect=True
+        )
+        answer = await self._ask(leader, ELECT_MASTER, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        body = answer.body if isinstance(answer.body, ElectMasterResponseBody) else ElectMasterResponseBody()
+        return answer.header, body
+
+    # brokers
+
+    async def broker_epochs(self, broker_addr: str, broker_name: str) -> EpochEntryCache:
+        header = BrokerNameOptionalRequest(broker_name=broker_name)
+        answer = await self._ask(broker_addr, GET_BROKER_EPOCH_CACHE, header)
+        return _body(answer, EpochEntryCache, GET_BROKER_EPOCH_CACHE, broker_addr)
+
+    async def runtime_info(self, broker_addr: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> dict[str, str]:
+        answer = await self._ask(broker_addr, GET_BROKER_RUNTIME_INFO, Empty(), timeout_ms=timeout_ms)
+        return dict(_body(answer, CommitLogOffsets, GET_BROKER_RUNTIME_INFO, broker_addr).table)
+
+    # helpers
+
+    async def _ask(
+        self,
+        address: str,
+        operation: Operation[Any, Resp],
+        header: Wire,
+        body: object = None,
+        *,
+        timeout_ms: int = ADMIN_TIMEOUT_MS,
+    ) -> Ok[Resp]:
+        outcome = await self._client.call(address, operation, header, body, timeout_ms=timeout_ms)
+        match outcome:
+            case Ok():
+                return outcome
+            case Failed(code=ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, remark=remark):
+                raise AdminError(operation.name, address, remark or "cannot connect")
+            case Failed(code=code, remark=remark):
+                raise AdminError(operation.name, address, remark or "no remark", code)
+            case Unknown(remark=remark):
+                raise AdminError(operation.name, address, remark, unknown=True)
+        raise AssertionError(outcome)  # Outcome has no other member
+
+    async def _ask_any(self, addresses: str, operation: Operation[Any, Resp], header: Wire) -> Ok[Resp]:
+        """The next address is asked when one does not answer, or does not know the topic (it may have just
+        started); any other refusal is the answer."""
+        errors: list[AdminError] = []
+        for address in parse_addresses(addresses):
+            try:
+                return await self._ask(address, operation, header)
+            except AdminError as error:
+                if error.code is not None and error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                errors.append(error)
+        raise next((error for error in errors if error.code is not None), errors[-1])
+
+
+def _body(answer: Ok[Any], kind: type[Resp], operation: Operation[Any, Any], address: str) -> Resp:
+    if not isinstance(answer.body, kind):
+        raise AdminError(operation.name, address, "the answer has no body", answer.code)
+    return answer.body

@@ -1,0 +1,192 @@
+"""Messages as applications see them, and the records of pull bodies.
+
+Bytes in, values out. A pull body is a run of CommitLog records, exactly as stored; source: RocketMQ's record
+layout (v1 and v2, IPv4 and IPv6 hosts). zlib bodies are inflated; LZ4 and Zstandard ones stay as they are
+(`sys_flag` still says so).
+"""
+
+import itertools
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from remoting.operation import RemoteProtocolError
+
+NAME_END, PROPERTY_END = "\x01", "\x02"
+UNIQ_KEY, KEYS, TAGS, WAIT = "UNIQ_KEY", "KEYS", "TAGS", "WAIT"
+
+MAGIC_V1 = -626843481
+MAGIC_V2 = -626843477
+COMPRESSED_FLAG = 0x1
+COMPRESSION_TYPE_MASK = 0x700
+COMPRESSION_ZLIB = (0x000, 0x300)
+BORN_HOST_V6_FLAG = 0x10
+STORE_HOST_V6_FLAG = 0x20
+ZLIB_LEVEL = 5
+
+# TOTALSIZE MAGIC BODYCRC QUEUEID FLAG QUEUEOFFSET PHYSICALOFFSET SYSFLAG BORNTIMESTAMP | born host | ...
+_HEAD = struct.Struct(">iiiiiqqiq")
+_STORE_TIMESTAMP = struct.Struct(">q")
+_TAIL = struct.Struct(">iqi")  # RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODYLENGTH
+_PORT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a producer sends. `keys`: index keys, joined by blanks on the wire. `wait`: the reply comes after
+    the flush and replication that the broker is configured for."""
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MessageExt:
+    """A stored message. Timestamps are wall-clock ms; hosts are "address:port"."""
+
+    topic: str
+    body: bytes
+    properties: Mapping[str, str]
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    stored_bytes: int
+    broker_name: str = ""
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        return self.properties.get(KEYS)
+
+    @property
+    def msg_id(self) -> str:
+        """The producer's UNIQ_KEY (the same over all its attempts), or "" when it set none."""
+        return self.properties.get(UNIQ_KEY, "")
+
+
+def unique_keys() -> Iterator[str]:
+    """UNIQ_KEY values: 32 hex digits; 12 random bytes of this process, then a 32-bit counter."""
+    prefix = os.urandom(12).hex().upper()
+    for count in itertools.count():
+        yield f"{prefix}{count & 0xFFFFFFFF:08X}"
+
+
+def encode_properties(message: Message, unique_key: str) -> str:
+    """key \\x01 value \\x02 ...; ValueError for text that the format cannot carry (its own separators)."""
+    pairs = dict(message.properties)
+    pairs[UNIQ_KEY] = unique_key
+    pairs[WAIT] = "true" if message.wait else "false"
+    if message.tags:
+        pairs[TAGS] = message.tags
+    if message.keys:
+        pairs[KEYS] = " ".join(message.keys)
+    for key, value in pairs.items():
+        if NAME_END in key + value or PROPERTY_END in key + value:
+            raise ValueError(f"property {key!r}: names and values cannot contain \\x01 or \\x02")
+    return "".join(f"{key}{NAME_END}{value}{PROPERTY_END}" for key, value in pairs.items() if key and value)
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Lenient as upstream: a segment without a name, without a value or without separator is skipped."""
+    pairs: dict[str, str] = {}
+    for segment in text.split(PROPERTY_END):
+        key, _, value = segment.partition(NAME_END)
+        if key and value:
+            pairs[key] = value
+    return pairs
+
+
+def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
+    """Every record of a pull body. RemoteProtocolError: a record is cut, damaged or of another format."""
+    messages: list[MessageExt] = []
+    position = 0
+    try:
+        while position < len(body):
+            message = _decode_record(body, position, broker_name)
+            messages.append(message)
+            position += message.stored_bytes
+    except (struct.error, UnicodeDecodeError, zlib.error) as error:
+        raise RemoteProtocolError(f"damaged record at byte {position} of a pull body: {error}") from None
+    return messages
+
+
+def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
+    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
+        data, start
+    )
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise RemoteProtocolError(f"record with magic code {magic} in a pull body")
+    if not _HEAD.size < size <= len(data) - start:
+        raise RemoteProtocolError(f"record of {size} bytes, {len(data) - start} are left in the pull body")
+    born_host, position = _host(data, start + _HEAD.size, v6=bool(sys_flag & BORN_HOST_V6_FLAG))
+    (stored,) = _STORE_TIMESTAMP.unpack_from(data, position)
+    store_host, position = _host(data, position + 8, v6=bool(sys_flag & STORE_HOST_V6_FLAG))
+    reconsume_times, _, body_bytes = _TAIL.unpack_from(data, position)
+    position += _TAIL.size
+    body = data[position : position + body_bytes]
+    if (zlib.crc32(body) & 0x7FFFFFFF) != crc:
+        raise RemoteProtocolError(
+            f"CRC of the record at CommitLog offset {physical_offset} does not match its body"
+        )
+    position += body_bytes
+    if magic == MAGIC_V1:
+        topic_bytes, position = data[position], position + 1
+    else:
+        topic_bytes, position = _SHORT.unpack_from(data, position)[0], position + 2
+    topic = data[position : position + topic_bytes].decode()
+    position += topic_bytes
+    (properties_bytes,) = _SHORT.unpack_from(data, position)
+    position += 2
+    if sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB:
+        body = zlib.decompress(body)
+    return MessageExt(
+        topic=topic,
+        body=body,
+        properties=decode_properties(data[position : position + properties_bytes].decode()),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born,
+        born_host=born_host,
+        store_timestamp=stored,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        stored_bytes=size,
+        broker_name=broker_name,
+    )
+
+
+def _host(data: bytes, position: int, *, v6: bool) -> tuple[str, int]:
+    """("address:port", position behind it). The port is an int32."""
+    width = 16 if v6 else 4
+    raw = data[position : position + width]
+    (port,) = _PORT.unpack_from(data, position + width)
+    if v6:
+        address = (
+            "["
+            + ":".join(f"{high << 8 | low:x}" for high, low in zip(raw[::2], raw[1::2], strict=True))
+            + "]"
+        )
+    else:
+        address = ".".join(map(str, raw))
+    return f"{address}:{port}", position + width + 4
