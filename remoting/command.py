@@ -25,7 +25,7 @@ FLAG_ONEWAY = 2
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
-# code i16, language u8, version i16, opaque i32, flag i32, remark length i32; remark, ext length i32, ext follow
+# code, language u8, version, opaque, flag, remark length; then remark, ext length i32, entries
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 

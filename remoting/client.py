@@ -1,0 +1,226 @@
+"""Calls to other processes: one shared connection per address, every answer Ok, Failed or Unknown.
+
+Failed means surely not done. Unknown means that the request may have left: timeout, or a lost connection.
+Nothing here repeats a request by itself, except once after GO_AWAY (the server did not take it).
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from remoting.codes import ResponseCode
+from remoting.command import BadRequest, RemotingCommand, decode_body, encode, parse_header, request_command
+from remoting.connection import SCRATCH_BYTES, Connection, close_all
+from remoting.dispatch import Dispatcher
+from remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
+
+logger = logging.getLogger(__name__)
+
+PENDING_MAX = 65_535
+"""Calls that wait on one connection; more fail at once."""
+OPAQUE_MASK = 0x7FFFFFFF
+
+Resp = TypeVar("Resp", bound=Wire)
+
+_opaques = itertools.count(1)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port, split at the last colon (IPv6 literals). Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient:
+    """`table` serves requests that the other end pushes (1008). `on_closed` gets the address of every
+    established connection that ends, but not during close(). `drop_silent_ms`: a connection that delivered
+    nothing during a whole timed-out call of at least so long is closed (half-open links); None: never."""
+
+    def __init__(
+        self,
+        table: OperationTable | None = None,
+        *,
+        connect_timeout_ms: int = 3000,
+        on_closed: Callable[[str], None] | None = None,
+        drop_silent_ms: int | None = None,
+    ) -> None:
+        self._dispatcher = Dispatcher(table or OperationTable(), name="client")
+        self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
+        self._on_closed = on_closed
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._connections: dict[str, Connection] = {}
+        self._open: set[Connection] = set()  # also those that left the table but are not gone yet
+        self._connecting: dict[str, asyncio.Task[Connection | str]] = {}
+        self._closed = False
+
+    async def call(
+        self,
+        address: str,
+        operation: Operation[Any, Resp],
+        header: Wire,
+        body: object = None,
+        *,
+        timeout_ms: int = 3000,
+        good: Collection[int] = (ResponseCode.SUCCESS,),
+    ) -> Outcome[Resp]:
+        """One request and its answer; connecting counts against timeout_ms. Codes in `good` are Ok."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        response: RemotingCommand | Failed | Unknown = Unknown("not sent")
+        for _ in range(2):
+            connection = await self._connection(address, deadline - loop.time())
+            if isinstance(connection, str):
+                return Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, connection)
+            command = request_command(operation, header, body)
+            response = await self._exchange(connection, address, command, deadline)
+            if not isinstance(response, RemotingCommand) or response.code != ResponseCode.GO_AWAY:
+                break
+            self._forget(address, connection)  # a new connection, a new command, the time that is left
+        if not isinstance(response, RemotingCommand):
+            return response
+        return _outcome(operation, response, address, good)
+
+    async def oneway(
+        self, address: str, operation: Operation[Any, Any], header: Wire, body: object = None
+    ) -> bool:
+        """A request without an answer. False: surely not sent."""
+        command = request_command(operation, header, body, oneway=True)
+        command.opaque = next(_opaques) & OPAQUE_MASK
+        return await self.send(address, encode(command))
+
+    async def send(self, address: str, frame: bytes) -> bool:
+        """A whole frame of a oneway request. False: surely not sent."""
+        connection = self._connections.get(address)
+        if connection is None or connection.is_closing():
+            found = await self._connection(address, self._connect_timeout_ms / 1000)
+            if isinstance(found, str):
+                return False
+            connection = found
+        return connection.send(frame)
+
+    async def close(self) -> None:
+        """Closes every connection; waiting calls end with Unknown. May be called twice."""
+        self._closed = True
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
+        await self._dispatcher.close()
+        self._connections.clear()
+        await close_all(self._open)
+
+    # ---- calls ----
+
+    async def _exchange(
+        self, connection: Connection, address: str, command: RemotingCommand, deadline: float
+    ) -> RemotingCommand | Failed | Unknown:
+        """deadline: in loop time."""
+        pending = connection.pending
+        if len(pending) >= PENDING_MAX:
+            return Failed(ResponseCode.SYSTEM_BUSY, f"{len(pending)} calls wait for {address}")
+        opaque = next(_opaques) & OPAQUE_MASK
+        while opaque in pending:
+            opaque = next(_opaques) & OPAQUE_MASK
+        command.opaque = opaque
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[RemotingCommand | None] = loop.create_future()
+        pending[opaque] = future
+        activity, started = connection.activity + 1, loop.time()  # the write below counts one
+        timer = loop.call_at(deadline, _expire, future)
+        try:
+            if not connection.send(encode(command)):
+                return Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, f"{address} is closing")
+            response = await future
+        except TimeoutError:
+            waited_ms = (loop.time() - started) * 1000
+            self._timed_out(connection, address, activity, waited_ms)
+            return Unknown(f"no answer from {address} after {waited_ms:.0f} ms")
+        finally:
+            timer.cancel()
+            pending.pop(opaque, None)
+        return response if response is not None else Unknown(f"connection to {address} lost")
+
+    def _timed_out(self, connection: Connection, address: str, activity: int, waited_ms: float) -> None:
+        if self._drop_silent_ms is None or waited_ms < self._drop_silent_ms:
+            return
+        if connection.activity == activity:
+            logger.info("client: closed %s: nothing came for %d ms", address, waited_ms)
+            self._forget(address, connection)
+            connection.abort()
+
+    # ---- connections ----
+
+    async def _connection(self, address: str, timeout_s: float) -> Connection | str:
+        """The shared connection, or why there is none. Attempts are shared; a caller that runs out of time
+        leaves the attempt going for the others."""
+        connection = self._connections.get(address)
+        if connection is not None and not connection.is_closing():
+            return connection
+        if self._closed:
+            return "client is closed"
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._connect(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        await asyncio.wait((task,), timeout=max(timeout_s, 0))
+        if not task.done():
+            return f"cannot connect to {address}: no connection in time"
+        return "client is closed" if task.cancelled() else task.result()
+
+    async def _connect(self, address: str) -> Connection | str:
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = split_address(address)
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(
+                        self._dispatcher,
+                        self._scratch,
+                        on_made=self._open.add,
+                        on_lost=lambda lost: self._lost(address, lost),
+                    ),
+                    host,
+                    port,
+                )
+        except TimeoutError:
+            return f"cannot connect to {address}: no answer in {self._connect_timeout_ms} ms"
+        except (OSError, ValueError) as error:
+            return f"cannot connect to {address}: {error}"
+        if not connection.is_closing():
+            self._connections[address] = connection
+        return connection
+
+    def _forget(self, address: str, connection: Connection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+
+    def _lost(self, address: str, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._forget(address, connection)
+        if self._on_closed is not None and not self._closed:
+            self._on_closed(address)
+
+
+def _expire(future: asyncio.Future[RemotingCommand | None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+def _outcome(
+    operation: Operation[Any, Resp], response: RemotingCommand, address: str, good: Collection[int]
+) -> Outcome[Resp]:
+    try:
+        header = parse_header(operation.response, response.ext_fields)
+        body = decode_body(operation.response_body, response.body)
+    except BadRequest as error:
+        if response.code in good:
+            return Unknown(f"{address} answers {operation.name} with {error.remark}")
+        return Failed(response.code, response.remark or "")
+    if response.code in good:
+        return Ok(header, body, response.code)
+    return Failed(response.code, response.remark or "", header, body)

@@ -1,0 +1,281 @@
+"""One TCP connection of either side: frames in, requests to a Dispatcher, responses to the calls that wait.
+
+One read is one batch: every whole frame that arrived is handled, the replies leave in one write. All
+connections of a door (or client) read into one shared scratch buffer; a frame above LARGE_FRAME_BYTES is
+received in place in a buffer of its exact size. A peer that does not read is not read from either.
+Invariant: between reads, what is kept is the beginning of one frame, or (paused) what one read brought.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from typing import cast
+
+import msgspec
+
+from remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
+from remoting.dispatch import Dispatcher
+from remoting.frame import HEADER_BYTES_MASK, PREFIX_BYTES, frame_bytes, unpack_prefix
+from remoting.operation import RemoteProtocolError
+
+logger = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 262_144
+LARGE_FRAME_BYTES = 65_536
+WRITE_HIGH_BYTES = 1_048_576
+"""Unsent bytes above which the peer counts as not reading: we stop reading from it."""
+WRITE_LOW_BYTES = 262_144
+WRITE_BYTES_MAX = 67_108_864
+"""Unsent bytes (pushed frames and late replies) above which the connection is given up."""
+CLOSE_FLUSH_MS = 200
+"""How long close_all() lets queued bytes leave before it cuts."""
+
+_ids = itertools.count(1)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Implements Peer. `pending`: opaque -> future of the response, None when the connection is lost."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        scratch: memoryview,
+        *,
+        on_made: Callable[["Connection"], None],
+        on_lost: Callable[["Connection"], None],
+    ) -> None:
+        self.connection_id = next(_ids)
+        self.address = "?"
+        self.address_bytes = bytes(8)  # 4 address bytes and int32 port, as records store them
+        self.in_flight = 0
+        self.activity = 0  # reads and writes so far: the idle sweep compares it
+        self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._dispatcher, self._hot = dispatcher, dispatcher.hot
+        self._scratch = scratch
+        self._on_made, self._on_lost = on_made, on_lost
+        self._transport: asyncio.Transport | None = None
+        self._tail = b""
+        self._large: bytearray | None = None
+        self._large_filled = 0
+        self._batch: list[bytes] | None = None
+        self._paused = self._closing = False
+
+    # ---- Peer ----
+
+    def send(self, frame: bytes) -> bool:
+        """Queues a whole frame. False: closing, nothing was sent."""
+        if self._closing:
+            return False
+        if self._batch is not None:
+            self._batch.append(frame)
+            return True
+        return self._write(frame)
+
+    def write_parts(self, parts: list[bytes | memoryview]) -> bool:
+        """Queues one frame given in pieces, without joining them (uvloop). The memory that views show must
+        not change until it is sent. False: closing, nothing was sent."""
+        transport = self._transport
+        if self._closing or transport is None or transport.is_closing():
+            return False
+        if self._batch:  # bound the order: what was answered before leaves before
+            self._write(b"".join(self._batch))
+            self._batch.clear()
+        transport.writelines(parts)
+        self.activity += 1
+        return self._within_bound(transport)
+
+    def is_closing(self) -> bool:
+        return self._closing or (self._transport is not None and self._transport.is_closing())
+
+    def is_paused(self) -> bool:
+        """The peer does not read: do not start anything large for it."""
+        return self._paused
+
+    def close(self) -> None:
+        """Lets queued bytes leave, then closes."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once; queued bytes are lost."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _write(self, data: bytes) -> bool:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        transport.write(data)
+        self.activity += 1
+        return self._within_bound(transport)
+
+    def _within_bound(self, transport: asyncio.Transport) -> bool:
+        if self._paused and transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+            logger.warning("%s: %s does not read: closed", self._dispatcher.name, self.address)
+            self.abort()
+            return False
+        return True
+
+    # ---- asyncio.BufferedProtocol ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.address = f"{peer[0]}:{peer[1]}"
+            self.address_bytes = _address_bytes(peer[0], peer[1])
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._on_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._tail, self._large = b"", None
+        for future in self.pending.values():
+            if not future.done():
+                future.set_result(None)
+        self.pending.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._on_lost(self)
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        tail, self._tail = self._tail, b""
+        if tail:
+            self._receive(tail)
+        if not self._paused and self._transport is not None and not self.is_closing():
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        if not self._tail:
+            return self._scratch
+        tail_bytes = len(self._tail)
+        self._scratch[:tail_bytes] = self._tail
+        return self._scratch[tail_bytes:]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.activity += 1
+        if self._large is None:
+            end = len(self._tail) + nbytes
+            self._tail = b""
+            self._receive(bytes(self._scratch[:end]))
+            return
+        self._large_filled += nbytes
+        if self._large_filled == len(self._large):
+            large, self._large = memoryview(self._large), None
+            self._receive(large)
+
+    # ---- frames ----
+
+    def _receive(self, data: bytes | memoryview) -> None:
+        """Handles every whole frame in `data`, writes the replies once, keeps the rest."""
+        if self._closing:
+            return
+        batch = self._batch = []
+        at, end = 0, len(data)
+        problem: RemoteProtocolError | None = None
+        try:
+            while True:
+                size = frame_bytes(data, at, end)
+                if size == 0 or at + size > end:
+                    self._keep(data, at, size)
+                    break
+                self._frame(data, at, size, batch)
+                at += size
+                if self._paused or self._closing:
+                    self._tail = bytes(data[at:])
+                    break
+        except RemoteProtocolError as error:
+            problem = error
+        self._batch = None
+        if batch:
+            self._write(b"".join(batch))
+        if problem is not None and not self._closing:
+            logger.warning("%s: closed %s: %s", self._dispatcher.name, self.address, problem)
+            self.close()
+
+    def _keep(self, data: bytes | memoryview, at: int, size: int) -> None:
+        """The beginning of a frame of `size` bytes (0: not known yet) waits for the rest of it."""
+        if size <= LARGE_FRAME_BYTES:
+            self._tail = bytes(data[at:])
+            return
+        self._large = bytearray(size)
+        self._large_filled = len(data) - at
+        self._large[: self._large_filled] = data[at:]
+
+    def _frame(self, data: bytes | memoryview, at: int, size: int, batch: list[bytes]) -> None:
+        word = unpack_prefix(data, at)[1]
+        body_at = at + PREFIX_BYTES + (word & HEADER_BYTES_MASK)
+        header = bytes(data[at + PREFIX_BYTES : body_at])
+        body = bytes(data[body_at : at + size])
+        hot = self._hot.get(header[: header.find(b",")])
+        if hot is not None and not word >> 24:
+            try:
+                typed = hot[0](header)
+            except (msgspec.MsgspecError, ValueError):
+                typed = None  # legal, but not as a fast decoder wants it: the lenient way below
+            if typed is not None and not typed.flag & FLAG_RESPONSE:
+                reply = self._dispatcher.hot_request(hot[1], typed, (header, body), self)
+                if reply is not None:
+                    batch.append(reply)
+                return
+        command = decode_parts(word >> 24, header, body)
+        if command.flag & FLAG_RESPONSE:
+            self._response(command)
+            return
+        reply = self._dispatcher.request(command, self)
+        if reply is not None:
+            batch.append(reply)
+
+    def _response(self, command: RemotingCommand) -> None:
+        future = self.pending.pop(command.opaque, None)
+        if future is None:
+            logger.debug(
+                "%s: %s answers opaque %d too late", self._dispatcher.name, self.address, command.opaque
+            )
+        elif not future.done():
+            future.set_result(command)
+
+
+def _address_bytes(host: str, port: int) -> bytes:
+    """IPv4 as it is, IPv4 in IPv6 unwrapped, true IPv6 as 0.0.0.0 (the records' host field has 4 bytes)."""
+    try:
+        packed = socket.inet_aton(host.removeprefix("::ffff:"))
+    except OSError:
+        packed = bytes(4)
+    return packed + struct.pack(">i", port)
+
+
+async def close_all(connections: Iterable[Connection]) -> None:
+    """Closes; what a peer does not take within CLOSE_FLUSH_MS is lost. Returns when all are gone."""
+    leaving = list(connections)
+    for connection in leaving:
+        connection.close()
+    if not leaving:
+        return
+    _, slow = await asyncio.wait([connection.lost for connection in leaving], timeout=CLOSE_FLUSH_MS / 1000)
+    if slow:
+        for connection in leaving:
+            if not connection.lost.done():
+                connection.abort()
+        await asyncio.wait(slow)

@@ -1,0 +1,160 @@
+"""From a request to its answer: finds the handler in an OperationTable, and turns what it does into a Reply.
+
+Shared by the TCP door, the HTTP door and the client (for requests that the other end pushes). Owns the tasks
+of coroutine handlers. A request that arrived is carried out even if its connection closes meanwhile; close()
+cancels what still runs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from remoting.codes import ResponseCode
+from remoting.command import (
+    BadRequest,
+    RemotingCommand,
+    decode_body,
+    decode_parts,
+    parse_header,
+    response_frame,
+)
+from remoting.operation import (
+    Call,
+    CommandError,
+    Hot,
+    HotHandler,
+    LocalProtocolError,
+    OperationTable,
+    Peer,
+    Reply,
+    Wire,
+)
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 1024
+"""Coroutine requests of one connection that may run at once; more are answered SYSTEM_BUSY."""
+
+
+class Requester(Peer, Protocol):
+    """A Peer that counts its running requests."""
+
+    in_flight: int
+
+
+class Dispatcher:
+    """Serves one table. `name` is for log lines; `bad_request_code` answers headers that do not fit."""
+
+    def __init__(
+        self, table: OperationTable, *, name: str, bad_request_code: int = ResponseCode.SYSTEM_ERROR
+    ) -> None:
+        self.name = name
+        self.table = table
+        self.hot: dict[bytes, tuple[Callable[[bytes], Any], HotHandler]] = {
+            b'{"code":%d' % code: (_typed_decoder(code, hot), hot.handler) for code, hot in table.hot.items()
+        }
+        self._bad_request_code = int(bad_request_code)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
+        """Serves one decoded request: a whole response frame, or None when it is answered later or never."""
+        hot = self.table.hot.get(command.code)
+        if hot is not None:
+            return self._lenient_hot(hot, command, peer)
+        if command.code not in self.table.handlers:
+            remark = f" request type {command.code} not supported"
+            return _error(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        if peer.in_flight >= IN_FLIGHT_MAX:
+            remark = f"[OVERLOAD]system busy: {IN_FLIGHT_MAX} requests of this connection are running"
+            return _error(command, ResponseCode.SYSTEM_BUSY, remark)
+        peer.in_flight += 1
+        task = asyncio.get_running_loop().create_task(self._serve(command, peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    def hot_request(
+        self, handler: HotHandler, command: Any, parts: tuple[bytes, bytes], peer: Requester
+    ) -> bytes | None:
+        """Calls a data-path handler with its decoded command. parts: JSON header and body as received."""
+        try:
+            return handler(command, parts[1], peer)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            # The typed command is the handler's own: flag and opaque are read again from the header.
+            return self._refusal(error, decode_parts(0, *parts))
+
+    def _lenient_hot(self, hot: Hot, command: RemotingCommand, peer: Requester) -> bytes | None:
+        try:
+            typed = hot.lenient(command.code, command.opaque, command.flag, command.ext_fields)
+        except (KeyError, ValueError, BadRequest) as error:
+            text = f"header field {error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            return _error(command, self._bad_request_code, text)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            return self._refusal(error, command)
+        try:
+            return hot.handler(typed, command.body, peer)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            return self._refusal(error, command)
+
+    async def _serve(self, command: RemotingCommand, peer: Requester) -> None:
+        try:
+            frame = await self._answer(command, peer)
+        finally:
+            peer.in_flight -= 1
+        if frame is not None:
+            peer.send(frame)
+
+    async def _answer(self, command: RemotingCommand, peer: Peer) -> bytes | None:
+        operation, handler = self.table.handlers[command.code]
+        try:
+            header = parse_header(operation.request, command.ext_fields)
+            call = Call(
+                peer,
+                decode_body(operation.request_body, command.body),
+                command.version,
+                command.ext_fields,
+                command.body,
+                command.opaque,
+            )
+            reply = as_reply(await handler(header, call))
+            if reply is None or command.is_oneway:
+                return None
+            return response_frame(command.opaque, reply.code, reply.remark, reply.header, reply.body)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            return self._refusal(error, command)
+
+    def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:
+        """The answer to a request whose handler raised; called inside the except block, for the traceback."""
+        if isinstance(error, BadRequest):
+            return _error(command, self._bad_request_code, error.remark)
+        if isinstance(error, CommandError):
+            return _error(command, error.code, error.remark, error.header, error.body)
+        logger.error("%s: handler of code %d failed", self.name, command.code, exc_info=error)
+        return _error(command, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def as_reply(result: Reply | Wire | None) -> Reply | None:
+    """What a handler returned, as a Reply; None: no response."""
+    return Reply(header=result) if isinstance(result, Wire) else result
+
+
+def _error(
+    command: RemotingCommand, code: int, remark: str, header: Wire | None = None, body: object = None
+) -> bytes | None:
+    return None if command.is_oneway else response_frame(command.opaque, code, remark, header, body)
+
+
+def _typed_decoder(code: int, hot: Hot) -> Callable[[bytes], Any]:
+    """Responses share the number space of codes, so the typed command must show its flag."""
+    if "flag" not in getattr(hot.command_type, "__struct_fields__", ()):
+        raise LocalProtocolError(f"command type of hot code {code} has no flag")
+    return msgspec.json.Decoder(hot.command_type, strict=False).decode
