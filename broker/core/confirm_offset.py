@@ -1,0 +1,45 @@
+"""How far the log is replicated: what consumers may see, and which producers may hear 'stored'. Pure
+arithmetic.
+
+Acks are {brokerId: max offset that it reported}; a member without an entry has no link. The master itself
+never appears in acks: its own copy is max_offset.
+"""
+
+from collections.abc import Collection, Mapping
+
+
+def confirm_offset(
+    current: int, *, max_offset: int, others: Collection[int], acks: Mapping[int, int], all_ack: bool
+) -> int:
+    """The master's confirmOffset: never below `current`, never past a member that has not acked.
+
+    others: every member but the master, of the confirmed set and of any set on its way to the controller. A
+    member without a link, or with an ack at or below 0 (a fresh link), holds the present value: the peer
+    ignores such a member and jumps ahead of it. all_ack off: the whole log counts, as in RocketMQ since
+    5.2.
+    """
+    if not all_ack:
+        return max(current, max_offset)
+    lowest = max_offset
+    for member in others:
+        ack = acks.get(member, 0)
+        if ack <= current:
+            return current
+        lowest = min(lowest, ack)
+    return max(current, lowest)
+
+
+def replicated_offset(
+    *, max_offset: int, others: Collection[int], acks: Mapping[int, int], copies: int
+) -> int:
+    """The offset that `copies` members of the SyncStateSet hold, the master included. 0: too few members.
+
+    Learners and second links of one slave count nothing: they are not in `others`, and acks has one entry
+    per id.
+    """
+    if copies <= 1:
+        return max_offset
+    held = sorted((acks.get(member, 0) for member in others), reverse=True)
+    if len(held) < copies - 1:
+        return 0
+    return max(0, min(max_offset, held[copies - 2]))

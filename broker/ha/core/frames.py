@@ -1,0 +1,190 @@
+"""The packets of the AutoSwitch HA stream, both directions: bytes <-> values. No socket, no clock.
+
+All integers are big-endian. There is no magic, no checksum and no version, so every length is checked
+before it is believed, and nothing is parsed before all of its bytes are here. Source: RocketMQ 5.1.1 and
+later (a handshake of 16 bytes with the slave's id; older brokers sent an address and are not spoken to).
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from remoting.operation import RemoteProtocolError
+
+STATE_HANDSHAKE = 1
+STATE_TRANSFER = 2
+
+SLAVE_HANDSHAKE = struct.Struct(">ihhq")
+"""Slave -> master: state(4)=1 | isSyncFromLastFile(2) | isAsyncLearner(2) | slave brokerControllerId(8)."""
+
+ACK = struct.Struct(">iq")
+"""Slave -> master: state(4)=2 | maxPhyOffset(8)."""
+
+MASTER_HANDSHAKE = struct.Struct(">iiqi")
+"""Master -> slave: state(4)=1 | bodySize(4)=12n | maxPhyOffset(8) | last epoch(4), -1 if none | n epochs."""
+
+EPOCH = struct.Struct(">iq")
+"""One epoch of the handshake body: epoch(4) | startOffset(8). Ends are not sent: the next start is the end.
+"""
+
+TRANSFER = struct.Struct(">iiqiqq")
+"""Master -> slave: state(4)=2 | bodySize(4) | offset(8) | epoch(4) | epoch startOffset(8) |
+confirmOffset(8) | body.
+"""
+
+SLAVE_HANDSHAKE_BYTES = SLAVE_HANDSHAKE.size  # 16
+ACK_BYTES = ACK.size  # 12
+MASTER_HANDSHAKE_BYTES = MASTER_HANDSHAKE.size  # 20
+TRANSFER_BYTES = TRANSFER.size  # 36
+
+EPOCHS_MAX = 1000
+"""A Java master's handshake buffer holds no more; its Java slave could not read more either."""
+
+JAVA_BUFFER_BYTES = 4 << 20
+TRANSFER_BODY_BYTES_MAX = JAVA_BUFFER_BYTES - TRANSFER_BYTES
+"""A Java slave never completes a larger packet, so nobody sends one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveHandshake:
+    """The first packet of a link. An async learner copies the log and is never a member of the
+    SyncStateSet.
+    """
+
+    slave_id: int
+    sync_from_last_file: bool = False
+    async_learner: bool = False
+
+    def encode(self) -> bytes:
+        return SLAVE_HANDSHAKE.pack(
+            STATE_HANDSHAKE, self.sync_from_last_file, self.async_learner, self.slave_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The slave has every byte below `offset`."""
+
+    offset: int
+
+    def encode(self) -> bytes:
+        return ACK.pack(STATE_TRANSFER, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class MasterHandshake:
+    """The master's log: its max offset and (epoch, start offset) of each of its epochs, ascending."""
+
+    max_offset: int
+    epochs: tuple[tuple[int, int], ...]
+
+    @property
+    def last_epoch(self) -> int:
+        return self.epochs[-1][0] if self.epochs else -1
+
+    def encode(self) -> bytes:
+        body = b"".join(EPOCH.pack(epoch, start) for epoch, start in self.epochs)
+        return MASTER_HANDSHAKE.pack(STATE_HANDSHAKE, len(body), self.max_offset, self.last_epoch) + body
+
+
+@dataclass(frozen=True, slots=True)
+class TransferHeader:
+    """What precedes `body_bytes` raw log bytes at `offset`. No body: a heartbeat, or the mark of an epoch.
+
+    `offset` may be -1 in the heartbeats of a Java master whose log is empty.
+    """
+
+    body_bytes: int
+    offset: int
+    epoch: int
+    epoch_start_offset: int
+    confirm_offset: int
+
+    def encode(self) -> bytes:
+        return TRANSFER.pack(
+            STATE_TRANSFER,
+            self.body_bytes,
+            self.offset,
+            self.epoch,
+            self.epoch_start_offset,
+            self.confirm_offset,
+        )
+
+
+class SlaveStreamDecoder:
+    """What a master reads: receive_data() stores bytes, next_packet() answers a packet or None for 'need
+    more'.
+    """
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def receive_data(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next_packet(self) -> SlaveHandshake | Ack | None:
+        """RemoteProtocolError on a state number that no slave sends (0, 3, 4 and everything unknown)."""
+        if len(self._buffer) < 4:
+            return None
+        state = int.from_bytes(self._buffer[:4], "big", signed=True)
+        if state == STATE_TRANSFER:
+            return self._next_ack()
+        if state == STATE_HANDSHAKE:
+            return self._next_handshake()
+        raise RemoteProtocolError(f"HA packet with state {state} from a slave")
+
+    def _next_ack(self) -> Ack | None:
+        if len(self._buffer) < ACK_BYTES:
+            return None
+        _, offset = ACK.unpack_from(self._buffer)
+        del self._buffer[:ACK_BYTES]
+        return Ack(offset)
+
+    def _next_handshake(self) -> SlaveHandshake | None:
+        if len(self._buffer) < SLAVE_HANDSHAKE_BYTES:
+            return None  # the peer parses at 12 bytes and reads an id that has not arrived yet
+        _, last_file, learner, slave_id = SLAVE_HANDSHAKE.unpack_from(self._buffer)
+        del self._buffer[:SLAVE_HANDSHAKE_BYTES]
+        return SlaveHandshake(slave_id, sync_from_last_file=last_file == 1, async_learner=learner == 1)
+
+
+def master_handshake_body_bytes(head: bytes | bytearray) -> int:
+    """How many bytes follow the 20-byte head of a master's handshake. RemoteProtocolError if it is none."""
+    state, body_bytes, _, _ = MASTER_HANDSHAKE.unpack(head)
+    if state != STATE_HANDSHAKE:
+        raise RemoteProtocolError(f"HA packet with state {state} where the master's handshake was due")
+    if body_bytes % EPOCH.size or not 0 <= body_bytes <= JAVA_BUFFER_BYTES:
+        raise RemoteProtocolError(f"HA handshake with a body of {body_bytes} bytes")
+    return int(body_bytes)
+
+
+def parse_master_handshake(packet: bytes | bytearray) -> MasterHandshake:
+    """The whole packet, head and body. RemoteProtocolError unless epochs and offsets ascend."""
+    _, _, max_offset, last_epoch = MASTER_HANDSHAKE.unpack_from(packet)
+    epochs = tuple(EPOCH.iter_unpack(memoryview(packet)[MASTER_HANDSHAKE_BYTES:]))
+    if not _ascends(epoch for epoch, _ in epochs) or not _ascends(start for _, start in epochs):
+        raise RemoteProtocolError(f"HA handshake with epochs out of order: {epochs}")
+    if epochs and epochs[-1][0] != last_epoch:
+        raise RemoteProtocolError(
+            f"HA handshake: last epoch {last_epoch}, but the list ends at {epochs[-1][0]}"
+        )
+    return MasterHandshake(max_offset, epochs)
+
+
+def parse_transfer_header(head: bytes | bytearray | memoryview) -> TransferHeader:
+    """36 bytes. RemoteProtocolError on another state or an impossible body size."""
+    state, *fields = TRANSFER.unpack(head)
+    header = TransferHeader(*fields)
+    if state != STATE_TRANSFER:
+        raise RemoteProtocolError(f"HA packet with state {state} where a transfer was due")
+    if not 0 <= header.body_bytes <= TRANSFER_BODY_BYTES_MAX:
+        raise RemoteProtocolError(f"HA transfer with a body of {header.body_bytes} bytes")
+    return header
+
+
+def _ascends(numbers: Iterable[int]) -> bool:
+    values = list(numbers)
+    return all(left < right for left, right in pairwise(values))
