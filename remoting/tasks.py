@@ -24,7 +24,7 @@ async def supervise(name: str, factory: Callable[[], Awaitable[None]]) -> None:
         started_ms = now_ms()
         try:
             return await factory()
-        except Exception:  # noqa: BLE001 - the supervisor is where a background task's bugs surface
+        except Exception:
             if now_ms() - started_ms >= HEALTHY_AFTER_MS:
                 backoff_ms = BACKOFF_FIRST_MS
             logger.exception("background task %s died; it starts again in %d ms", name, backoff_ms)

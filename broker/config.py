@@ -1,0 +1,201 @@
+"""BrokerConfig: RocketMQ's keys that this broker honours, with the reason and the unit of each.
+
+An unknown key stops the broker: a typo must not start it with a default. Keys of the stock sample file that
+have no effect yet are accepted and named in a warning (NOT_HONOURED). Source: RocketMQ 5.3.3 BrokerConfig and
+MessageStoreConfig; where a default differs from theirs, the description says so.
+"""
+
+import socket
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from remoting.config import Config
+
+LOOPBACK = "127.0.0.1"
+HEARTBEATS_PER_TIMEOUT_MIN = 3
+NOT_HONOURED = ("delete_when", "file_reserved_time")
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """ "a:1;b:2" -> ("a:1", "b:2"); commas and blanks are forgiven."""
+    return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+
+
+class BrokerConfig(Config):
+    """One mqbroker process. Their key names win over ours; the description has the unit."""
+
+    broker_cluster_name: str = Field(
+        "DefaultCluster", min_length=1, description="cluster this group belongs to"
+    )
+    broker_name: str = Field(
+        default_factory=socket.gethostname, min_length=1, description="group name; replicas share it"
+    )
+    broker_id: int = Field(
+        0,
+        ge=-1,
+        description="only without controller mode, and then only 0; the controller gives ids otherwise",
+    )
+    namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
+    bind_address: str = Field("0.0.0.0", description="interface for all listening ports")
+    listen_port: int = Field(10911, ge=0, le=65535, description="clients' port; 0: any free one")
+    broker_ip1: str = Field(
+        "", alias="brokerIP1", description="address announced to clients; empty: detected"
+    )
+    broker_ip2: str = Field(
+        "", alias="brokerIP2", description="address announced to slaves; empty: brokerIP1"
+    )
+    ha_listen_port: int = Field(0, ge=0, le=65535, description="replication port; 0: listenPort + 1")
+
+    store_path_root_dir: Path = Field(Path("~/store"), description="everything this broker keeps on disk")
+    store_path_epoch_file: Path | None = Field(None, description="default: <root>/epochFileCheckpoint")
+    mapped_file_size_commit_log: int = Field(
+        1_073_741_824, ge=4_096, description="bytes per CommitLog file; must be equal on all replicas"
+    )
+    mapped_file_size_consume_queue: int = Field(
+        6_000_000, ge=20, description="bytes per ConsumeQueue file, 20 per entry"
+    )
+    max_message_size: int = Field(4_194_304, gt=0, le=16_000_000, description="bytes of one message body")
+    flush_disk_type: Literal["ASYNC_FLUSH"] = Field("ASYNC_FLUSH", description="only this one so far")
+    flush_interval_commit_log: int = Field(500, gt=0, description="ms between two flushes to disk")
+    delete_when: str | None = Field(None, description="accepted, no effect: old files are not deleted yet")
+    file_reserved_time: int | None = Field(None, description="accepted, no effect: see deleteWhen")
+    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = Field(
+        "ASYNC_MASTER", description="ignored in controller mode; SLAVE needs controller mode"
+    )
+
+    enable_controller_mode: bool = Field(False, description="let the controllers decide who is master")
+    controller_addr: str = Field(
+        "", description="ALL controllers, host:port;host:port: heartbeats go to each"
+    )
+    sync_broker_metadata_period: int = Field(
+        1_000, gt=0, description="ms between two polls of the master (1004); theirs is 5000"
+    )
+    controller_heart_beat_timeout_mills: int = Field(
+        3_000,
+        gt=0,
+        description="ms without heartbeat until the controller takes us for dead; theirs is 10000",
+    )
+    broker_heartbeat_interval: int = Field(
+        1_000, gt=0, description="ms between two heartbeats to every controller"
+    )
+    broker_election_priority: int = Field(2_147_483_647, ge=0, description="lower wins among equals")
+
+    register_name_server_period: int = Field(30_000, gt=0, description="ms between two registrations")
+    register_broker_timeout_mills: int = Field(
+        3_000, gt=0, description="ms per registration; theirs is 24000"
+    )
+
+    auto_create_topic_enable: bool = Field(True, description="create a topic on its first message")
+    default_topic_queue_nums: int = Field(8, gt=0, le=1024, description="queues of such a topic")
+    broker_permission: Literal[2, 4, 6] = Field(6, description="2 write, 4 read")
+
+    all_ack_in_sync_state_set: bool = Field(
+        False, description="acknowledge a message when every member of the SyncStateSet has it"
+    )
+    in_sync_replicas: int = Field(1, ge=1, description="copies before a message is acknowledged")
+    min_in_sync_replicas: int = Field(
+        1, ge=1, description="members of the SyncStateSet below which we refuse"
+    )
+    slave_timeout: int = Field(
+        3_000, gt=0, description="ms until a message that waits is answered with code 12"
+    )
+    async_learner: bool = Field(False, description="replicate, but never join the SyncStateSet")
+
+    ha_send_heartbeat_interval: int = Field(
+        1_000, gt=0, description="ms of silence before one; theirs is 5000"
+    )
+    ha_housekeeping_interval: int = Field(20_000, gt=0, description="ms of silence that close a link")
+    ha_transfer_batch_size: int = Field(131_072, ge=4_096, le=1_048_576, description="bytes per HA packet")
+    ha_max_time_slave_not_catchup: int = Field(15_000, gt=0, description="ms of lag that cost the membership")
+    check_sync_state_set_period: int = Field(5_000, gt=0, description="ms between two looks at who lags")
+
+    @field_validator("store_path_root_dir", "store_path_epoch_file")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return path.expanduser() if path is not None else None
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.enable_controller_mode and not self.controllers:
+            raise ValueError("enableControllerMode needs controllerAddr")
+        if not self.enable_controller_mode and (self.broker_role == "SLAVE" or self.broker_id != 0):
+            raise ValueError(
+                "a slave needs enableControllerMode=true; without it brokerId is 0, a lone master"
+            )
+        for name, addresses in (("controllerAddr", self.controllers), ("namesrvAddr", self.name_servers)):
+            for address in addresses:
+                if not address.rpartition(":")[2].isdecimal():
+                    raise ValueError(f"{name}: {address!r} is not host:port")
+        if self.check_sync_state_set_period >= self.ha_max_time_slave_not_catchup:
+            raise ValueError("checkSyncStateSetPeriod must be below haMaxTimeSlaveNotCatchup")
+        if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
+            raise ValueError("haSendHeartbeatInterval must be below haHousekeepingInterval")
+        beats = self.controller_heart_beat_timeout_mills // self.broker_heartbeat_interval
+        if self.enable_controller_mode and beats < HEARTBEATS_PER_TIMEOUT_MIN:
+            raise ValueError(
+                "controllerHeartBeatTimeoutMills must be at least "
+                f"{HEARTBEATS_PER_TIMEOUT_MIN} x brokerHeartbeatInterval"
+            )
+        if self.mapped_file_size_consume_queue % 20:
+            raise ValueError("mappedFileSizeConsumeQueue must be a multiple of 20")
+        return self
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return split_addresses(self.namesrv_addr)
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        return split_addresses(self.controller_addr)
+
+    @property
+    def epoch_path(self) -> Path:
+        return self.store_path_epoch_file or self.store_path_root_dir / "epochFileCheckpoint"
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """Are replies held back until replicas have the message?"""
+        return self.enable_controller_mode and (self.all_ack_in_sync_state_set or self.in_sync_replicas > 1)
+
+    def promise(self) -> str:
+        """One line for the start banner: what these settings lose when one broker dies."""
+        if not self.enable_controller_mode:
+            return "stand-alone master: no fail-over; a dead disk loses messages"
+        if self.all_ack_in_sync_state_set and self.min_in_sync_replicas > 1:
+            return f"an acknowledged message is on {self.min_in_sync_replicas} or more replicas"
+        if self.all_ack_in_sync_state_set:
+            return "an acknowledged message is on the whole SyncStateSet, which may be the master alone"
+        if self.in_sync_replicas > 1:
+            return f"an acknowledged message is on {self.in_sync_replicas} replicas, any of them"
+        return "replication is asynchronous: a dead master may lose the last acknowledged messages"
+
+    def warnings(self) -> list[str]:
+        """Settings that are legal and probably not meant."""
+        ignored = [key for key in NOT_HONOURED if getattr(self, key) is not None]
+        found = [f"{_camel(key)} has no effect yet: old files are not deleted" for key in ignored]
+        if not self.name_servers:
+            found.append("namesrvAddr is empty: no client will find this broker")
+        return found
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
+    """The address that others reach us at: the bound one, else the interface that leads to the first peer.
+    A UDP connect sends nothing; it only asks the routing table."""
+    if bind_address not in ("", "0.0.0.0", "::"):
+        return bind_address
+    for peer in (*peers, "192.0.2.1:9"):
+        host, _, port = peer.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((host, int(port)))
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return LOOPBACK

@@ -1,0 +1,164 @@
+"""The broker's way to the controllers: find the active one, ask it, and tell all of them that we live.
+
+A controller never forwards. So: 1005 goes to every configured address at once, the active one is remembered,
+and "not leader", a lost connection or a timeout means looking again at once with a short back-off (upstream
+waits for its next round, up to 10 s). Heartbeats go to every controller, so that a new active one knows us
+already.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+from remoting.client import RemotingClient
+
+from remoting.clock import now_ms
+from remoting.codes import ResponseCode
+from remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire
+from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from remoting.tasks import TaskSet, wait_for_event
+
+logger = logging.getLogger(__name__)
+
+CALL_TIMEOUT_MS = 3_000
+LOOKUP_TIMEOUT_MS = 1_000
+LOOKUP_HEARSAY_MS = 200
+"""How long a follower's word about the active one waits for that one's own answer."""
+BACKOFF_FIRST_MS = 50
+BACKOFF_MAX_MS = 200
+REDIAL_MS = 500
+
+LOOK_AGAIN = (ResponseCode.CONTROLLER_NOT_LEADER, ResponseCode.RPC_SEND_TO_CHANNEL_FAILED)
+"""Surely not done, and another controller may do it."""
+
+
+class ControllerClient:
+    """Calls to the active controller. Everything that it asks for is repeatable, or fenced by an epoch."""
+
+    def __init__(self, client: RemotingClient, addresses: Sequence[str]) -> None:
+        self._client, self._addresses = client, tuple(addresses)
+        self._active: str | None = None
+        self._looking = asyncio.Lock()
+        self._silent = False
+
+    @property
+    def active_address(self) -> str | None:
+        return self._active
+
+    async def call(
+        self,
+        operation: Operation[Any, Any],
+        header: Wire,
+        body: object = None,
+        *,
+        timeout_ms: int = CALL_TIMEOUT_MS,
+        good: Collection[int] = (ResponseCode.SUCCESS,),
+    ) -> Outcome[Any]:
+        """Ask the active controller, looking for it until timeout_ms. Unknown is not repeated here: the
+        caller knows whether that is right."""
+        deadline_ms, backoff_ms = now_ms() + timeout_ms, BACKOFF_FIRST_MS
+        outcome: Outcome[Any] = Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, "no active controller found")
+        while (left_ms := deadline_ms - now_ms()) > 0:
+            address = await self._find_active()
+            if address is not None:
+                outcome = await self._client.call(
+                    address, operation, header, body, timeout_ms=left_ms, good=good
+                )
+                if isinstance(outcome, Ok) or (
+                    isinstance(outcome, Failed) and outcome.code not in LOOK_AGAIN
+                ):
+                    return outcome
+                self._forget(address, outcome)
+                if isinstance(outcome, Unknown):
+                    return outcome
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+        return outcome
+
+    def connection_lost(self, address: str) -> None:
+        """The connection to a controller closed: if it was the active one, look again at the next call."""
+        if address == self._active:
+            self._active = None
+
+    def _forget(self, address: str, outcome: Outcome[Any]) -> None:
+        logger.info("controller %s did not answer as the active one (%s); looking again", address, outcome)
+        if self._active == address:
+            self._active = None
+
+    async def _find_active(self) -> str | None:
+        async with self._looking:  # callers share one look-up
+            if self._active is None:
+                self._active = await self._look_up()
+                if self._active is not None:
+                    logger.info("active controller is %s", self._active)
+                elif not self._silent:
+                    logger.warning("no active controller among %s", ";".join(self._addresses))
+                self._silent = self._active is None
+            return self._active
+
+    async def _look_up(self) -> str | None:
+        """Ask everybody at once; who says "it is me" wins, else the first who names another."""
+        pending = {asyncio.create_task(self._metadata(address)) for address in self._addresses}
+        hearsay: str | None = None
+        try:
+            while pending:
+                timeout = LOOKUP_HEARSAY_MS / 1000 if hearsay else None
+                done, pending = await asyncio.wait(
+                    pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                answers = [answer for task in done if (answer := task.result()) is not None]
+                for answer in answers:
+                    if answer.is_leader and answer.controller_leader_address:
+                        return answer.controller_leader_address
+                    hearsay = hearsay or answer.controller_leader_address or None
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        return hearsay
+
+    async def _metadata(self, address: str) -> ControllerMetadata | None:
+        outcome = await self._client.call(address, GET_METADATA_INFO, Empty(), timeout_ms=LOOKUP_TIMEOUT_MS)
+        return outcome.header if isinstance(outcome, Ok) else None
+
+
+class Heartbeats:
+    """904, oneway, to every controller: each interval, at once on `beat_now`, and again soon after a
+    failure."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        addresses: Sequence[str],
+        *,
+        interval_ms: int,
+        heartbeat: Callable[[], BrokerHeartbeatRequest | None],
+    ) -> None:
+        """heartbeat: what to say now; None says nothing (not registered yet)."""
+        self._client, self._interval_ms, self._heartbeat = client, interval_ms, heartbeat
+        self._wake = {address: asyncio.Event() for address in addresses}
+
+    def start(self, tasks: TaskSet) -> None:
+        for address in self._wake:
+            tasks.start(f"heartbeat to controller {address}", partial(self._run, address))
+
+    def beat_now(self) -> None:
+        for wake in self._wake.values():
+            wake.set()
+
+    def connection_lost(self, address: str) -> None:
+        """Dial again at once: a controller that loses our connection suspects us within milliseconds."""
+        if wake := self._wake.get(address):
+            wake.set()
+
+    async def _run(self, address: str) -> None:
+        wake = self._wake[address]
+        while True:
+            header = self._heartbeat()
+            sent = header is None or await self._client.oneway(address, BROKER_HEARTBEAT, header)
+            await wait_for_event(wake, self._interval_ms if sent else min(REDIAL_MS, self._interval_ms))

@@ -1,0 +1,177 @@
+"""Settling the identity: the effects of core/registration.py, carried out against disk and controller.
+
+Nothing here decides: `step()` does. A lost reply or a silent controller is repeated with a back-off and
+jitter (several new replicas start together and want the same next id).
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from broker.controller_client import ControllerClient
+from broker.core.registration import Effect, Event, RegisterState, Registration, event_of, recover, step
+from broker.core.role import MasterNews
+from broker.store.meta_file import MetaFiles
+from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
+from remoting.operation import Failed, Ok, Outcome
+from remoting.operations.controller import (
+    APPLY_BROKER_ID,
+    GET_NEXT_BROKER_ID,
+    REGISTER_BROKER_TO_CONTROLLER,
+    ApplyBrokerIdRequest,
+    BrokerSetRequest,
+    MasterInfo,
+    RegisterBrokerToControllerRequest,
+    SyncStateSet,
+)
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_FIRST_MS = 50
+BACKOFF_MAX_MS = 2_000
+EXPLAIN_EVERY = 30
+"""A hopeless situation is explained again after so many tries."""
+
+
+def news_of(header: MasterInfo, sync_state_set: SyncStateSet | None) -> MasterNews:
+    """What 1002, 1003 and 1004 answer. Without masterEpoch nothing is known: epoch 0, no master."""
+    members = sync_state_set or SyncStateSet()
+    return MasterNews(
+        master_epoch=header.master_epoch or 0,
+        master_broker_id=header.master_broker_id if header.master_address else None,
+        master_address=header.master_address or None,
+        sync_state_set=frozenset(members.sync_state_set),
+        sync_state_set_epoch=members.sync_state_set_epoch or header.sync_state_set_epoch or 0,
+    )
+
+
+class Identity:
+    """This broker's id, and the way to it."""
+
+    def __init__(
+        self,
+        files: MetaFiles,
+        controller: ControllerClient,
+        *,
+        cluster_name: str,
+        broker_name: str,
+        broker_address: str,
+        on_owned: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Reads the files: raises BrokerMetaError. on_owned: called with the id before it is registered."""
+        self._files, self._controller, self._on_owned = files, controller, on_owned
+        self._cluster_name, self._broker_name, self._broker_address = (
+            cluster_name,
+            broker_name,
+            broker_address,
+        )
+        temp, meta = files.load()
+        self._check_code = temp.register_check_code if temp else ""
+        self.now = recover(temp.broker_id if temp else None, meta.broker_id if meta else None)
+        self._tries = 0
+
+    @property
+    def broker_id(self) -> int | None:
+        """Ours for life; None until the controller has granted it."""
+        granted = self.now.state in (RegisterState.CREATE_METADATA_FILE_DONE, RegisterState.REGISTERED)
+        return self.now.broker_id if granted else None
+
+    async def settle(self) -> MasterNews:
+        """Registered when it returns, with what the controller knows about the master. Never gives up."""
+        backoff_ms = BACKOFF_FIRST_MS
+        news = MasterNews(master_epoch=0)
+        while self.now.state is not RegisterState.REGISTERED:
+            if self.now.effect is Effect.REGISTER_TO_CONTROLLER:
+                assert self.now.broker_id is not None
+                self._on_owned(self.now.broker_id)
+                event, news = await self._register(self.now.broker_id)
+                broker_id = None
+            else:
+                event, broker_id = await self._perform(self.now)
+            self.now = step(self.now, event, broker_id)
+            if event is Event.UNKNOWN:
+                await asyncio.sleep(random.uniform(0.5, 1.0) * backoff_ms / 1000)
+                backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+        logger.info("registered with the controller as brokerId %d", self.now.broker_id)
+        return news
+
+    async def register_again(self) -> MasterNews | None:
+        """1003 once more (the controller forgot us, or our address changed). None: not now."""
+        assert self.broker_id is not None
+        event, news = await self._register(self.broker_id)
+        return news if event is Event.OK else None
+
+    async def _perform(self, now: Registration) -> tuple[Event, int | None]:
+        match now.effect:
+            case Effect.GET_NEXT_BROKER_ID:
+                return await self._next_broker_id()
+            case Effect.WRITE_TEMP:
+                assert now.broker_id is not None
+                self._check_code = f"{self._broker_address};{wall_ms()}"
+                self._files.write_temp(now.broker_id, self._check_code)
+            case Effect.APPLY_BROKER_ID:
+                return await self._apply(now), None
+            case Effect.DELETE_TEMP:
+                self._files.delete_temp()
+            case Effect.REPLACE_TEMP_BY_META:
+                self._files.replace_temp_by_meta()
+        return Event.OK, None
+
+    async def _next_broker_id(self) -> tuple[Event, int | None]:
+        request = BrokerSetRequest(cluster_name=self._cluster_name, broker_name=self._broker_name)
+        outcome = await self._controller.call(GET_NEXT_BROKER_ID, request)
+        event = self._event(Effect.GET_NEXT_BROKER_ID, outcome)
+        return event, outcome.header.next_broker_id if isinstance(outcome, Ok) else None
+
+    async def _apply(self, now: Registration) -> Event:
+        assert now.broker_id is not None
+        request = ApplyBrokerIdRequest(
+            cluster_name=self._cluster_name,
+            broker_name=self._broker_name,
+            applied_broker_id=now.broker_id,
+            register_check_code=self._check_code,
+        )
+        return self._event(Effect.APPLY_BROKER_ID, await self._controller.call(APPLY_BROKER_ID, request))
+
+    async def _register(self, broker_id: int) -> tuple[Event, MasterNews]:
+        request = RegisterBrokerToControllerRequest(
+            cluster_name=self._cluster_name,
+            broker_name=self._broker_name,
+            broker_id=broker_id,
+            broker_address=self._broker_address,
+            invoke_time=wall_ms(),
+        )
+        outcome = await self._controller.call(REGISTER_BROKER_TO_CONTROLLER, request)
+        event = self._event(Effect.REGISTER_TO_CONTROLLER, outcome)
+        if isinstance(outcome, Ok):
+            return event, news_of(outcome.header, outcome.body)
+        return event, MasterNews(master_epoch=0)
+
+    def _event(self, effect: Effect, outcome: Outcome[Any]) -> Event:
+        """Logs what went wrong, not at every try."""
+        event = event_of(effect, outcome)
+        if event is Event.OK:
+            self._tries = 0
+            return event
+        if self._tries % EXPLAIN_EVERY == 0:
+            logger.warning("%s: %s", effect.name, self._explain(outcome))
+        self._tries += 1
+        return event
+
+    def _explain(self, outcome: Outcome[Any]) -> str:
+        if (
+            isinstance(outcome, Failed)
+            and outcome.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+        ):
+            return (
+                f"the controllers do not know brokerId {self.now.broker_id} of group {self._broker_name}, "
+                f"which {self._files.meta_path} says is ours: their store was wiped, this id was cleaned, or "
+                "controllerAddr names another cluster. This broker stays fenced and asks again. Bring the "
+                "controllers' store back, or remove that file to join under a new id"
+            )
+        if isinstance(outcome, Failed):
+            return f"refused with {outcome.code}: {outcome.remark}"
+        return f"no answer: {outcome}"

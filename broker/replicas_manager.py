@@ -1,0 +1,335 @@
+"""Role changes in controller mode: news from the controllers in, one change at a time out.
+
+News (1003, 1002, 1004, 1008) are decided by core/role.py. A change is: fence (no writes) -> HA service ->
+topics -> unfence -> remember the epoch -> announce. The epoch is remembered last, so a change that failed
+half-way is repeated, and the broker stays fenced until one succeeds. Newer news interrupt a change that waits
+for the master's HA address. Source: RIP-44, RocketMQ 5.3.3 ReplicasManager (pitfalls 25, 42, 50, 51 mended).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from broker.controller_client import ControllerClient
+from broker.core.role import (
+    AdoptSyncStateSet,
+    AskForElection,
+    ChangeToMaster,
+    ChangeToSlave,
+    MasterNews,
+    Role,
+    Stay,
+    decide_role,
+    finished,
+    newest,
+)
+from broker.identity import Identity, news_of
+from remoting.clock import now_ms, wall_ms
+from remoting.codes import ResponseCode
+from remoting.operation import Failed, Ok
+from remoting.operations.controller import (
+    ALTER_SYNC_STATE_SET,
+    ELECT_MASTER,
+    GET_REPLICA_INFO,
+    AlterSyncStateSetRequest,
+    BrokerNameRequest,
+    ElectMasterRequest,
+    MasterInfo,
+    NotifyBrokerRoleChangedRequest,
+    SyncStateSet,
+)
+from remoting.tasks import TaskSet, wait_for_event
+
+logger = logging.getLogger(__name__)
+
+ELECT_BACKOFF_FIRST_MS = 100
+ELECT_BACKOFF_MAX_MS = 1_000
+HA_ADDRESS_RETRY_MS = 200
+
+MASTER_EXISTS_IS_GOOD = (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
+
+
+class HaRoles(Protocol):
+    """What a role change needs of the HA service."""
+
+    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None: ...
+    async def become_slave(self, *, broker_id: int, epoch: int, master_ha_address: str) -> None: ...
+    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None: ...
+
+
+class RoleShell(Protocol):
+    """What a role change does to the rest of the broker."""
+
+    def fence(self, remark: str) -> None:
+        """No more writes; replies that wait get an answer of unknown fate; producers are sent away."""
+        ...
+
+    def unfence(self) -> None: ...
+
+    async def find_ha_address(self, master_address: str) -> str | None: ...
+
+    async def serve_as(self, role: Role) -> None:
+        """Topics and versions for the new role; called while still fenced."""
+        ...
+
+    def announce(self, role: Role) -> None:
+        """Tell name servers and controllers, without waiting for them."""
+        ...
+
+
+class ReplicasManager:
+    """Who is master, as far as this broker knows, and every change of that."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        controller: ControllerClient,
+        ha: HaRoles,
+        shell: RoleShell,
+        *,
+        cluster_name: str,
+        broker_name: str,
+        poll_period_ms: int,
+    ) -> None:
+        self._identity, self._controller, self._ha, self._shell = identity, controller, ha, shell
+        self._cluster_name, self._broker_name, self._poll_period_ms = (
+            cluster_name,
+            broker_name,
+            poll_period_ms,
+        )
+        self._role = Role(broker_id=0)
+        self._news: MasterNews | None = None
+        self._news_came, self._poll_now, self._master_wanted = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        self._changing = asyncio.Lock()
+        self._ha_address: str | None = None
+
+    @property
+    def role(self) -> Role:
+        """The last finished role; broker_id 0 until the identity is settled."""
+        return self._role
+
+    def start(self, tasks: TaskSet) -> None:
+        tasks.start("replicas manager", lambda: self._run(tasks))
+
+    def offer(self, news: MasterNews) -> None:
+        """Take note of what a controller said; acted upon by the role task."""
+        self._news = newest(self._news, news)
+        self._news_came.set()
+
+    def notified(self, request: NotifyBrokerRoleChangedRequest, body: SyncStateSet | None) -> None:
+        """1008. Without a master it says that one is missing: the poll asks for an election."""
+        if request.broker_name not in (None, self._broker_name):
+            return
+        header = MasterInfo(
+            master_broker_id=request.master_broker_id,
+            master_address=request.master_address,
+            master_epoch=request.master_epoch,
+            sync_state_set_epoch=request.sync_state_set_epoch,
+        )
+        self.offer(news_of(header, body))
+
+    def poll_now(self) -> None:
+        """Something happened (a connection came back, a proposal was refused): ask before the period is
+        over."""
+        self._poll_now.set()
+
+    async def _run(self, tasks: TaskSet) -> None:
+        """Identity first, then roles. Restarted by its supervisor, it finds the identity settled already."""
+        if self._role.broker_id == 0:
+            news = await self._identity.settle()
+            assert self._identity.broker_id is not None
+            self._role = Role(broker_id=self._identity.broker_id)
+            self.offer(news)
+            tasks.start("poll of the replica info", self._poll_forever)
+            tasks.start("elections", self._elect_when_wanted)
+        while True:
+            await self._news_came.wait()
+            self._news_came.clear()
+            news_now, self._news = self._news, None
+            if news_now is not None:
+                await self._act_on(news_now)
+
+    async def _act_on(self, news: MasterNews) -> None:
+        try:
+            await self._carry_out(news)
+        except BaseException:
+            self._news = newest(news, self._news or news)  # not done: the supervisor starts us again
+            self._news_came.set()
+            raise
+
+    async def _carry_out(self, news: MasterNews) -> None:
+        match decide_role(self._role, news):
+            case ChangeToMaster():
+                async with self._changing:
+                    await self._change("master", news, self._become_master)
+            case ChangeToSlave():
+                async with self._changing:
+                    await self._change(f"slave of {news.master_broker_id}", news, self._become_slave)
+            case AdoptSyncStateSet():
+                self._ha.adopt_sync_state_set(sync_state_set_of(news))
+                self._role = finished(self._role, news)
+            case AskForElection():
+                if news.master_epoch > self._role.epoch and self._role.is_master:
+                    self._shell.fence("the controllers have ended this broker's term as master")
+                self._master_wanted.set()
+            case Stay(reason):
+                logger.debug("role stays: %s", reason)
+
+    async def _change(
+        self, name: str, news: MasterNews, become: Callable[[MasterNews], Awaitable[bool]]
+    ) -> None:
+        """Fence, change, serve, unfence, remember: in this order."""
+        before, started_ms = self._role, now_ms()
+        self._shell.fence(f"role is changing: {name} at masterEpoch {news.master_epoch}")
+        if not await become(news):
+            return  # newer news are waiting
+        after = finished(before, news)
+        await self._shell.serve_as(after)
+        if after.is_master:
+            self._shell.unfence()
+        self._role = after
+        self._master_wanted.clear()
+        self._shell.announce(after)
+        logger.info(
+            "role change: %s at masterEpoch %d in %d ms (was %s); SyncStateSet %s",
+            name,
+            news.master_epoch,
+            now_ms() - started_ms,
+            describe(before),
+            sorted(news.sync_state_set),
+        )
+
+    async def _become_master(self, news: MasterNews) -> bool:
+        await self._ha.become_master(
+            broker_id=self._role.broker_id,
+            epoch=news.master_epoch,
+            sync_state_set=sync_state_set_of(news),
+        )
+        self._ha_address = None
+        return True
+
+    async def _become_slave(self, news: MasterNews) -> bool:
+        assert news.master_address is not None
+        while (ha_address := await self._shell.find_ha_address(news.master_address)) is None:
+            logger.info("the HA address of master %s is not known yet", news.master_address)
+            await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
+            if self._news is not None and self._news.version > news.version:
+                return False
+        await self._ha.become_slave(
+            broker_id=self._role.broker_id, epoch=news.master_epoch, master_ha_address=ha_address
+        )
+        self._ha_address = ha_address
+        return True
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await wait_for_event(self._poll_now, self._poll_period_ms)
+            await self._poll()
+
+    async def _poll(self) -> MasterNews | None:
+        request = BrokerNameRequest(broker_name=self._broker_name)
+        match await self._controller.call(GET_REPLICA_INFO, request):
+            case Ok(header=header, body=body):
+                news = news_of(header, body)
+            case Failed(code=ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST):
+                again = await self._identity.register_again()
+                if again is None:
+                    return None
+                news = again
+            case other:
+                logger.debug("poll of the replica info: %s", other)
+                return None
+        self.offer(news)
+        return news
+
+    async def _elect_when_wanted(self) -> None:
+        """1002 with back-off for as long as no master is known."""
+        backoff_ms = ELECT_BACKOFF_FIRST_MS
+        while True:
+            await self._master_wanted.wait()
+            if await self._ask_for_election():
+                self._master_wanted.clear()
+                backoff_ms = ELECT_BACKOFF_FIRST_MS
+                continue
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, ELECT_BACKOFF_MAX_MS)
+
+    async def _ask_for_election(self) -> bool:
+        request = ElectMasterRequest(
+            cluster_name=self._cluster_name,
+            broker_name=self._broker_name,
+            broker_id=self._role.broker_id,
+            invoke_time=wall_ms(),
+        )
+        outcome = await self._controller.call(ELECT_MASTER, request, good=MASTER_EXISTS_IS_GOOD)
+        if not isinstance(outcome, Ok):
+            logger.info("no master for %s yet: %s", self._broker_name, outcome)
+            return False
+        members = outcome.body.sync_state_set if outcome.body else []
+        epoch = outcome.header.sync_state_set_epoch or 0
+        news = news_of(outcome.header, SyncStateSet(sync_state_set=members, sync_state_set_epoch=epoch))
+        if news.master_broker_id is None:
+            return False
+        self.offer(news)
+        return True
+
+    async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+        """1001 for the HA service. None: refused or unknown, and the truth must be read again."""
+        role = self._role
+        if not role.is_master:
+            return None
+        request = AlterSyncStateSetRequest(
+            broker_name=self._broker_name,
+            master_broker_id=role.broker_id,
+            master_epoch=role.epoch,
+            invoke_time=wall_ms(),
+        )
+        body = SyncStateSet(sync_state_set=sorted(new_set), sync_state_set_epoch=current_epoch)
+        outcome = await self._controller.call(ALTER_SYNC_STATE_SET, request, body)
+        if not isinstance(outcome, Ok) or outcome.body is None:
+            logger.warning("SyncStateSet %s at epoch %d: %s", sorted(new_set), current_epoch, outcome)
+            if isinstance(outcome, Failed) and outcome.code in FENCED:
+                self.poll_now()
+            return None
+        logger.info("SyncStateSet is now %s", outcome.body)
+        agreed: SyncStateSet = outcome.body
+        return agreed if self._role.epoch == role.epoch else None
+
+    async def read_sync_state_set(self) -> SyncStateSet | None:
+        """1004 for the HA service. None: not known, or no longer ours to know."""
+        news = await self._poll()
+        role = self._role
+        if news is None or news.master_epoch != role.epoch or not role.is_master:
+            return None
+        return sync_state_set_of(news)
+
+    async def refresh_ha_address(self) -> None:
+        """The same master may have come back with another HA port: dial that one."""
+        role = self._role
+        if role.epoch == 0 or role.is_master or role.master_address is None:
+            return
+        ha_address = await self._shell.find_ha_address(role.master_address)
+        async with self._changing:
+            if ha_address and ha_address != self._ha_address and role is self._role:
+                await self._ha.become_slave(
+                    broker_id=role.broker_id, epoch=role.epoch, master_ha_address=ha_address
+                )
+                self._ha_address = ha_address
+
+
+def sync_state_set_of(news: MasterNews) -> SyncStateSet:
+    return SyncStateSet(
+        sync_state_set=sorted(news.sync_state_set), sync_state_set_epoch=news.sync_state_set_epoch
+    )
+
+
+def describe(role: Role) -> str:
+    if role.epoch == 0:
+        return "nothing"
+    return f"{'master' if role.is_master else f'slave of {role.master_broker_id}'} at {role.epoch}"

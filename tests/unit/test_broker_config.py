@@ -1,0 +1,86 @@
+"""BrokerConfig: RocketMQ's keys, our refusals, the promise in the banner."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig, detect_address, split_addresses
+from remoting.config import ConfigError, load_config, to_properties
+
+CONTROLLED = {"enableControllerMode": "true", "controllerAddr": "a:1;b:2"}
+
+
+def load(overrides: dict[str, str], path: Path | None = None) -> BrokerConfig:
+    (config,) = load_config(BrokerConfig, path=path, environ={}, overrides=overrides)
+    assert isinstance(config, BrokerConfig)
+    return config
+
+
+def test_the_stock_sample_file_starts_a_lone_master(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\ndeleteWhen = 04\n"
+        "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
+    )
+    config = load({}, path)
+    assert (config.broker_name, config.enable_controller_mode) == ("broker-a", False)
+    assert any("deleteWhen" in line for line in config.warnings())
+
+
+def test_wire_spelling_of_the_addresses() -> None:
+    config = load({"namesrvAddr": "a:9876;b:9876", "brokerIP1": "10.0.0.1", "brokerIP2": "10.0.0.2"})
+    assert config.name_servers == ("a:9876", "b:9876")
+    assert (config.broker_ip1, config.broker_ip2) == ("10.0.0.1", "10.0.0.2")
+    assert "brokerIP1=10.0.0.1\n" in to_properties(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"brokerNme": "x"}, "did you mean 'brokerName'"),
+        ({"listenPort": "70000"}, "listenPort"),
+        ({"listenPort": "many"}, "listenPort"),
+        ({"enableControllerMode": "true"}, "needs controllerAddr"),
+        ({"brokerRole": "SLAVE"}, "needs enableControllerMode"),
+        ({"brokerId": "1"}, "needs enableControllerMode"),
+        ({"controllerAddr": "somewhere"}, "not host:port"),
+        ({**CONTROLLED, "brokerHeartbeatInterval": "2000"}, "controllerHeartBeatTimeoutMills must be"),
+        ({"checkSyncStateSetPeriod": "20000"}, "below haMaxTimeSlaveNotCatchup"),
+        ({"haSendHeartbeatInterval": "30000"}, "below haHousekeepingInterval"),
+        ({"mappedFileSizeConsumeQueue": "30"}, "multiple of 20"),
+        ({"flushDiskType": "SYNC_FLUSH"}, "flushDiskType"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_key(overrides: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({}, "stand-alone"),
+        (CONTROLLED, "asynchronous"),
+        ({**CONTROLLED, "allAckInSyncStateSet": "true"}, "may be the master alone"),
+        ({**CONTROLLED, "allAckInSyncStateSet": "true", "minInSyncReplicas": "2"}, "2 or more replicas"),
+        ({**CONTROLLED, "inSyncReplicas": "2"}, "2 replicas"),
+    ],
+)
+def test_the_banner_says_what_a_dead_broker_costs(overrides: dict[str, str], says: str) -> None:
+    assert says in load(overrides).promise()
+
+
+def test_defaults_of_a_controlled_broker() -> None:
+    config = load({**CONTROLLED, "brokerId": "-1"})
+    assert config.controllers == ("a:1", "b:2")
+    assert not config.waits_for_replicas
+    assert load({**CONTROLLED, "allAckInSyncStateSet": "true"}).waits_for_replicas
+
+
+def test_address_lists_forgive_commas_and_blanks() -> None:
+    assert split_addresses(" a:1 ; b:2,c:3;") == ("a:1", "b:2", "c:3")
+
+
+def test_a_bound_address_is_the_announced_one() -> None:
+    assert detect_address("127.0.0.1", ("10.0.0.1:9876",)) == "127.0.0.1"
+    assert detect_address("0.0.0.0", ("127.0.0.1:9876",)) == "127.0.0.1"

@@ -1,0 +1,283 @@
+"""Role changes as a whole: order of the steps, repetition after a failure, interruption, fencing.
+
+The controller, the HA service and the rest of the broker are scripted; waiting is for conditions.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.core.role import MasterNews, Role
+from broker.identity import Identity
+from broker.replicas_manager import ReplicasManager
+from broker.store.meta_file import MetaFiles
+from remoting.codes import ResponseCode
+from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from remoting.operations.controller import (
+    ALTER_SYNC_STATE_SET,
+    APPLY_BROKER_ID,
+    ELECT_MASTER,
+    GET_NEXT_BROKER_ID,
+    GET_REPLICA_INFO,
+    REGISTER_BROKER_TO_CONTROLLER,
+    AlterSyncStateSetResponse,
+    ApplyBrokerIdResponse,
+    ElectMasterResponseBody,
+    GetNextBrokerIdResponse,
+    MasterInfo,
+    NotifyBrokerRoleChangedRequest,
+    RegisterBrokerToControllerResponse,
+    SyncStateSet,
+)
+from remoting.tasks import TaskSet
+
+pytestmark = pytest.mark.timeout(20)
+
+
+class FakeController:
+    """Answers from `master`; `script` holds outcomes that come first, per code."""
+
+    def __init__(self) -> None:
+        self.master = MasterInfo()
+        self.members = SyncStateSet()
+        self.script: dict[int, list[Outcome[Any]]] = {}
+        self.asked: list[int] = []
+
+    async def call(
+        self, operation: Operation[Any, Any], header: Wire, body: object = None, **_: object
+    ) -> Outcome[Any]:
+        self.asked.append(operation.code)
+        await asyncio.sleep(0)
+        if waiting := self.script.get(operation.code):
+            return waiting.pop(0)
+        match operation.code:
+            case GET_NEXT_BROKER_ID.code:
+                return Ok(GetNextBrokerIdResponse(cluster_name="C", broker_name="b", next_broker_id=2))
+            case APPLY_BROKER_ID.code:
+                return Ok(ApplyBrokerIdResponse())
+            case REGISTER_BROKER_TO_CONTROLLER.code:
+                alive = self.master.model_dump()
+                return Ok(RegisterBrokerToControllerResponse(**alive), self.members)
+            case GET_REPLICA_INFO.code:
+                return Ok(self.master, self.members)
+            case ELECT_MASTER.code if self.master.master_broker_id is None:
+                return Failed(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "nobody")
+            case ELECT_MASTER.code:
+                members = ElectMasterResponseBody(sync_state_set=self.members.sync_state_set)
+                return Ok(self.master, members, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+            case _:
+                raise AssertionError(f"nobody expected {operation.name}")
+
+    def elect(self, broker_id: int, epoch: int, address: str = "m:1") -> None:
+        self.master = MasterInfo(
+            master_broker_id=broker_id, master_address=address, master_epoch=epoch, sync_state_set_epoch=epoch
+        )
+        self.members = SyncStateSet(sync_state_set=[broker_id], sync_state_set_epoch=epoch)
+
+
+class Scene:
+    """HaRoles and RoleShell in one, writing down what happens."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.ha_address: str | None = "m:2"
+        self.fail_next = 0
+        self.writable = False
+        self.changed = asyncio.Event()
+
+    def note(self, line: str) -> None:
+        self.log.append(line)
+        self.changed.set()
+
+    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+        self.note(f"ha master {epoch} {sync_state_set.sync_state_set}")
+        if self.fail_next:
+            self.fail_next -= 1
+            raise OSError("disk full")
+
+    async def become_slave(self, *, broker_id: int, epoch: int, master_ha_address: str) -> None:
+        self.note(f"ha slave {epoch} {master_ha_address}")
+
+    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
+        self.note(f"adopt {sync_state_set.sync_state_set}")
+
+    def fence(self, remark: str) -> None:
+        self.writable = False
+        self.note("fence")
+
+    def unfence(self) -> None:
+        self.writable = True
+        self.note("unfence")
+
+    async def find_ha_address(self, master_address: str) -> str | None:
+        self.note(f"find {master_address}")
+        return self.ha_address
+
+    async def serve_as(self, role: Role) -> None:
+        self.note(f"serve {'master' if role.is_master else 'slave'} {role.epoch}")
+
+    def announce(self, role: Role) -> None:
+        self.note(f"announce {role.epoch}")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Broker:
+    def __init__(self, directory: Path) -> None:
+        self.controller, self.scene, self.tasks = FakeController(), Scene(), TaskSet()
+        self.directory = directory
+
+    def start(self) -> ReplicasManager:
+        files = MetaFiles(self.directory, cluster_name="C", broker_name="b")
+        controller: Any = self.controller
+        identity = Identity(files, controller, cluster_name="C", broker_name="b", broker_address="me:1")
+        self.manager = ReplicasManager(
+            identity,
+            controller,
+            self.scene,
+            self.scene,
+            cluster_name="C",
+            broker_name="b",
+            poll_period_ms=60_000,
+        )
+        self.manager.start(self.tasks)
+        return self.manager
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    made = Broker(tmp_path)
+    yield made
+    await made.tasks.stop()
+
+
+async def test_a_new_broker_gets_an_id_and_becomes_slave(broker: Broker) -> None:
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    assert broker.scene.log == ["fence", "find m:1", "ha slave 1 m:2", "serve slave 1", "announce 1"]
+    assert not broker.scene.writable
+    assert manager.role == Role(2, 1, 1, "m:1", 1)
+    assert (broker.directory / ".broker.meta").exists()
+
+
+async def test_the_order_of_a_promotion(broker: Broker) -> None:
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    broker.scene.log.clear()
+    manager.notified(
+        NotifyBrokerRoleChangedRequest(master_address="me:1", master_epoch=2, master_broker_id=2),
+        SyncStateSet(sync_state_set=[2], sync_state_set_epoch=2),
+    )
+    await broker.scene.until(lambda: "announce 2" in broker.scene.log)
+    assert broker.scene.log == ["fence", "ha master 2 [2]", "serve master 2", "unfence", "announce 2"]
+    assert manager.role.is_master and broker.scene.writable
+
+
+async def test_a_failed_change_stays_fenced_and_is_repeated(broker: Broker) -> None:
+    """Upstream stores the epoch first, so that a failed change is final (pitfall 25)."""
+    broker.scene.fail_next = 1
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await broker.scene.until(lambda: "ha master 4 [2]" in broker.scene.log)
+    assert not broker.scene.writable and manager.role.epoch == 0
+    await broker.scene.until(lambda: "announce 4" in broker.scene.log)
+    assert broker.scene.log.count("ha master 4 [2]") == 2
+    assert broker.scene.writable
+
+
+async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker: Broker) -> None:
+    broker.scene.ha_address = None
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "find m:1" in broker.scene.log)
+    manager.offer(MasterNews(2, 2, "me:1", frozenset({2}), 2))
+    await broker.scene.until(lambda: "announce 2" in broker.scene.log)
+    assert manager.role.is_master
+    assert not [line for line in broker.scene.log if line.startswith("ha slave")]
+
+
+async def test_repeated_and_older_news_do_nothing(broker: Broker) -> None:
+    broker.controller.elect(2, epoch=3)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    seen = len(broker.scene.log)
+    for epoch, master in ((3, 2), (2, 1), (1, 2)):
+        manager.offer(MasterNews(epoch, master, "x:1"))
+        await asyncio.sleep(0.01)
+    assert len(broker.scene.log) == seen
+
+
+async def test_a_master_whose_term_was_ended_is_fenced_until_there_is_a_new_one(broker: Broker) -> None:
+    broker.controller.elect(2, epoch=3)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    broker.controller.master = MasterInfo(master_epoch=4)
+    manager.poll_now()
+    await broker.scene.until(lambda: not broker.scene.writable)
+    broker.controller.elect(2, epoch=5)
+    await broker.scene.until(lambda: "announce 5" in broker.scene.log)  # the election loop finds it
+    assert broker.scene.writable
+
+
+async def test_unknown_id_at_the_controller_keeps_us_fenced_and_explains(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    wiped: Outcome[Any] = Failed(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "unknown")
+    broker.controller.script[REGISTER_BROKER_TO_CONTROLLER.code] = [wiped, wiped]
+    broker.controller.elect(1, epoch=1)
+    broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)  # after two refusals it works
+    assert "their store was wiped" in caplog.text
+    assert broker.controller.asked.count(GET_NEXT_BROKER_ID.code) == 1  # never a new id
+
+
+async def test_lost_replies_repeat_with_the_same_check_code(broker: Broker) -> None:
+    broker.controller.script = {
+        GET_NEXT_BROKER_ID.code: [Unknown("lost")],
+        APPLY_BROKER_ID.code: [Unknown("lost"), Failed(ResponseCode.CONTROLLER_NOT_LEADER, "")],
+    }
+    broker.controller.elect(1, epoch=1)
+    broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    assert broker.controller.asked.count(APPLY_BROKER_ID.code) == 3
+
+
+async def test_alter_is_asked_only_as_master_and_a_fence_makes_us_look(broker: Broker) -> None:
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    assert await manager.alter_sync_state_set(frozenset({1, 2}), 1) is None
+    assert ALTER_SYNC_STATE_SET.code not in broker.controller.asked
+    broker.controller.elect(2, epoch=2)
+    manager.poll_now()
+    await broker.scene.until(lambda: "announce 2" in broker.scene.log)
+    agreed = SyncStateSet(sync_state_set=[1, 2], sync_state_set_epoch=3)
+    fenced: Outcome[Any] = Failed(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, "old")
+    answers: list[Outcome[Any]] = [Ok(AlterSyncStateSetResponse(), agreed), fenced]
+    broker.controller.script[ALTER_SYNC_STATE_SET.code] = answers
+    assert await manager.alter_sync_state_set(frozenset({1, 2}), 2) == agreed
+    broker.controller.elect(1, epoch=3)
+    assert await manager.alter_sync_state_set(frozenset({2}), 3) is None
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+
+
+async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broker) -> None:
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    broker.scene.ha_address = "m:3"
+    await manager.refresh_ha_address()
+    await manager.refresh_ha_address()
+    assert [line for line in broker.scene.log if line.startswith("ha slave")] == [
+        "ha slave 1 m:2",
+        "ha slave 1 m:3",
+    ]

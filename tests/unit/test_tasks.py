@@ -1,0 +1,52 @@
+"""Supervised tasks: a death is logged with its traceback, and the task lives again."""
+
+import asyncio
+import logging
+
+import pytest
+
+from remoting.tasks import TaskSet, wait_for_event
+
+
+async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    lives, alive_again = 0, asyncio.Event()
+
+    async def dies_once() -> None:
+        nonlocal lives
+        lives += 1
+        if lives == 1:
+            raise ZeroDivisionError("on purpose")
+        alive_again.set()
+        await asyncio.Event().wait()
+
+    tasks = TaskSet()
+    with caplog.at_level(logging.ERROR):
+        tasks.start("mortal", dies_once)
+        async with asyncio.timeout(5):
+            await alive_again.wait()
+    await tasks.stop()
+    assert lives == 2
+    assert "background task mortal died" in caplog.text and "on purpose" in caplog.text
+
+
+async def test_stop_waits_for_all() -> None:
+    tasks, ended = TaskSet(), asyncio.Event()
+
+    async def runs() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    tasks.start("runs", runs)
+    await asyncio.sleep(0)
+    await tasks.stop()
+    assert ended.is_set()
+
+
+async def test_wait_for_event_clears_what_it_saw() -> None:
+    event = asyncio.Event()
+    event.set()
+    assert await wait_for_event(event, 1_000)
+    assert not event.is_set()
+    assert not await wait_for_event(event, 1)
