@@ -1,0 +1,124 @@
+"""ElectPolicy: who becomes master, and a text that says why. Pure; liveness comes in as a LiveView.
+
+Only a live member of the SyncStateSet may win (every acknowledged message is there), unless unclean elections are
+enabled. A recorded master stays until there is proof that it is gone. Source: RocketMQ 5.3.3 DefaultElectPolicy;
+offsets are compared as tuples, never subtracted (upstream's difference overflows 2 GiB apart).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from namesrv.plugins.controller.core.state import BrokerSet
+
+
+@dataclass(frozen=True, slots=True)
+class LiveInfo:
+    """Last heartbeat of a live broker. election_priority: smaller is better."""
+
+    broker_address: str
+    epoch: int = -1
+    max_offset: int = -1
+    confirm_offset: int = -1
+    election_priority: int = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """One group's liveness, looked at once.
+
+    live: heard and active now. presumed: never heard by this controller, which is active since less than the
+    grace window: neither alive nor dead is known, and nobody is deposed for that.
+    """
+
+    live: Mapping[int, LiveInfo] = field(default_factory=dict)
+    presumed: frozenset[int] = frozenset()
+
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self.live or broker_id in self.presumed
+
+
+class Verdict(Enum):
+    """What an election came to."""
+
+    KEEP = "keep"  # the recorded master is alive
+    ELECTED = "elected"
+    NONE = "none"  # nobody may win
+    WAIT = "wait"  # nobody may win yet: a member was not heard by a young controller
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """winner: only with ELECTED. unclean: the winner is outside the SyncStateSet. explain: one line per candidate."""
+
+    verdict: Verdict
+    reason: str
+    winner: int | None = None
+    unclean: bool = False
+    explain: tuple[str, ...] = ()
+
+
+def elect(
+    broker_set: BrokerSet, view: LiveView, *, preferred: int | None = None, unclean: bool = False
+) -> Election:
+    """preferred: the only one that may win (designated by an operator, or the first to ask)."""
+    master = broker_set.master_broker_id
+    if master is not None and view.is_alive(master) and preferred in (None, master):
+        return Election(Verdict.KEEP, f"master {master} is alive")
+    # the empty set is that of a group that never had a master: no message can be lost, everybody may win
+    members = sorted(broker_set.sync_state_set or broker_set.replicas)
+    explain = tuple(_explain(each, broker_set, view) for each in sorted(broker_set.replicas))
+    winner = _best(members, view, preferred)
+    if winner is not None:
+        return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner, False, explain)
+    waits = preferred is None and any(each in view.presumed for each in members)
+    if unclean and not waits:
+        winner = _best(sorted(broker_set.replicas), view, preferred)
+        if winner is not None:
+            return Election(Verdict.ELECTED, "unclean election", winner, True, explain)
+    return Election(
+        Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred), None, False, explain
+    )
+
+
+def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
+    candidates = [each for each in pool if each in view.live and preferred in (None, each)]
+    return max(candidates, key=lambda each: rank(each, view.live[each]), default=None)
+
+
+def rank(broker_id: int, live: LiveInfo) -> tuple[int, int, int, int]:
+    """Higher is better: epoch, then maxOffset, then the smaller priority, then the smaller id."""
+    return (live.epoch, live.max_offset, -live.election_priority, -broker_id)
+
+
+def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
+    master = broker_set.master_broker_id
+    if broker_set.master_epoch == 0:
+        return "first election"
+    if preferred is not None:
+        return "designated"
+    if master is None:
+        return "no master"
+    return f"master {master} is not active"
+
+
+def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
+    if preferred is not None:
+        if preferred not in members:
+            return f"broker {preferred} is not in the SyncStateSet {members}"
+        return f"broker {preferred} is not alive: no heartbeat of it is heard here"
+    if any(each in view.presumed for each in members):
+        return f"waiting to hear from the SyncStateSet {members}"
+    return f"no member of the SyncStateSet {members} is alive"
+
+
+def _explain(broker_id: int, broker_set: BrokerSet, view: LiveView) -> str:
+    place = "in SyncStateSet" if broker_id in broker_set.sync_state_set else "not in SyncStateSet"
+    live = view.live.get(broker_id)
+    if live is None:
+        state = "not heard yet" if broker_id in view.presumed else "not active"
+        return f"broker {broker_id}: {place}, {state}"
+    return (
+        f"broker {broker_id}: {place}, active, epoch {live.epoch}, maxOffset {live.max_offset}, "
+        f"electionPriority {live.election_priority}"
+    )

@@ -1,0 +1,78 @@
+"""What the log holds: facts decided by the active controller, each with the epochs that it expects to find.
+
+Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit trail,
+so an election carries its reason. A new type or a new meaning of a field raises EVENT_VERSION.
+"""
+
+import msgspec
+
+EVENT_VERSION = 1
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
+    """Base of all events. broker_name is the group that it changes; no event changes two."""
+
+    v: int = EVENT_VERSION
+    broker_name: str
+
+
+class ApplyBrokerId(Event, tag="applyBrokerId", frozen=True, kw_only=True):
+    cluster_name: str
+    broker_id: int
+    broker_address: str
+    register_check_code: str
+
+
+class UpdateBrokerAddress(Event, tag="updateBrokerAddress", frozen=True, kw_only=True):
+    """expected_address: the address that is replaced, so that a late repeat cannot bring an older one back."""
+
+    broker_id: int
+    broker_address: str
+    expected_address: str
+
+
+class AlterSyncStateSet(Event, tag="alterSyncStateSet", frozen=True, kw_only=True):
+    master_broker_id: int
+    new_sync_state_set: tuple[int, ...]
+    expected_master_epoch: int
+    expected_sync_state_set_epoch: int
+
+
+class ElectMaster(Event, tag="electMaster", frozen=True, kw_only=True):
+    """new_master_broker_id None: nobody could be elected, the master is cleared.
+
+    Fenced by both epochs: a SyncStateSet that shrank since the decision may exclude the chosen one.
+    unclean: the chosen one may be outside the SyncStateSet, and acknowledged messages may be lost.
+    """
+
+    new_master_broker_id: int | None
+    expected_master_epoch: int
+    expected_sync_state_set_epoch: int
+    unclean: bool = False
+    reason: str = ""
+
+
+AnyEvent = ApplyBrokerId | UpdateBrokerAddress | AlterSyncStateSet | ElectMaster
+
+
+class EventVersionError(Exception):
+    """Written by a newer program: skipping it would make this member differ from the others."""
+
+
+class _Version(msgspec.Struct, frozen=True):
+    v: int
+
+
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+def encode_event(event: AnyEvent) -> bytes:
+    return msgspec.json.encode(event)
+
+
+def decode_event(data: bytes) -> AnyEvent:
+    """Raises EventVersionError, or msgspec.DecodeError for bytes that are no event of ours."""
+    version = msgspec.json.decode(data, type=_Version).v
+    if version > EVENT_VERSION:
+        raise EventVersionError(f"controller event version {version}; this program knows {EVENT_VERSION}")
+    return _decoder.decode(data)

@@ -1,0 +1,61 @@
+"""The promise that no group stays without a live master in silence: which groups need an election, and when to retry.
+
+Pure. A group needs one while it has replicas and its recorded master is absent or known to be gone. A failed try is
+repeated with back-off, and says why it failed. A master that nobody can follow is cleared only after a while: if it
+was a short loss of its connection, it comes back as what it was.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect
+from namesrv.plugins.controller.core.state import BrokerSet
+
+RETRY_MIN_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A group without a live master since `since_ms`; the next try is due at `due_ms`."""
+
+    attempts: int
+    since_ms: int
+    due_ms: int
+    reason: str
+
+
+def needs_election(broker_set: BrokerSet, view: LiveView) -> bool:
+    master = broker_set.master_broker_id
+    return bool(broker_set.replicas) and (master is None or not view.is_alive(master))
+
+
+def next_retry(retry: Retry | None, *, now_ms: int, reason: str, retry_max_ms: int) -> Retry:
+    """After a failed try: 100 ms, 200 ms, ... up to retry_max_ms."""
+    attempts = 1 if retry is None else retry.attempts + 1
+    delay_ms = min(retry_max_ms, RETRY_MIN_MS << min(attempts - 1, 16))
+    return Retry(attempts, now_ms if retry is None else retry.since_ms, now_ms + delay_ms, reason)
+
+
+def try_election(
+    broker_set: BrokerSet,
+    view: LiveView,
+    retry: Retry | None,
+    *,
+    now_ms: int,
+    unclean: bool,
+    clear_after_ms: int,
+) -> Election | None:
+    """The Election to propose, None if the group is well. Verdict WAIT: nothing to propose yet, retry later."""
+    if not needs_election(broker_set, view):
+        return None
+    election = elect(broker_set, view, unclean=unclean)
+    if election.verdict is not Verdict.NONE:
+        return election
+    is_old = retry is not None and now_ms - retry.since_ms >= clear_after_ms
+    if broker_set.master_broker_id is not None and is_old:
+        return election
+    return Election(Verdict.WAIT, election.reason, explain=election.explain)
+
+
+def next_due_ms(retries: Mapping[str, Retry]) -> int | None:
+    return min((each.due_ms for each in retries.values()), default=None)
