@@ -93,6 +93,11 @@ class Namesrv:
     def http_address(self) -> tuple[str, int] | None:
         return None if self._http is None else self._http.address
 
+    @property
+    def connection_count(self) -> int:
+        """Open connections of the name-server door."""
+        return 0 if self._door is None else self._door.connection_count
+
     async def start(self) -> None:
         """Raises ConfigError (a port is taken, a plugin cannot run); nothing stays open then."""
         if self.config.need_wait_for_service:

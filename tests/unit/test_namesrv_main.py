@@ -1,0 +1,102 @@
+"""mqnamesrv as an operator meets it: flags, one-line errors, the ready line, SIGTERM."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from namesrv.__main__ import build, run
+
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = [sys.executable, "-m", "namesrv", "--set", "bindAddress=127.0.0.1", "--set", "httpPort=-1"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet_root_logger() -> Iterator[None]:
+    """run() configures logging for a process; here it would outlive the test."""
+    before = logging.root.handlers[:]
+    yield
+    logging.root.handlers[:] = before
+
+
+def one_line_error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert run("mqnamesrv", list(argv)) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("mqnamesrv: ")
+    return line
+
+
+def test_an_unknown_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text("# ours\nlistenProt=9876\n")
+    line = one_line_error(capsys, "-c", str(path))
+    assert "'listenProt'" in line and "line 2" in line and "did you mean 'listenPort'?" in line
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--set", "listenPort=many"], "listenPort"),
+        (["--set", "listenPort"], "is not KEY=VALUE"),
+        (["--nonsense"], "--nonsense"),
+        (["-c", "/nowhere/at.all"], "/nowhere/at.all"),
+        (["--log-level", "LOUD"], "LOUD"),
+    ],
+)
+def test_what_cannot_run(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in one_line_error(capsys, *argv)
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = one_line_error(
+            capsys, "--set", f"listenPort={port}", "--set", "bindAddress=127.0.0.1", "--set", "httpPort=-1"
+        )
+    assert str(port) in line
+
+
+def test_print_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text("listenPort=1234\nsupportActingMaster=true\n")
+    assert run("mqnamesrv", ["-p", "-c", str(path), "--set", "listenPort=4321"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "listenPort=4321" in out and "supportActingMaster=true" in out
+
+
+def test_sigterm_stops_cleanly() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--set", "listenPort=0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready.startswith("ready: mqnamesrv listening on 127.0.0.1:"), ready
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=5)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert out == "" and "Traceback" not in err
+
+
+async def test_the_controller_plugin_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    arguments = argparse.Namespace(config=None, overrides=[], print_config=True)
+    text = await asyncio.to_thread(build, arguments, {}, controller_only=True)
+    assert isinstance(text, str) and "controllerStorePath" in text
