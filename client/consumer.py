@@ -10,10 +10,9 @@ from enum import Enum, IntEnum
 from types import TracebackType
 from typing import Self, TypeVar
 
-from remoting.client import RemotingClient
-
 from client.message import MessageExt, decode_messages
 from client.route import MessageQueue, RouteCache, RouteError
+from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.operation import Failed, Ok, Operation, Outcome, RemoteProtocolError, Unknown, Wire
@@ -74,7 +73,7 @@ class PullConsumer:
     ) -> None:
         self._group = group
         self._own_client = client is None
-        self._client = client or RemotingClient()
+        self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS)
         self._routes = RouteCache(self._client, namesrv_addr)
 
     async def __aenter__(self) -> Self:
@@ -108,7 +107,7 @@ class PullConsumer:
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
         """Messages from `offset` on. `subscription`: "*" or "TagA || TagB". `suspend_ms` > 0: long polling,
-        an empty queue answers when a message arrives or after that time (which comes on top of timeout_ms)."""
+        an empty queue answers when a message arrives or after that time (on top of timeout_ms)."""
         header = PullMessageRequest(
             consumer_group=self._group,
             topic=queue.topic,

@@ -6,7 +6,7 @@ cluster and the others wait for its success: a fail-over costs a few dozen reque
 very machines that elect.
 
 An attempt that ended Unknown, or with a replication or flush timeout, may be stored: the next one may
-duplicate it. All attempts of a message carry the same UNIQ_KEY; SendResult.uncertain_attempts counts such attempts.
+duplicate it. SendResult.uncertain_attempts counts these; all attempts of a message carry the same UNIQ_KEY.
 """
 
 import asyncio
@@ -17,10 +17,9 @@ from enum import Enum, IntEnum
 from types import TracebackType
 from typing import Self
 
-from remoting.client import RemotingClient
-
 from client.message import COMPRESSED_FLAG, ZLIB_LEVEL, Message, encode_properties, unique_keys
 from client.route import MessageQueue, RouteCache, RouteError
+from remoting.client import RemotingClient
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
 from remoting.operation import Failed, Ok, Unknown
@@ -158,7 +157,7 @@ class Producer:
     ) -> None:
         self._group = group
         self._own_client = client is None
-        self._client = client or RemotingClient()
+        self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS)
         self._routes = RouteCache(self._client, namesrv_addr)
         self._compress_over_bytes = compress_over_bytes
         self._unique_keys: Iterator[str] = unique_keys()

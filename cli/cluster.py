@@ -1,0 +1,297 @@
+"""A whole cluster of real processes on this machine: name servers with controllers, and one group of brokers.
+
+For the demo and the cluster tests. Configurations, data and logs are in one directory; ports are free ones below
+the range that the system gives to outgoing connections (a port of that range may be taken by somebody's connection
+while its server is dead, and a client that dials it then may connect to itself). The programs die with this process (parent-death signal), unless `detached`.
+"""
+
+import asyncio
+import ctypes
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+HOST = "127.0.0.1"
+PORT_MIN = 12_000
+PORT_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+EPHEMERAL_PORT_MIN_DEFAULT = 32_768
+PR_SET_PDEATHSIG = 1
+STOP_TIMEOUT_S = 5.0
+LOG_TAIL_LINES = 12
+POLL_MS = 20
+CONTROLLER_GROUP = "keelmq"
+
+T = TypeVar("T")
+
+
+class ClusterError(Exception):
+    """The cluster did not do in time what it should; the text says what, and has the end of the logs."""
+
+
+@dataclass(slots=True)
+class Program:
+    """One process: started, killed and started again with the same configuration."""
+
+    name: str
+    module: str
+    directory: Path
+    settings: dict[str, str]
+    address: str
+    controller_address: str = ""
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def config_path(self) -> Path:
+        return self.directory / f"{self.name}.conf"
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None else None
+
+    def log_tail(self) -> str:
+        try:
+            lines = self.log_path.read_text(errors="replace").splitlines()
+        except OSError:
+            return "(no log)"
+        return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
+
+
+class Cluster:
+    """`with Cluster(tmp_path) as cluster: cluster.start()`. Leaving the block ends every program."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name_servers: int = 3,
+        brokers: int = 3,
+        cluster_name: str = "KeelCluster",
+        broker_name: str = "broker-a",
+        namesrv_settings: Mapping[str, str] | None = None,
+        broker_settings: Mapping[str, str] | None = None,
+        detached: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.cluster_name, self.broker_name = cluster_name, broker_name
+        self._detached = detached
+        directory.mkdir(parents=True, exist_ok=True)
+        ports = _free_ports()
+        self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
+        self.brokers = self._brokers(brokers, ports, dict(broker_settings or {}))
+
+    @property
+    def programs(self) -> list[Program]:
+        return [*self.name_servers, *self.brokers]
+
+    @property
+    def namesrv_addr(self) -> str:
+        return ";".join(program.address for program in self.name_servers)
+
+    @property
+    def controller_addr(self) -> str:
+        return ";".join(program.controller_address for program in self.name_servers)
+
+    def broker_at(self, address: str) -> Program:
+        return next(program for program in self.brokers if program.address == address)
+
+    def controller_at(self, address: str) -> Program:
+        return next(program for program in self.name_servers if program.controller_address == address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._detached or error is not None:
+            self.close()
+
+    def start(self) -> None:
+        """Every program; returns at once, see until()."""
+        for program in self.programs:
+            self.start_program(program)
+
+    def start_program(self, program: Program) -> None:
+        """Start it, or start it again. Its log is appended to."""
+        assert not program.is_running, program.name
+        with program.log_path.open("ab") as log:
+            program.process = subprocess.Popen(
+                [sys.executable, "-m", program.module, "-c", str(program.config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={key: value for key, value in os.environ.items() if not key.startswith("KEELMQ_")},
+                start_new_session=True,  # Ctrl-C is for us: we stop them in order
+                preexec_fn=None if self._detached else _die_with_parent,
+            )
+
+    def kill(self, program: Program) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if program.process is not None:
+            program.process.kill()
+            program.process.wait()
+
+    def pause(self, program: Program) -> None:
+        """SIGSTOP: alive, connected and silent."""
+        self._signal(program, signal.SIGSTOP)
+
+    def resume(self, program: Program) -> None:
+        self._signal(program, signal.SIGCONT)
+
+    def stop_program(self, program: Program, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM; the exit code. ClusterError when it does not end in time (it is killed then)."""
+        process = program.process
+        assert process is not None, program.name
+        self._signal(program, signal.SIGTERM)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill(program)
+            raise ClusterError(f"{program.name} did not stop within {timeout_s} s of SIGTERM") from None
+
+    def close(self) -> None:
+        """SIGTERM to all, SIGKILL to those that do not obey; nothing is left when this returns."""
+        running = [program for program in self.programs if program.is_running]
+        for program in running:
+            self._signal(program, signal.SIGCONT)
+            self._signal(program, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for program in running:
+            process = program.process
+            assert process is not None
+            try:
+                process.wait(max(0.05, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.kill(program)
+
+    def check(self) -> None:
+        """ClusterError when a program ended that nobody killed."""
+        for program in self.programs:
+            code = program.process.poll() if program.process is not None else None
+            if code is not None and code != -signal.SIGKILL:
+                raise ClusterError(f"{program.name} ended with exit code {code}:\n{program.log_tail()}")
+
+    async def until(self, what: str, condition: Callable[[], Awaitable[T | None]], *, timeout_s: float) -> T:
+        """What the condition gives once it is neither None nor False. ClusterError at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = await condition()
+            if found is not None and found is not False:
+                return found
+            self.check()
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not within {timeout_s:g} s: {what}\n{self._log_tails()}")
+            await asyncio.sleep(POLL_MS / 1_000)
+
+    def _log_tails(self) -> str:
+        return "\n".join(
+            f"  last lines of {program.log_path}:\n{program.log_tail()}" for program in self.programs
+        )
+
+    def _signal(self, program: Program, number: signal.Signals) -> None:
+        if program.is_running and program.process is not None:
+            program.process.send_signal(number)
+
+    def _name_servers(self, count: int, ports: Iterator[int], extra: dict[str, str]) -> list[Program]:
+        secret_path = self.directory / "raft-secret"
+        secret_path.touch(mode=0o600)
+        secret_path.write_text(secrets.token_hex(32) + "\n")
+        requests = [f"{HOST}:{next(ports)}" for _ in range(count)]
+        rafts = [f"{HOST}:{next(ports)}" for _ in range(count)]
+        programs = []
+        for index in range(count):
+            address = f"{HOST}:{next(ports)}"
+            settings = {
+                "bindAddress": HOST,
+                "listenPort": _port(address),
+                "httpPort": "-1",
+                "enableControllerInNamesrv": "true",
+                "controllerDLegerGroup": CONTROLLER_GROUP,
+                "controllerDLegerPeers": ";".join(f"n{i}-{peer}" for i, peer in enumerate(requests)),
+                "controllerRaftPeers": ";".join(f"n{i}-{peer}" for i, peer in enumerate(rafts)),
+                "controllerDLegerSelfId": f"n{index}",
+                "controllerStorePath": str(self.directory / f"namesrv-{index}"),
+                "controllerRaftSecretFile": str(secret_path),
+                **extra,
+            }
+            program = Program(
+                f"namesrv-{index}", "namesrv", self.directory, settings, address, requests[index]
+            )
+            programs.append(_written(program))
+        return programs
+
+    def _brokers(self, count: int, ports: Iterator[int], extra: dict[str, str]) -> list[Program]:
+        programs = []
+        for index in range(count):
+            address = f"{HOST}:{next(ports)}"
+            settings = {
+                "brokerClusterName": self.cluster_name,
+                "brokerName": self.broker_name,
+                "brokerId": "-1",
+                "bindAddress": HOST,
+                "brokerIP1": HOST,
+                "listenPort": _port(address),
+                "haListenPort": str(next(ports)),
+                "namesrvAddr": self.namesrv_addr,
+                "enableControllerMode": "true",
+                "controllerAddr": self.controller_addr,
+                "storePathRootDir": str(self.directory / f"broker-{index}"),
+                **extra,
+            }
+            programs.append(_written(Program(f"broker-{index}", "broker", self.directory, settings, address)))
+        return programs
+
+
+def _written(program: Program) -> Program:
+    lines = [f"{key}={value}\n" for key, value in program.settings.items()]
+    program.config_path.write_text("".join(lines))
+    return program
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def _free_ports() -> Iterator[int]:
+    """Free ports, never the same one twice, in random order (other clusters may start now, too)."""
+    candidates = range(PORT_MIN, _ephemeral_port_min())
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        yield port
+
+
+def _ephemeral_port_min() -> int:
+    try:
+        lowest = int(PORT_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return EPHEMERAL_PORT_MIN_DEFAULT
+    return lowest if lowest > PORT_MIN + 1_000 else EPHEMERAL_PORT_MIN_DEFAULT
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: SIGKILL when the parent ends, however it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,162 @@
+"""Records of pull bodies, and the pull consumer against a scripted broker."""
+
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from client import MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
+from client.message import decode_messages, decode_properties
+from remoting.codes import ResponseCode
+from remoting.command import decode
+from remoting.operation import CommandError, RemoteProtocolError
+from tests.unit.fake_cluster import FakeBroker, FakeNameServer, pull_reply
+
+FRAME = Path(__file__).parent.parent / "fixtures" / "frames" / "11-pull-pull-consumer-1.resp.bin"
+TOPIC = "TopicX"
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+
+
+@pytest.fixture(scope="module")
+def captured() -> bytes:
+    """The body of a pull answered by a Java broker: 28 records."""
+    return decode(FRAME.read_bytes()[4:]).body
+
+
+def test_captured_records(captured: bytes) -> None:
+    messages = decode_messages(captured, "broker-a")
+    assert [message.queue_offset for message in messages] == list(range(28))
+    first = messages[0]
+    assert (first.topic, first.body, first.tags, first.keys) == (
+        "FxNormal",
+        b"body ",
+        "TagA",
+        "key-0 order-0",
+    )
+    assert (first.born_host, first.store_host) == ("127.0.0.1:35568", "127.0.0.1:18811")
+    assert (first.born_timestamp, first.physical_offset, first.stored_bytes) == (1795247422220, 0, 294)
+    assert first.msg_id == "FD00000000000000000000000000000270785FFD2B2768ADD30A0000"
+    assert first.properties["地区"].startswith("东京")
+    assert len(captured) == sum(message.stored_bytes for message in messages)
+
+
+def test_every_cut_is_refused(captured: bytes) -> None:
+    body = captured[:294]
+    assert len(decode_messages(body)) == 1
+    for end in range(1, len(body)):
+        with pytest.raises(RemoteProtocolError):
+            decode_messages(body[:end])
+
+
+@pytest.mark.parametrize("position", [4, 8, 90], ids=["magic", "crc", "body"])
+def test_damage_is_refused(captured: bytes, position: int) -> None:
+    body = bytearray(captured[:294])
+    body[position] ^= 0x55
+    with pytest.raises(RemoteProtocolError):
+        decode_messages(bytes(body))
+
+
+def record(body: bytes, *, sys_flag: int, born: bytes, store: bytes, topic: str, v2: bool) -> bytes:
+    name = topic.encode()
+    length = struct.pack(">h" if v2 else ">B", len(name))
+    magic = -626843477 if v2 else -626843481
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    rest = struct.pack(">iiiiqqiq", magic, crc, 3, 9, 5, 700, sys_flag, 1234) + born
+    rest += struct.pack(">q", 5678) + store + struct.pack(">iqi", 2, 0, len(body)) + body
+    rest += length + name + struct.pack(">h", 4) + b"a\x01b\x02"
+    return struct.pack(">i", len(rest) + 4) + rest
+
+
+def test_v2_record_with_ipv6_hosts_and_compressed_body() -> None:
+    host6 = bytes.fromhex("20010db8000000000000000000000001") + struct.pack(">i", 10911)
+    host4 = bytes([10, 0, 0, 1]) + struct.pack(">i", 9)
+    topic = "T" * 200
+    packed = zlib.compress(b"hello")
+    body = record(packed, sys_flag=0x301 | 0x10 | 0x20, born=host6, store=host6, topic=topic, v2=True)
+    body += record(b"lz4?", sys_flag=0x101, born=host4, store=host4, topic="t", v2=False)
+    first, second = decode_messages(body)
+    assert (first.topic, first.body, first.properties) == (topic, b"hello", {"a": "b"})
+    assert first.born_host == first.store_host == "[2001:db8:0:0:0:0:0:1]:10911"
+    assert (first.queue_id, first.flag, first.queue_offset, first.physical_offset) == (3, 9, 5, 700)
+    assert (first.born_timestamp, first.store_timestamp, first.reconsume_times) == (1234, 5678, 2)
+    assert (second.body, second.born_host) == (b"lz4?", "10.0.0.1:9"), "a packer we do not have: as it is"
+
+
+def test_properties_are_read_leniently() -> None:
+    assert decode_properties("a\x01b\x02c\x01\x02\x01d\x02e\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def name_server(broker: FakeBroker) -> AsyncIterator[FakeNameServer]:
+    async with FakeNameServer() as server:
+        server.routes[TOPIC] = {0: broker.address}
+        yield server
+
+
+@pytest.fixture
+async def consumer(name_server: FakeNameServer) -> AsyncIterator[PullConsumer]:
+    async with PullConsumer(name_server.address, "cg") as consumer:
+        yield consumer
+
+
+async def test_queues_and_offsets(consumer: PullConsumer) -> None:
+    queues = await consumer.fetch_queues(TOPIC)
+    assert queues == [MessageQueue(TOPIC, "broker-a", index) for index in range(4)]
+    assert (await consumer.min_offset(queues[0]), await consumer.max_offset(queues[0])) == (2, 7)
+
+
+async def test_found(consumer: PullConsumer, broker: FakeBroker, captured: bytes) -> None:
+    broker.pull_replies = [pull_reply(0, next_begin_offset=28, body=captured)]
+    result = await consumer.pull(QUEUE, 0, suspend_ms=1_500)
+    assert (result.status, len(result.messages), result.next_begin_offset) == (PullStatus.FOUND, 28, 28)
+    request = broker.pulls[0]
+    assert (request.sys_flag, request.suspend_timeout_millis, request.consumer_group) == (6, 1_500, "cg")
+    assert result.messages[0].broker_name == "broker-a"
+
+
+async def test_tags_are_compared_as_text(consumer: PullConsumer, broker: FakeBroker, captured: bytes) -> None:
+    broker.pull_replies = [pull_reply(0, next_begin_offset=28, body=captured)]
+    result = await consumer.pull(QUEUE, 0, subscription="TagA || Nothing")
+    assert result.messages and {message.tags for message in result.messages} == {"TagA"}
+    assert (broker.pulls[0].subscription, broker.pulls[0].sys_flag) == ("TagA || Nothing", 4)
+
+
+@pytest.mark.parametrize(
+    "status", [PullStatus.NO_NEW_MSG, PullStatus.NO_MATCHED_MSG, PullStatus.OFFSET_ILLEGAL]
+)
+async def test_nothing_found(consumer: PullConsumer, broker: FakeBroker, status: PullStatus) -> None:
+    broker.pull_replies = [pull_reply(int(status), next_begin_offset=11)]
+    result = await consumer.pull(QUEUE, 40)
+    assert (result.status, result.messages, result.next_begin_offset) == (status, (), 11)
+
+
+async def test_reads_go_on_at_a_slave_when_the_master_is_gone(
+    consumer: PullConsumer, broker: FakeBroker, name_server: FakeNameServer
+) -> None:
+    await consumer.fetch_queues(TOPIC)
+    async with FakeBroker() as slave:
+        slave.pull_replies = [pull_reply(19, next_begin_offset=3)]
+        await broker.door.close()
+        name_server.routes[TOPIC] = {2: slave.address}
+        assert (await consumer.pull(QUEUE, 3)).status is PullStatus.NO_NEW_MSG
+
+
+async def test_refusal_until_the_deadline(consumer: PullConsumer, broker: FakeBroker) -> None:
+    broker.pull_replies = [CommandError(ResponseCode.NO_PERMISSION, "no") for _ in range(100)]
+    with pytest.raises(PullError) as caught:
+        await consumer.pull(QUEUE, 0, timeout_ms=60)
+    assert caught.value.kind is PullErrorKind.REFUSED and "16 no" in caught.value.remark
+
+
+async def test_damaged_body(consumer: PullConsumer, broker: FakeBroker, captured: bytes) -> None:
+    broker.pull_replies = [pull_reply(0, next_begin_offset=1, body=captured[:100])]
+    with pytest.raises(PullError):
+        await consumer.pull(QUEUE, 0)
