@@ -1,1 +1,1 @@
-"""What makes pysyncobj safe to use: codec, journal, guard, channel, transport, snapshots. None imports pysyncobj."""
+"""What makes pysyncobj safe to use: codec, journal, guard, links, snapshots. Nothing here imports it."""

@@ -60,7 +60,7 @@ class StateMachine(Protocol):
 
 @dataclass(frozen=True)
 class RaftSettings:
-    """One member of the group. Addresses are raft addresses; `members` contains self_id and is the same everywhere."""
+    """One member of the group. `members` holds raft addresses, self_id included, and is the same everywhere."""
 
     self_id: str
     members: Mapping[str, tuple[str, int]]
@@ -68,6 +68,9 @@ class RaftSettings:
     cluster_id: str
     secret: bytes | None = None  # shared key of all members, at least SECRET_BYTES_MIN random bytes
     insecure: bool = False  # plain frames; only when every member address is loopback
+    listen_host: str | None = (
+        None  # bind here instead of the own member address (which may be a service name)
+    )
     tick_s: float = 0.05  # bounds timers only: sockets and appends wake the tick
     heartbeat_s: float = 0.1
     election_min_s: float = 0.4  # must be above 3 x heartbeat_s

@@ -1,0 +1,61 @@
+"""The data directory of one member: locked by one process, and marked with whom it belongs to."""
+
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from remoting.config import ConfigError
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    cluster_id: str
+    member_id: str
+
+
+class DataDirectory:
+    """Paths of the member's files. open() before anything is read, close() last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal, self.snapshot = path / "raft.journal", path / "raft.snapshot"
+        self._lock = -1
+
+    def open(self, cluster_id: str, member_id: str) -> None:
+        """Raises ConfigError: in use by another process, or the directory of another member or cluster."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "raft.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {os.strerror(error.errno or 0)}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._check_owner(_Owner(cluster_id, member_id))
+        except BlockingIOError:
+            self.close()
+            raise ConfigError(f"{self.path}: in use by another process") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _check_owner(self, expected: _Owner) -> None:
+        content = os.pread(self._lock, 4096, 0)
+        if not content:
+            os.pwrite(self._lock, msgspec.json.encode(expected) + b"\n", 0)
+            os.fsync(self._lock)
+            return
+        try:
+            found = msgspec.json.decode(content, type=_Owner)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{self.path / 'raft.lock'}: {error}") from None
+        if found != expected:
+            raise ConfigError(
+                f"{self.path} belongs to member {found.member_id!r} of cluster {found.cluster_id!r}, "
+                f"not to {expected.member_id!r} of {expected.cluster_id!r}"
+            )

@@ -1,0 +1,81 @@
+"""What an entry of the log means: batches of events, claims of leadership, answers by request id. Pure.
+
+Replicated, so deterministic: every member applies the same batches in the same order and holds the same ledger.
+
+    Batch("claim",  term n)            from now on only batches of term n count (fencing)
+    Batch("events", term n, items)     refused as a whole when n is not the claimed term
+    item = (request id | None, event | None)      no event: a barrier, answered with None
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from namesrv.plugins.controller.raft.api import StateMachine
+from namesrv.plugins.controller.raft.codec import Number
+
+ANSWERS_MAX = 10_000
+
+Item = tuple[str | None, bytes | None]
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """One raft entry."""
+
+    kind: Literal["claim", "events"]
+    term: Number
+    member: str
+    items: tuple[Item, ...] = ()
+
+
+_batch_decoder = msgspec.msgpack.Decoder(Batch)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    return msgspec.msgpack.encode(batch)
+
+
+class Ledger:
+    """Claimed term and answer table around the state machine."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self.claimed_term = 0
+        self._answers: dict[str, bytes] = {}  # oldest first
+
+    def apply(self, data: bytes) -> list[object] | None:
+        """Results in the order of the items; None: fenced, nothing was applied."""
+        batch = _batch_decoder.decode(data)
+        if batch.kind == "claim":
+            if batch.term <= self.claimed_term:
+                return None
+            self.claimed_term = batch.term
+            return []
+        if batch.term != self.claimed_term:
+            return None
+        return [self._apply_item(request_id, event) for request_id, event in batch.items]
+
+    def _apply_item(self, request_id: str | None, event: bytes | None) -> object:
+        if event is None:
+            return None
+        if request_id is None:
+            return self._machine.apply(event)
+        answer = self._answers.get(request_id)
+        if answer is not None:
+            return msgspec.msgpack.decode(answer)
+        result = self._machine.apply(event)
+        self._answers[request_id] = msgspec.msgpack.encode(result)
+        if len(self._answers) > ANSWERS_MAX:
+            del self._answers[next(iter(self._answers))]
+        return result
+
+    def answers(self) -> tuple[tuple[str, bytes], ...]:
+        return tuple(self._answers.items())
+
+    def restore(self, claimed_term: int, answers: Iterable[tuple[str, bytes]], state: bytes) -> None:
+        self.claimed_term, self._answers = claimed_term, dict(answers)
+        self._machine.restore(state)
+
+    def state(self) -> bytes:
+        return self._machine.snapshot()

@@ -1,0 +1,322 @@
+"""Authenticated connections to the other members: one per member, all in the raft thread, on the library's poller.
+
+Listens on exactly the configured address. The member with the greater id dials the other. Knows frames, not raft:
+what a frame means is the owner's business (LinkEvents). A stranger's bytes end at the channel or at HELLO.
+"""
+
+import hashlib
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from namesrv.plugins.controller.raft.channel import FRAME_BYTES_MAX, Channel, ChannelError
+from namesrv.plugins.controller.raft.codec import CodecError, Hello, Ping, decode_message, encode
+from remoting.config import ConfigError
+
+logger = logging.getLogger(__name__)
+
+HELLO_VERSION = 1
+PENDING_MAX = 64  # connections that have not said HELLO yet; the oldest goes
+HANDSHAKE_S = 2.0
+READ_BYTES = 64 * 1024
+READ_BUDGET_BYTES = 1024 * 1024  # per connection and turn: a flood cannot keep the thread from its timers
+SEND_BUFFER_BYTES_MAX = 64 * 1024 * 1024
+ACCEPTS_PER_TURN = 16
+USER_TIMEOUT_MS = 2000  # unacknowledged bytes older than this break a half-open link
+
+READ, WRITE, ERROR = 1, 2, 4  # pysyncobj's poll event bits
+
+SocketAddress = tuple[int, Any]  # (family, address for connect/bind)
+
+
+class Poller(Protocol):
+    def subscribe(self, descr: int, callback: Callable[[int, int], None], event_mask: int, /) -> None: ...
+    def unsubscribe(self, descr: int, /) -> None: ...
+
+
+class LinkEvents(Protocol):
+    """Called in the raft thread."""
+
+    def link_up(self, member: str) -> None: ...
+    def link_down(self, member: str) -> None: ...
+    def link_frame(self, member: str, frame: bytes) -> None: ...
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    self_id: str
+    members: frozenset[str]  # all, self included
+    cluster_id: str
+    listen: SocketAddress
+    connection_timeout_s: float
+    retry_s: float
+    channel: Callable[[bool], Channel]  # argument: we dialed
+    lookup: Callable[[str], SocketAddress | None]  # never blocks; None: not resolved yet
+    now: Callable[[], float]
+
+
+def members_hash(members: frozenset[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:16]
+
+
+class Link:
+    """One socket."""
+
+    def __init__(self, owner: "Links", sock: socket.socket, *, member: str | None) -> None:
+        self.owner, self.sock, self.member = owner, sock, member
+        self.dialed = member is not None
+        self.opened_at = self.heard_at = self.sent_at = owner.settings.now()
+        self.up, self.alive = False, True
+        self._connecting, self._hello_sent = self.dialed, False
+        self._out = bytearray()
+        self._mask = 0
+        self._file = sock.fileno()
+        self._channel = owner.settings.channel(self.dialed)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+        if not self.dialed:
+            self._write(self._channel.start())
+        self._subscribe()
+
+    def send(self, frame: bytes) -> bool:
+        """False: the link is gone; else queued, which does not mean received."""
+        if self.alive:
+            self.sent_at = self.owner.settings.now()
+            self._write(self._channel.seal(frame))
+        return self.alive
+
+    def close(self, reason: str) -> None:
+        if self.alive:
+            self.alive = False
+            self.owner.poller.unsubscribe(self._file)
+            self.sock.close()
+            self.owner.closed(self, reason)
+
+    def accept_frames(self) -> None:
+        """HELLO was good: longer frames from now on."""
+        self.up = True
+        self._channel.frame_bytes_max = FRAME_BYTES_MAX
+
+    def _subscribe(self) -> None:
+        mask = READ | ERROR | (WRITE if self._out or self._connecting else 0)
+        if self.alive and mask != self._mask:
+            self._mask = mask
+            self.owner.poller.subscribe(self._file, self._on_event, mask)
+
+    def _write(self, data: bytes) -> None:
+        if len(self._out) > SEND_BUFFER_BYTES_MAX:
+            return self.close("send buffer full")
+        self._out += data
+        if self._out and not self._connecting:
+            try:
+                del self._out[: self.sock.send(self._out)]
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                return self.close(os.strerror(error.errno or 0))
+        self._subscribe()
+
+    def _on_event(self, _: int, events: int) -> None:
+        if not self.alive:
+            return
+        try:
+            if self._connecting:
+                self._connected(events)
+                return
+            if events & WRITE:
+                self._write(b"")
+            if self.alive and events & (READ | ERROR):
+                self._read()
+        except (ChannelError, CodecError) as error:
+            self.close(str(error))
+        except OSError as error:
+            self.close(os.strerror(error.errno or 0))
+
+    def _connected(self, events: int) -> None:
+        error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self.close(os.strerror(error))
+        elif events & WRITE:
+            self._connecting = False
+            self._write(self._channel.start())
+            self._say_hello()
+
+    def _say_hello(self) -> None:
+        if self.alive and self.dialed and self._channel.opened and not self._hello_sent:
+            self._hello_sent = True
+            self.send(self.owner.hello(self.member or ""))
+
+    def _read(self) -> None:
+        budget = READ_BUDGET_BYTES
+        while budget > 0 and self.alive:
+            try:
+                data = self.sock.recv(READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            if not data:
+                return self.close("closed by the other side")
+            budget -= len(data)
+            self.heard_at = self.owner.settings.now()
+            self._channel.receive_data(data)
+            self._say_hello()
+            while self.alive and (frame := self._channel.next_frame()) is not None:
+                self.owner.frame(self, frame)
+
+
+class Links:
+    """All connections of this member. Not reentrant with close(); every method in the raft thread."""
+
+    def __init__(self, settings: LinkSettings, poller: Poller, events: LinkEvents) -> None:
+        self.settings, self.poller, self._events = settings, poller, events
+        self._links: dict[str, Link] = {}
+        self._pending: set[Link] = set()
+        self._retry_at: dict[str, float] = {}
+        self._listener: socket.socket | None = None
+        self._ping = encode(Ping())
+        self._members_hash = members_hash(settings.members)
+        self.refused: Counter[str] = Counter()
+        self._logged_at: dict[str, float] = {}
+
+    def listen(self) -> None:
+        """Raises ConfigError with the address and the reason."""
+        family, address = self.settings.listen
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind(address)
+            listener.listen(PENDING_MAX)
+        except OSError as error:
+            listener.close()
+            reason = os.strerror(error.errno or 0)
+            raise ConfigError(f"cannot listen for raft on {address[0]}:{address[1]}: {reason}") from None
+        self._listener = listener
+        self.poller.subscribe(listener.fileno(), self._on_accept, READ | ERROR)
+
+    def send(self, member: str, frame: bytes) -> bool:
+        link = self._links.get(member)
+        return link is not None and link.send(frame)
+
+    def connected(self) -> list[str]:
+        return sorted(self._links)
+
+    def tick(self) -> None:
+        """Time-outs, pings, dials. Call once per turn of the raft thread."""
+        now, timeout = self.settings.now(), self.settings.connection_timeout_s
+        for link in [link for link in self._pending if now - link.opened_at > HANDSHAKE_S]:
+            link.close("handshake took too long")
+        for link in list(self._links.values()):
+            if now - link.heard_at > timeout:
+                link.close("silent for too long")
+            elif now - link.sent_at > timeout / 4:
+                link.send(self._ping)
+        dialing = {link.member for link in self._pending if link.dialed}
+        for member in self.settings.members:
+            if member < self.settings.self_id and member not in self._links and member not in dialing:
+                self._dial(member, now)
+
+    def close(self) -> None:
+        for link in [*self._links.values(), *self._pending]:
+            link.close("stopping")
+        if self._listener is not None:
+            self.poller.unsubscribe(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    # ------------------------------------------------------------------ called by Link
+    def hello(self, receiver: str) -> bytes:
+        settings = self.settings
+        return encode(
+            Hello(HELLO_VERSION, settings.cluster_id, settings.self_id, receiver, self._members_hash)
+        )
+
+    def frame(self, link: Link, frame: bytes) -> None:
+        if link.up and link.member is not None:
+            self._events.link_frame(link.member, frame)
+        else:
+            self._on_hello(link, decode_message(frame))
+
+    def closed(self, link: Link, reason: str) -> None:
+        self._pending.discard(link)
+        if not link.up:
+            self.refused[reason] += 1
+            self._log_refused(link, reason)
+        elif link.member is not None and self._links.get(link.member) is link:
+            del self._links[link.member]
+            self._retry_at[link.member] = 0.0
+            logger.info("raft link to %s is down: %s", link.member, reason)
+            self._events.link_down(link.member)
+
+    def _on_hello(self, link: Link, hello: object) -> None:
+        mine = self.settings
+        if not isinstance(hello, Hello) or hello.version != HELLO_VERSION:
+            raise ChannelError("no HELLO of our version")
+        if hello.cluster_id != mine.cluster_id:
+            raise ChannelError(f"HELLO for cluster {hello.cluster_id!r}")
+        if hello.receiver != mine.self_id or hello.sender == mine.self_id:
+            raise ChannelError(f"HELLO from {hello.sender!r} for {hello.receiver!r}")
+        if hello.sender not in mine.members or (link.dialed and hello.sender != link.member):
+            raise ChannelError(f"HELLO from {hello.sender!r}, who is not expected here")
+        if hello.members_hash != self._members_hash:
+            logger.warning("member list of %s differs from ours (a change in progress?)", hello.sender)
+        self._pending.discard(link)
+        old = self._links.get(hello.sender)
+        if old is not None:
+            old.close("replaced by a newer connection")  # with its unread bytes: late frames do harm
+        link.member = hello.sender
+        link.accept_frames()
+        self._links[hello.sender] = link
+        if not link.dialed:
+            link.send(self.hello(hello.sender))
+        if link.alive:
+            self._events.link_up(hello.sender)
+
+    def _log_refused(self, link: Link, reason: str) -> None:
+        now, peer = self.settings.now(), link.member or "a stranger"
+        if now - self._logged_at.get(f"{peer} {reason}", float("-inf")) > 60:  # once a minute each
+            if len(self._logged_at) > 1000:
+                self._logged_at.clear()
+            self._logged_at[f"{peer} {reason}"] = now
+            logger.warning("raft connection with %s ended before HELLO: %s", peer, reason)
+
+    def _on_accept(self, _: int, __: int) -> None:
+        for _attempt in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _address = self._listener.accept()  # type: ignore[union-attr]
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.refused[os.strerror(error.errno or 0)] += 1  # out of descriptors: keep listening
+                return
+            if len(self._pending) >= PENDING_MAX:
+                min(self._pending, key=lambda link: link.opened_at).close("too many without HELLO")
+            try:
+                self._pending.add(Link(self, sock, member=None))
+            except OSError:
+                sock.close()
+
+    def _dial(self, member: str, now: float) -> None:
+        if now < self._retry_at.get(member, 0.0):
+            return
+        target = self.settings.lookup(member)
+        if target is None:
+            return
+        self._retry_at[member] = now + self.settings.retry_s
+        family, address = target
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            sock.close()
+            self.refused[os.strerror(error.errno or 0)] += 1
+            return
+        self._pending.add(Link(self, sock, member=member))

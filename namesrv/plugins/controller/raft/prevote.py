@@ -1,0 +1,63 @@
+"""Pre-vote: a member asks whether it could win before it raises its term. Pure; `now` and logs are arguments.
+
+So a member that returns, or that only lost its own link, cannot depose a leader that the others hear. Never needed
+for safety: a wrong answer here costs time, not data.
+"""
+
+from dataclasses import dataclass, field
+
+WON_VALID_S = 1.0  # a won round older than this is asked again
+
+LogEnd = tuple[int, int]  # (term, index) of the last entry: compared as Raft compares logs
+
+
+@dataclass(slots=True)
+class _Round:
+    term: int
+    grants: set[str] = field(default_factory=set)
+    won_at: float | None = None
+
+
+class PreVote:
+    """One member's rounds. `others`: how many members there are beside it."""
+
+    def __init__(self, self_id: str, others: int) -> None:
+        self._self_id, self._others = self_id, others
+        self._round: _Round | None = None
+        self.refused = 0
+
+    def ask(self, term: int) -> None:
+        """A round begins (the election deadline passed)."""
+        self._round = _Round(term)
+
+    def may_campaign(self, term: int, now: float) -> bool:
+        """A majority said yes in this term, lately. Consumes the answer."""
+        won = self._round is not None and self._round.term == term and self._round.won_at is not None
+        fresh = won and self._round is not None and now - (self._round.won_at or 0.0) < WON_VALID_S
+        if fresh:
+            self._round = None
+        return fresh
+
+    def granted(self, member: str, term: int, current_term: int, now: float) -> bool:
+        """A grant came in; True: this one made the majority."""
+        if (
+            self._round is None
+            or self._round.won_at is not None
+            or not term == self._round.term == current_term
+        ):
+            return False
+        self._round.grants.add(member)
+        if len(self._round.grants) + 1 <= (self._others + 1) / 2:
+            return False
+        self._round.won_at = now
+        return True
+
+    def grant(self, member: str, *, asker: LogEnd, mine: LogEnd, leader_fresh: bool) -> bool:
+        """May `member` campaign? Two members that ask each other at once: the smaller id goes first,
+        else both campaign and split the vote, which costs a whole election timeout."""
+        duel = self._round is not None and asker == mine and member > self._self_id
+        if leader_fresh or asker < mine or duel:
+            self.refused += 1
+            return False
+        self._round = None
+        return True
