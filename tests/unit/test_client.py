@@ -1,0 +1,223 @@
+"""The client: Ok, Failed or Unknown, always soon; shared connections; pushes; nothing left behind."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from remoting.client import RemotingClient, split_address
+from remoting.command import RemotingCommand, encode, request_command, response_frame
+from remoting.operation import Call, Empty, Failed, Ok, OperationTable, Unknown, Wire
+from remoting.operations.controller import (
+    GET_NEXT_BROKER_ID,
+    GET_REPLICA_INFO,
+    NOTIFY_BROKER_ROLE_CHANGED,
+    BrokerNameRequest,
+    BrokerSetRequest,
+    MasterInfo,
+    NotifyBrokerRoleChangedRequest,
+)
+from tests.unit.door_parts import address_of, door, table, until
+
+RPC_SEND_TO_CHANNEL_FAILED = -1004
+
+
+def ask(name: str) -> BrokerSetRequest:
+    return BrokerSetRequest(cluster_name="c", broker_name=name)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def test_outcomes() -> None:
+    async with door() as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        outcome = await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
+        assert isinstance(outcome, Ok) and outcome.header.next_broker_id == 3
+        refused = await client.call(address, GET_NEXT_BROKER_ID, ask("refuse"))
+        assert isinstance(refused, Failed) and (refused.code, refused.remark) == (2010, "register first")
+        late = await client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=30)
+        assert isinstance(late, Unknown)
+        good = await client.call(address, GET_REPLICA_INFO, BrokerNameRequest(broker_name=""), good=(1,))
+        assert isinstance(good, Ok) and good.code == 1
+        assert open_door.connection_count == 1
+        await client.close()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_an_answer_that_cannot_be_read_is_unknown() -> None:
+    async with door() as open_door:
+        client = RemotingClient()
+        # 1012 answers without the fields that a stricter response model wants
+        operation = type(GET_NEXT_BROKER_ID)(1004, "odd", BrokerNameRequest, GET_NEXT_BROKER_ID.response)
+        outcome = await client.call(address_of(open_door), operation, BrokerNameRequest(broker_name="b"))
+        assert isinstance(outcome, Unknown) and "nextBrokerId is missing" in outcome.remark
+        await client.close()
+
+
+async def test_nobody_listens(free_port: int) -> None:
+    client = RemotingClient()
+    for address in (f"127.0.0.1:{free_port}", "no-port", "host:99999"):
+        outcome = await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
+        assert isinstance(outcome, Failed) and outcome.code == RPC_SEND_TO_CHANNEL_FAILED
+        assert not await client.oneway(address, GET_NEXT_BROKER_ID, ask("b"))
+    await client.close()
+
+
+async def test_concurrent_calls_share_one_connection() -> None:
+    async with door() as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        calls = (client.call(address, GET_NEXT_BROKER_ID, ask(f"b{n}")) for n in range(50))
+        outcomes = await asyncio.gather(*calls)
+        assert [o.header.broker_name for o in outcomes if isinstance(o, Ok)] == [f"b{n}" for n in range(50)]
+        assert open_door.connection_count == 1
+        await client.close()
+
+
+async def test_a_lost_connection_settles_every_call_at_once() -> None:
+    lost: list[str] = []
+    async with door() as open_door:
+        client, address = RemotingClient(on_closed=lost.append), address_of(open_door)
+        calls = [
+            asyncio.create_task(client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000))
+            for _ in range(3)
+        ]
+        await until(lambda: len(open_door._dispatcher._tasks) == 3)
+        await open_door.close()
+        async with asyncio.timeout(1):
+            assert all(isinstance(outcome, Unknown) for outcome in await asyncio.gather(*calls))
+        assert lost == [address]
+        again = await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
+        assert isinstance(again, Failed)
+        await client.close()
+
+
+async def test_closing_the_client_ends_its_calls() -> None:
+    async with door() as open_door:
+        client = RemotingClient()
+        call = asyncio.create_task(
+            client.call(address_of(open_door), GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000)
+        )
+        await until(lambda: len(open_door._dispatcher._tasks) == 1)
+        await client.close()
+        assert isinstance(await call, Unknown)
+        outcome = await client.call(address_of(open_door), GET_NEXT_BROKER_ID, ask("b"))
+        assert isinstance(outcome, Failed) and outcome.remark == "client is closed"
+
+
+async def test_a_cancelled_call_leaves_no_entry() -> None:
+    async with door() as open_door:
+        client = RemotingClient()
+        call = asyncio.create_task(client.call(address_of(open_door), GET_NEXT_BROKER_ID, ask("wait")))
+        await until(lambda: len(open_door._dispatcher._tasks) == 1)
+        (connection,) = client._open
+        assert len(connection.pending) == 1
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert connection.pending == {}
+        await client.close()
+
+
+async def test_time_to_connect_counts() -> None:
+    """A listener whose queue is full does not answer the handshake: no connection, surely not sent."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        client = RemotingClient(connect_timeout_ms=40)
+        address = "{}:{}".format(*full.getsockname())
+        outcomes = await asyncio.gather(
+            client.call(address, GET_NEXT_BROKER_ID, ask("b"), timeout_ms=20),
+            client.call(address, GET_NEXT_BROKER_ID, ask("b"), timeout_ms=2000),
+        )
+        assert all(isinstance(o, Failed) and o.code == RPC_SEND_TO_CHANNEL_FAILED for o in outcomes)
+        await client.close()
+        for filler in fillers:
+            filler.close()
+
+
+async def test_pushed_requests_are_served() -> None:
+    seen: list[Any] = []
+
+    async def role_changed(request: Wire, call: Call) -> None:
+        seen.append((request, call.peer.address))
+
+    pushes = OperationTable()
+    pushes.bind(NOTIFY_BROKER_ROLE_CHANGED, role_changed)
+    async with door() as open_door:
+        client, address = RemotingClient(pushes), address_of(open_door)
+        await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
+        (served,) = open_door._connections
+        push = NotifyBrokerRoleChangedRequest(master_epoch=4, broker_name="b")
+        assert served.send(encode(request_command(NOTIFY_BROKER_ROLE_CHANGED, push)))
+        await until(lambda: seen == [(push, address)])
+        await client.close()
+
+
+async def test_go_away_is_repeated_once_on_a_new_connection() -> None:
+    opaques: list[int] = []
+
+    async def leaving(_: Wire, call: Call) -> None:
+        opaques.append(call.opaque)
+        code = 1500 if len(opaques) != 2 else 0
+        call.peer.send(response_frame(call.opaque, code, "please go away"))
+
+    of = OperationTable()
+    of.bind(GET_REPLICA_INFO, leaving)
+    async with door(of) as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        header = BrokerNameRequest(broker_name="b")
+        assert await client.call(address, GET_REPLICA_INFO, header) == Ok(MasterInfo())
+        assert len(set(opaques)) == 2
+        assert open_door.connection_count == 2
+        twice = await client.call(address, GET_REPLICA_INFO, header)
+        assert isinstance(twice, Failed) and twice.code == 1500
+        await client.close()
+
+
+async def test_silent_connections_are_dropped_when_asked_to() -> None:
+    async with door() as open_door:
+        client, address = RemotingClient(drop_silent_ms=20), address_of(open_door)
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=30), Unknown)
+        await until(lambda: open_door.connection_count == 0)
+        await client.close()
+
+
+async def test_late_answers_are_dropped() -> None:
+    async with door() as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        (served,) = open_door._connections
+        served.send(encode(RemotingCommand(0, 12345, flag=1)))
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        await client.close()
+
+
+async def test_oneway_is_never_answered() -> None:
+    async with door() as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        assert await client.oneway(address, GET_NEXT_BROKER_ID, Empty())
+        assert await client.send(address, encode(request_command(GET_NEXT_BROKER_ID, ask("b"), oneway=True)))
+        (connection,) = client._open
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        assert connection.activity == 4  # three writes, one read
+        await client.close()
+
+
+def test_addresses_split_at_the_last_colon() -> None:
+    assert split_address("10.0.0.1:9876") == ("10.0.0.1", 9876)
+    assert split_address("fe80::1:9876") == ("fe80::1", 9876)
+    for bad in ("", "9876", ":9876", "host:", "host:x", "host:65536"):
+        with pytest.raises(ValueError, match="host:port"):
+            split_address(bad)
+    assert table().handlers

@@ -1,0 +1,106 @@
+"""key=value configuration: sources, their order, and errors that an operator can act on."""
+
+from pathlib import Path
+from typing import Self
+
+import pytest
+from pydantic import Field, SecretStr, model_validator
+
+from remoting.config import Config, ConfigError, load_config, to_properties
+
+
+class ServerConfig(Config):
+    """One key of each kind."""
+
+    broker_name: str = "broker-a"
+    listen_port: int = Field(10911, ge=0, le=65535)
+    all_ack: bool = False
+    raft_secret: SecretStr | None = None
+
+
+class StoreConfig(Config):
+    """A second model of the same file, with a rule over two keys."""
+
+    low: int = 1
+    high: int = 2
+    store_path: str | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError("low must be below high")
+        return self
+
+
+def load(
+    path: Path | None = None, environ: dict[str, str] | None = None, **overrides: str
+) -> tuple[Config, ...]:
+    return load_config(ServerConfig, StoreConfig, path=path, environ=environ or {}, overrides=overrides)
+
+
+def refused(path: Path | None = None, environ: dict[str, str] | None = None, **overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ, **overrides)
+    return str(caught.value)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text("\ufeff# comment\n\n brokerName = a=b \n! more\nlistenPort=1\nallAck=true\nlow=0\n")
+    return path
+
+
+def test_file_then_environment_then_overrides(conf: Path) -> None:
+    environ = {"KEELMQ_listenPort": "2", "KEELMQ_high": "9", "HOME": "x"}
+    server, store = load(conf, environ, high="10")
+    assert server == ServerConfig(broker_name="a=b", listen_port=2, all_ack=True)
+    assert store == StoreConfig(low=0, high=10)
+    assert load() == (ServerConfig(), StoreConfig())
+
+
+def test_unknown_keys_get_a_suggestion(conf: Path) -> None:
+    with conf.open("a") as file:
+        file.write("brokerNme=x\nzzz=1\n")
+    assert refused(conf).splitlines() == [
+        f"unknown key 'brokerNme' in {conf} line 8; did you mean 'brokerName'?",
+        f"unknown key 'zzz' in {conf} line 9",
+    ]
+    expected = "unknown key 'LISTENPORT' in environment KEELMQ_LISTENPORT; did you mean 'listenPort'?"
+    assert refused(environ={"KEELMQ_LISTENPORT": "1"}) == expected
+    assert refused(low_="1") == "unknown key 'low_' in --set low_; did you mean 'low'?"
+    assert refused(listen_port="1").startswith("unknown key 'listen_port'")
+
+
+def test_one_line_per_wrong_value(conf: Path) -> None:
+    with conf.open("a") as file:
+        file.write("listenPort=70000\nallAck=perhaps\nhigh=0\n")
+    lines = refused(conf).splitlines()
+    assert f"listenPort = '70000' in {conf} line 8: Input should be less than or equal to 65535" in lines
+    assert any(line.startswith(f"allAck = 'perhaps' in {conf} line 9: ") for line in lines)
+    assert "low must be below high" in lines
+    assert len(lines) == 3
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = tmp_path / "none.conf"
+    assert refused(missing) == f"cannot read {missing}: No such file or directory"
+    bad = tmp_path / "bad.conf"
+    bad.write_bytes(b"\xff\xfe")
+    assert refused(bad) == f"cannot read {bad}: not UTF-8 text"
+    bad.write_text("listenPort\n")
+    assert refused(bad) == f"{bad} line 1: 'listenPort' is not key=value"
+
+
+def test_properties_round_trip_and_hide_secrets(tmp_path: Path) -> None:
+    config = ServerConfig(all_ack=True, raft_secret=SecretStr("hush"))
+    text = to_properties(config)
+    assert text == "allAck=true\nbrokerName=broker-a\nlistenPort=10911\nraftSecret=**********\n"
+    path = tmp_path / "out.conf"
+    path.write_text(to_properties(StoreConfig(low=-5)))
+    assert load(path)[1] == StoreConfig(low=-5)
+
+
+def test_configs_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        ServerConfig().listen_port = 1  # type: ignore[misc]
