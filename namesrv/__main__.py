@@ -104,7 +104,7 @@ async def serve(server: Namesrv, program: str) -> None:
         gc.freeze()  # what start-up made lives for ever: later collections need not look at it
         print(f"ready: {_ready_line(server, program)}", flush=True)
         await stop.wait()
-        logging.getLogger(__name__).info("stopping")
+        logging.getLogger("namesrv").info("stopping")
 
 
 def _ready_line(server: Namesrv, program: str) -> str:

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from remoting.doors.tcp import TcpDoor
-
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
@@ -21,6 +19,7 @@ from namesrv.handlers import RouteHandlers
 from namesrv.plugins import Plugin, PluginContext
 from remoting.clock import now_ms
 from remoting.config import Config
+from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
 
 if TYPE_CHECKING:
@@ -207,9 +206,8 @@ class Namesrv:
         await self._http.start()
 
     def _make_http(self, port: int) -> "HttpServer":
-        from remoting.doors.http import HttpServer
-
         from namesrv.http_app import make_app
+        from remoting.doors.http import HttpServer
 
         routers: Sequence[Any] = self._context.http
         app = make_app(self.table if self._door is not None else OperationTable(), routers, self.health)
