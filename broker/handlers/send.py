@@ -1,0 +1,325 @@
+"""Sending (310, 10): the data path from a decoded header to a record in the log and a reply in bytes.
+
+Nothing here waits. A plain message costs one call into the store and one reply template; whatever is unusual
+goes through _check(), which says why it is refused. Source: RocketMQ 5.3.3 SendMessageProcessor.
+"""
+
+import logging
+import random
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from broker.handlers.parts import BrokerParts
+from broker.pending import HotPeer, reply_frame
+from broker.store.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, property_value, tags_code
+from broker.topics import NOT_FOR_CLIENTS, PERM_WRITE, illegal_name
+from remoting.clock import now_ms
+from remoting.codes import VERSION, RequestCode, ResponseCode
+from remoting.command import FLAG_ONEWAY, response_frame
+from remoting.operation import Hot, HotHandler, OperationTable
+
+logger = logging.getLogger(__name__)
+
+_NAMES_V2: Final = {
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_nums": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_timestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "batch": "m",
+}
+_NAMES_V1: Final = {
+    "default_topic": "defaultTopic",
+    "default_topic_queue_nums": "defaultTopicQueueNums",
+    "queue_id": "queueId",
+    "sys_flag": "sysFlag",
+    "born_timestamp": "bornTimestamp",
+    "reconsume_times": "reconsumeTimes",
+}
+
+
+class SendFieldsV2(msgspec.Struct, gc=False, rename=_NAMES_V2):
+    """extFields of 310; what the broker does not use is not decoded."""
+
+    topic: str
+    queue_id: int
+    born_timestamp: int = 0
+    sys_flag: int = 0
+    flag: int = 0
+    properties: str = ""
+    reconsume_times: int = 0
+    default_topic: str = ""
+    default_topic_queue_nums: int = 0
+    batch: bool = False
+
+
+class SendFieldsV1(msgspec.Struct, gc=False, rename=_NAMES_V1):
+    """extFields of 10: the same attributes under their long names."""
+
+    topic: str
+    queue_id: int
+    born_timestamp: int = 0
+    sys_flag: int = 0
+    flag: int = 0
+    properties: str = ""
+    reconsume_times: int = 0
+    default_topic: str = ""
+    default_topic_queue_nums: int = 0
+    batch: bool = False
+
+
+class SendCommandV2(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    opaque: int
+    ext: SendFieldsV2
+    flag: int = 0
+
+
+class SendCommandV1(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    opaque: int
+    ext: SendFieldsV1
+    flag: int = 0
+
+
+SendCommand: TypeAlias = SendCommandV1 | SendCommandV2
+
+_REPLY_TAIL: Final = (
+    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":%%d,'
+    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+)
+_UNSUPPORTED: Final = {
+    b"DELAY": "delayed messages (property DELAY) are not supported by this broker",
+    b"TIMER_DELIVER_MS": "timer messages (property TIMER_DELIVER_MS) are not supported by this broker",
+    b"TIMER_DELAY_MS": "timer messages (property TIMER_DELAY_MS) are not supported by this broker",
+    b"TIMER_DELAY_SEC": "timer messages (property TIMER_DELAY_SEC) are not supported by this broker",
+}
+
+
+class SendHandler:
+    """One for both codes. Once per loop iteration with a put, parts.end_of_tick is called."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
+        self._topics = parts.topics.topics
+        self._body_bytes_max = parts.message_bytes_max
+        cluster = parts.cluster_name.encode()
+        self._suffix = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster
+        self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
+        self._tick_is_due = False
+        self._host = b""
+        self._template = b""
+        self._unique_keys = UniqueKeys()
+
+    def bind(self, table: OperationTable) -> None:
+        handler = cast(HotHandler, self.send)
+        table.bind_hot(RequestCode.SEND_MESSAGE_V2, Hot(SendCommandV2, _lenient_v2, handler))
+        table.bind_hot(RequestCode.SEND_MESSAGE, Hot(SendCommandV1, _lenient_v1, handler))
+
+    def send(self, command: SendCommand, body: bytes, peer: HotPeer) -> bytes | None:
+        """A whole reply frame; None: oneway, or answered when the message is replicated."""
+        ext = command.ext
+        gate = self._gate
+        topic = self._topics.get(ext.topic)
+        properties = ext.properties.encode()
+        if (
+            topic is None
+            or not gate.writable
+            or gate.in_sync < gate.min_in_sync
+            or not topic.perm & PERM_WRITE
+            or not 0 <= ext.queue_id < topic.queue_count
+            or len(body) > self._body_bytes_max
+            or len(properties) > self._properties_bytes_max
+            or ext.sys_flag & TRANSACTION_BITS
+            or ext.batch
+            or b"DELAY\x01" in properties
+            or b"TIMER_" in properties
+            or b"TRAN_MSG\x01" in properties
+            or ext.topic in NOT_FOR_CLIENTS
+            or (gate.wait and self._pending.is_full)
+        ):
+            refused = self._check(command, body, properties)
+            if refused is not None:
+                return None if command.flag & FLAG_ONEWAY else response_frame(command.opaque, *refused)
+            topic = self._topics[ext.topic]
+        key = property_value(properties, b"UNIQ_KEY")
+        if key is None:
+            key = self._unique_keys.next()
+            properties = self._separated(properties) + b"UNIQ_KEY\x01" + key
+        store = self._store
+        try:
+            offset, end, queue_offset = store.put(
+                topic,
+                ext.queue_id,
+                body,
+                self._separated(properties) + self._suffix,
+                ext.flag,
+                ext.sys_flag,
+                ext.born_timestamp,
+                peer.address_bytes,
+                ext.reconsume_times,
+                tags_code(properties),
+            )
+        except (struct.error, ValueError, OSError) as error:
+            return self._put_failed(command, error)
+        if not self._tick_is_due:
+            self._tick_is_due = True
+            self._parts.call_soon(self._end_of_tick)
+        if command.flag & FLAG_ONEWAY:
+            return None
+        if store.store_host is not self._host:
+            self._make_template()
+        if not key.isalnum():
+            key = msgspec.json.encode(key.decode())[1:-1]
+        reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
+        if gate.wait and b"WAIT\x01false" not in properties:
+            self._pending.add(end, peer, reply, now_ms(), command.opaque)
+            return None
+        return reply
+
+    @staticmethod
+    def _separated(properties: bytes) -> bytes:
+        return properties + b"\x02" if properties and properties[-1] != 2 else properties
+
+    def _end_of_tick(self) -> None:
+        self._tick_is_due = False
+        self._parts.end_of_tick()
+
+    def _make_template(self) -> None:
+        self._host = self._store.store_host
+        self._template = (
+            b'{"code":0,"extFields":{"msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":"%%b",'
+            % self._host.hex().upper().encode()
+        ) + _REPLY_TAIL
+
+    # -- what is unusual ---------------------------------------------------------------------------------
+
+    def _check(self, command: SendCommand, body: bytes, properties: bytes) -> tuple[int, str] | None:
+        """All checks, in the peer's order: (code, remark) of the first that fails. May create the topic or
+        choose the queue, and then lets the message pass."""
+        ext, gate = command.ext, self._gate
+        if not gate.writable:
+            return (
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"service not available now. {gate.remark or 'It may be caused by a role change'}",
+            )
+        topic = self._topics.get(ext.topic)
+        if topic is None:
+            problem = illegal_name(ext.topic)
+            if problem is not None:
+                code = (
+                    ResponseCode.MESSAGE_ILLEGAL if len(ext.topic) > 127 else ResponseCode.INVALID_PARAMETER
+                )
+                return code, problem
+        if ext.topic in NOT_FOR_CLIENTS:
+            return ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden"
+        refused = self._check_message(command, body, properties)
+        if refused is not None:
+            return refused
+        if gate.in_sync < gate.min_in_sync:
+            return ResponseCode.SYSTEM_ERROR, (
+                f"in-sync replicas not enough: {gate.in_sync} of at least {gate.min_in_sync}"
+            )
+        if gate.wait and self._pending.is_full:
+            return ResponseCode.SYSTEM_BUSY, (
+                f"[OVERLOAD]broker busy: {len(self._pending)} messages wait for replication"
+            )
+        if topic is None:
+            topic = self._parts.topics.create_on_send(
+                ext.topic, ext.default_topic, ext.default_topic_queue_nums
+            )
+            if topic is None:
+                return ResponseCode.TOPIC_NOT_EXIST, f"topic[{ext.topic}] not exist, apply first please!"
+        if not topic.perm & PERM_WRITE:
+            return ResponseCode.NO_PERMISSION, f"the topic[{ext.topic}] is not writable"
+        if ext.queue_id >= topic.queue_count:
+            return ResponseCode.INVALID_PARAMETER, (
+                f"queueId[{ext.queue_id}] is illegal, topic[{ext.topic}] has {topic.queue_count} queues"
+            )
+        if ext.queue_id < 0:
+            ext.queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        return None
+
+    def _check_message(self, command: SendCommand, body: bytes, properties: bytes) -> tuple[int, str] | None:
+        ext = command.ext
+        if len(body) > self._body_bytes_max:
+            return ResponseCode.MESSAGE_ILLEGAL, (
+                f"body of {len(body)} bytes is above maxMessageSize {self._body_bytes_max}"
+            )
+        if len(properties) > self._properties_bytes_max:
+            return ResponseCode.MESSAGE_ILLEGAL, (
+                f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
+            )
+        if ext.batch:
+            return ResponseCode.MESSAGE_ILLEGAL, "batch messages are not supported by this broker"
+        if ext.sys_flag & TRANSACTION_BITS or property_value(properties, b"TRAN_MSG") == b"true":
+            return ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported by this broker"
+        for name, remark in _UNSUPPORTED.items():
+            if property_value(properties, name) not in (None, b"0"):
+                return ResponseCode.MESSAGE_ILLEGAL, remark
+        return None
+
+    def _put_failed(self, command: SendCommand, error: Exception) -> bytes | None:
+        if isinstance(error, OSError):
+            logger.error("cannot write to the CommitLog: %s", error)
+            code, remark = ResponseCode.SYSTEM_ERROR, f"create mapped file failed: {error.strerror or error}"
+        else:
+            code, remark = ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
+        return None if command.flag & FLAG_ONEWAY else response_frame(command.opaque, code, remark)
+
+
+class UniqueKeys:
+    """UNIQ_KEY for messages without one: address, 6 random bytes, ms of the month, counter."""
+
+    def __init__(self) -> None:
+        try:
+            address = socket.inet_aton(socket.gethostbyname(socket.gethostname()))
+        except OSError:
+            address = b"\x7f\x00\x00\x01"
+        self._head = address.hex().upper() + f"{random.getrandbits(48):012X}"
+        self._count = 0
+
+    def next(self) -> bytes:
+        self._count = (self._count + 1) & 0xFFFF
+        milliseconds = int(time.time() * 1000) % (31 * 86_400_000)
+        return f"{self._head}{milliseconds:08X}{self._count:04X}".encode()
+
+
+def _number(ext: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = ext[name] if default is None else ext.get(name) or default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"header field {name} is not a number: {text!r}") from None
+
+
+def _lenient_fields(ext: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+    """The attributes of both SendFields from text, by the tolerant rules. KeyError, ValueError."""
+    return {
+        "topic": ext[names.get("topic", "topic")],
+        "queue_id": _number(ext, names["queue_id"]),
+        "born_timestamp": _number(ext, names["born_timestamp"], 0),
+        "sys_flag": _number(ext, names["sys_flag"], 0),
+        "flag": _number(ext, names.get("flag", "flag"), 0),
+        "properties": ext.get(names.get("properties", "properties")) or "",
+        "reconsume_times": _number(ext, names["reconsume_times"], 0),
+        "default_topic": ext.get(names["default_topic"]) or "",
+        "default_topic_queue_nums": _number(ext, names["default_topic_queue_nums"], 0),
+        "batch": (ext.get(names.get("batch", "batch")) or "").lower() in ("true", "1"),
+    }
+
+
+def _lenient_v2(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> SendCommandV2:
+    return SendCommandV2(opaque, SendFieldsV2(**_lenient_fields(ext, _NAMES_V2)), flag)
+
+
+def _lenient_v1(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> SendCommandV1:
+    return SendCommandV1(opaque, SendFieldsV1(**_lenient_fields(ext, _NAMES_V1)), flag)
