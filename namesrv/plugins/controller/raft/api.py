@@ -60,7 +60,7 @@ class StateMachine(Protocol):
 
 @dataclass(frozen=True)
 class RaftSettings:
-    """One member of the group. `members` holds raft addresses, self_id included, and is the same everywhere."""
+    """One member of the group. `members`: raft addresses, self_id included, the same on every member."""
 
     self_id: str
     members: Mapping[str, tuple[str, int]]

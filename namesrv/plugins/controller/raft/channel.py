@@ -3,8 +3,8 @@
     plain:   frame = length (4, big endian) + payload                  loopback only
     key:     32-byte nonce each way, then frame = length (4) + AES-256-GCM(payload) with a counter as nonce
 
-One key per direction, HKDF-SHA256(shared key, salt = both nonces, info = direction + cluster id): frames cannot be
-replayed into another connection, reflected, or carried to another cluster. The receiver is bound by HELLO.
+One key per direction, HKDF-SHA256(shared key, salt = both nonces, info = direction + cluster id): frames
+cannot be replayed into another connection, reflected, or carried to another cluster. HELLO binds the receiver.
 """
 
 import hashlib

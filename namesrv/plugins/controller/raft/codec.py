@@ -1,7 +1,7 @@
 """MessagePack for everything that crosses the wire or reaches the journal; a pickle is never parsed.
 
-Messages are decoded to typed values, so the wrong shape, an unknown kind or an unknown member is refused before
-any logic sees it. Arrays come back as tuples: the library decides by isinstance(x, tuple) and compares with ==.
+Messages are decoded to typed values, so a wrong shape, an unknown kind or an unknown field is refused before
+any logic sees it. Arrays come back as tuples: the library looks at isinstance(x, tuple) and compares with ==.
 Field names on the wire are pysyncobj's own, because its dicts are encoded as they are.
 """
 

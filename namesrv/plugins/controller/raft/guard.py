@@ -12,7 +12,7 @@ The library's protocol has faults that lose acknowledged writes; each rule below
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from namesrv.plugins.controller.raft.codec import (
@@ -25,6 +25,10 @@ from namesrv.plugins.controller.raft.codec import (
 )
 
 
+class Log(Protocol):
+    def __getitem__(self, position: int, /) -> tuple[bytes, int, int]: ...
+
+
 class RaftView(Protocol):
     """What the rules look at. `log` is never empty; its indexes ascend by one."""
 
@@ -35,7 +39,7 @@ class RaftView(Protocol):
     @property
     def last_applied(self) -> int: ...
     @property
-    def log(self) -> Sequence[tuple[bytes, int, int]]: ...
+    def log(self) -> Log: ...
 
 
 ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote
@@ -57,7 +61,10 @@ class Guard:
             case AppendEntries():
                 return self._append(member, message, now)
             case Acknowledgement():
-                return message if message.term == self._view.term else self._drop("stale acknowledgement")
+                if message.term != self._view.term:
+                    self.dropped["acknowledgement of another term"] += 1
+                    return None
+                return message
             case ResponseVote():
                 return self._vote(member, message)
             case TermHint():
@@ -80,7 +87,8 @@ class Guard:
     def _append(self, member: str, message: AppendEntries, now: float) -> AppendEntries | None:
         if message.term < self._view.term:
             self._reply(member, TermHint(term=self._view.term))  # rule 5
-            return self._drop("append of an old term")
+            self.dropped["append of an old term"] += 1
+            return None
         self.last_append = now
         if not isinstance(message.prev_index, int):
             if message.prev_index is not None:  # UNSET: snapshot chunk or "snapshot pending"
@@ -111,13 +119,12 @@ class Guard:
 
     def _vote(self, member: str, message: ResponseVote) -> ResponseVote | None:
         if message.term != self._view.term:
-            return self._drop("vote of another term")
+            self.dropped["vote of another term"] += 1
+            return None
         if self._votes_term != message.term:
             self._votes_term, self._voters = message.term, set()
         if member in self._voters:
-            return self._drop("second vote")
+            self.dropped["second vote"] += 1
+            return None
         self._voters.add(member)
         return message
-
-    def _drop(self, rule: str) -> None:
-        self.dropped[rule] += 1

@@ -1,4 +1,4 @@
-"""The raft log on disk, and the vote beside it. Never rewritten in place, never acknowledged before fdatasync.
+"""The raft log on disk, and the vote beside it. Never rewritten in place, never trusted before fdatasync.
 
     journal = MAGIC record*        record, little endian:
 
@@ -8,9 +8,9 @@
       +--------+--------+--------+-----------------+-----------------+-----------------+-----------+
                           crc32 of everything after it; `length` is the command's
 
-`synced offset` is how far the file was durable when the record was written. So recovery can tell a torn tail (never
-acknowledged: cut it) from a damaged record that had been durable (refuse to start): in the second case a later
-record, or the commit index in the vote file, proves it. Positions in this API are list positions, not raft indexes.
+`synced offset` is how far the file was durable when the record was written. So recovery can tell a torn tail
+(never acknowledged: cut it) from a damaged record that had been durable (refuse to start): in the second case
+a later record, or the commit index in the vote file, proves it. Positions are list positions, not raft indexes.
 """
 
 import logging
@@ -39,7 +39,7 @@ LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
 
 
 class DamagedError(ConfigError):
-    """A file of this member does not hold what it promised; starting with it could lose acknowledged writes."""
+    """A file does not hold what this member promised to others; starting could lose acknowledged writes."""
 
 
 class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,10 +148,10 @@ class Journal:
         return len(self._entries)
 
     @overload
-    def __getitem__(self, position: int) -> LogEntry: ...
+    def __getitem__(self, position: int, /) -> LogEntry: ...
     @overload
-    def __getitem__(self, position: slice) -> list[LogEntry]: ...
-    def __getitem__(self, position: int | slice) -> LogEntry | list[LogEntry]:
+    def __getitem__(self, position: slice, /) -> list[LogEntry]: ...
+    def __getitem__(self, position: int | slice, /) -> LogEntry | list[LogEntry]:
         return self._entries[position]
 
     def add(self, command: bytes, index: int, term: int) -> None:
@@ -173,7 +173,7 @@ class Journal:
         self._buffer.clear()
         self._end, self._rewrite_due = len(MAGIC), True
 
-    def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802
+    def deleteEntriesFrom(self, position: int) -> None:
         """Cut a conflicting tail, durably: no old record may show up behind newer ones."""
         if position >= len(self._entries):
             return
@@ -192,32 +192,32 @@ class Journal:
         del self._entries[position:], self._offsets[position:]
         self._end = self._written = self._synced = cut
 
-    def deleteEntriesTo(self, position: int) -> None:  # noqa: N802
+    def deleteEntriesTo(self, position: int) -> None:
         """Compaction: a new file takes the old one's place."""
         del self._entries[:position]
         self._rewrite()
 
-    def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
+    def setRaftCommitIndex(self, index: int) -> None:
         if index != self._commit_index:
             self.sync()
             self._commit_index, self._vote_due = index, True
 
-    def getRaftCommitIndex(self) -> int:  # noqa: N802
+    def getRaftCommitIndex(self) -> int:
         return self._commit_index
 
-    def setCurrentTerm(self, term: int, voted_for: str | None) -> None:  # noqa: N802
+    def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
         """Durable before it returns: the vote leaves the machine next."""
         self.sync()
         self._term, self._voted_for = term, voted_for
         self._store_vote()
 
-    def getCurrentTerm(self) -> int:  # noqa: N802
+    def getCurrentTerm(self) -> int:
         return self._term
 
-    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+    def getVotedForNodeId(self) -> str | None:
         return self._voted_for
 
-    def onOneSecondTimer(self) -> None:  # noqa: N802
+    def onOneSecondTimer(self) -> None:
         if self._vote_due:
             self._store_vote()
 

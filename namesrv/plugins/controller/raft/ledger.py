@@ -1,6 +1,6 @@
 """What an entry of the log means: batches of events, claims of leadership, answers by request id. Pure.
 
-Replicated, so deterministic: every member applies the same batches in the same order and holds the same ledger.
+Replicated, so deterministic: all members apply the same batches in the same order and hold the same ledger.
 
     Batch("claim",  term n)            from now on only batches of term n count (fencing)
     Batch("events", term n, items)     refused as a whole when n is not the claimed term

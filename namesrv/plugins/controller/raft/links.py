@@ -1,7 +1,7 @@
-"""Authenticated connections to the other members: one per member, all in the raft thread, on the library's poller.
+"""Authenticated connections to the other members: one each, in the raft thread, on the library's poller.
 
-Listens on exactly the configured address. The member with the greater id dials the other. Knows frames, not raft:
-what a frame means is the owner's business (LinkEvents). A stranger's bytes end at the channel or at HELLO.
+Listens on exactly the configured address. The member with the greater id dials the other. Knows frames, not
+raft: what a frame means is the owner's business (LinkEvents). A stranger's bytes end at channel or HELLO.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -283,7 +283,8 @@ class Links:
             if len(self._logged_at) > 1000:
                 self._logged_at.clear()
             self._logged_at[f"{peer} {reason}"] = now
-            logger.warning("raft connection with %s ended before HELLO: %s", peer, reason)
+            level = logging.INFO if link.dialed else logging.WARNING  # a member that is down is no attack
+            logger.log(level, "raft connection with %s ended before HELLO: %s", peer, reason)
 
     def _on_accept(self, _: int, __: int) -> None:
         for _attempt in range(ACCEPTS_PER_TURN):

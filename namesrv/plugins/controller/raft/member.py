@@ -61,7 +61,7 @@ class Core(Protocol):
 
 
 class Member:
-    """Implements LinkEvents. `core`, `links` (None: alone) and the callbacks are set by the owner before use."""
+    """Implements LinkEvents. The owner sets `core`, `links` (None: alone) and the callbacks before use."""
 
     core: Core
     links: Links | None = None

@@ -1,7 +1,7 @@
 """Pre-vote: a member asks whether it could win before it raises its term. Pure; `now` and logs are arguments.
 
-So a member that returns, or that only lost its own link, cannot depose a leader that the others hear. Never needed
-for safety: a wrong answer here costs time, not data.
+So a member that returns, or that only lost its own link, cannot depose a leader that the others hear. Never
+needed for safety: a wrong answer here costs time, not data.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Appends on their way into the log: queue, batches, deadlines. Event loop only; knows neither sockets nor disks.
+"""Appends on their way into the log: queue, batches, deadlines. Event loop only; no sockets, no disks.
 
-Appends of one loop turn share a raft entry; that, not the disk, is the throughput. At most IN_FLIGHT_MAX entries
-wait for an answer, and every one of them gets one: the log may never call back.
+Appends of one loop turn share a raft entry; that, not the disk, is the throughput. At most IN_FLIGHT_MAX
+entries wait for an answer, and every one of them gets one, although the log may never call back.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class Proposals:
         answered = self._loop.create_future()
 
         def callback(_result: object, _reason: int) -> None:
-            self._hop(lambda: answered.done() or answered.set_result(None))
+            self._hop(lambda: None if answered.done() else answered.set_result(None))
 
         self._submit(encode_batch(Batch("claim", term, self._self_id)), callback)
         await asyncio.wait([answered], timeout=deadline_s)
@@ -150,7 +150,7 @@ class Proposals:
         self._submit(encode_batch(Batch("events", epoch, self._self_id, items)), callback)
 
     def _hop(self, action: Callable[[], object]) -> None:
-        """From the raft thread to the loop; must not raise there, else the library applies the entry twice."""
+        """From the raft thread to the loop; it must not raise there, or the entry is applied twice."""
         try:
             self._loop.call_soon_threadsafe(action)
         except RuntimeError:

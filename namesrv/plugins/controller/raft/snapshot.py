@@ -2,8 +2,8 @@
 
     "KeelSN1\\n"  crc32 (4, little endian)  zlib(MessagePack(Snapshot))
 
-The same bytes travel to a member that is too far behind. Two log entries are kept, because the library wants the
-last applied one and its predecessor at the head of the journal.
+The same bytes travel to a member that is too far behind. Two log entries are kept, because the library wants
+the last applied one and its predecessor at the head of the journal.
 """
 
 import os

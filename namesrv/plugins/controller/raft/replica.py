@@ -1,0 +1,268 @@
+"""One member of the group: its event loop side, its thread, its files. Does not know which raft library runs.
+
+Threads: start, stop, append and callbacks belong to the event loop. The raft thread owns the core, the links,
+the journal and the ledger; only ReplicaCore.submit (a thread-safe queue) and plain reads cross over.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from namesrv.plugins.controller.raft.api import AppendOutcome, NotActive, RaftSettings, StateMachine
+from namesrv.plugins.controller.raft.directory import DataDirectory
+from namesrv.plugins.controller.raft.fatal import (
+    EXIT_RAFT,
+    EXIT_SNAPSHOT,
+    EXIT_STATE_MACHINE,
+    FatalRaftError,
+    end_process,
+)
+from namesrv.plugins.controller.raft.journal import DamagedError, Journal, LogEntry, sync_directory
+from namesrv.plugins.controller.raft.ledger import Ledger
+from namesrv.plugins.controller.raft.member import Core, Member
+from namesrv.plugins.controller.raft.proposals import Callback, Proposals
+from namesrv.plugins.controller.raft.settings import check_settings
+from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, sync_file, write_snapshot
+
+CLAIM_DEADLINE_S = 1.0
+CLAIM_RETRY_S = 0.02
+STOP_S = 5.0
+
+
+class ReplicaCore(Core, Protocol):
+    """The library as Replica runs it."""
+
+    member: Member
+
+    def submit(self, data: bytes, callback: Callback) -> None:
+        """Any thread. The callback comes in the raft thread, or never."""
+        ...
+
+    def doTick(self, time_to_wait: float, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Replica:
+    """Implements Replicator but for open_core(), which the file that knows the library adds."""
+
+    def __init__(self, machine: StateMachine, settings: RaftSettings) -> None:
+        self.settings, self.ledger = settings, Ledger(machine)
+        self.directory = DataDirectory(settings.directory)
+        self._core: ReplicaCore | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._proposals: Proposals | None = None
+        self._claiming: asyncio.Task[None] | None = None
+        self._stopping = self._failed = False
+        self._epoch: int | None = None
+        self._callbacks: list[Callable[[bool], None]] = []
+        self._snapshot_bytes = 0
+
+    # ------------------------------------------------------------------ event loop
+    @property
+    def is_active(self) -> bool:
+        return self._epoch is not None
+
+    @property
+    def leader_id(self) -> str | None:
+        return None if self._core is None else self._core.leader_id
+
+    @property
+    def self_id(self) -> str:
+        return self.settings.self_id
+
+    @property
+    def epoch(self) -> int | None:
+        return self._epoch
+
+    def on_active_changed(self, callback: Callable[[bool], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def start(self) -> None:
+        """Raises ConfigError: bad settings, port taken, directory in use or damaged."""
+        check_settings(self.settings)
+        self._loop = asyncio.get_running_loop()
+        core = self._core = await asyncio.to_thread(self._open)
+        self._proposals = Proposals(
+            self._loop,
+            core.submit,
+            lambda: self.leader_id,
+            self_id=self.self_id,
+            deadline_s=self.settings.append_deadline_s,
+        )
+        self._thread = threading.Thread(
+            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
+        )
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Ends the thread, closes files and connections; what was in flight is Unknown."""
+        self._stopping = True
+        if self._claiming is not None:
+            self._claiming.cancel()
+        if self._core is not None and self._thread is not None and self._thread.is_alive():
+            self._core.wake()
+            await asyncio.to_thread(self._thread.join, STOP_S)
+        self._set_epoch(None)
+        if self._proposals is not None:
+            self._proposals.stop()
+        self.directory.close()
+        self._core = None
+
+    async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
+        if self._proposals is None:
+            return NotActive(None)
+        return await self._proposals.append(request_id, event)
+
+    async def barrier(self) -> AppendOutcome:
+        if self._proposals is None:
+            return NotActive(None)
+        return await self._proposals.append(None, None)
+
+    def status(self) -> dict[str, Any]:
+        common: dict[str, Any] = {"selfId": self.self_id, "active": self.is_active, "epoch": self._epoch}
+        if self._core is None or self._proposals is None:
+            return common | {"running": False}
+        core = self._core
+        return (
+            common
+            | {
+                "running": self._thread is not None and self._thread.is_alive(),
+                "leaderId": core.leader_id,
+                "term": core.term,
+                "commitIndex": core.commit_index,
+                "lastApplied": core.last_applied,
+                "logEntries": len(core.log),
+                "journalBytes": core.log.file_bytes,
+                "journalSyncs": core.log.syncs,
+                "snapshotBytes": self._snapshot_bytes,
+                "waiting": self._proposals.waiting,
+                "outcomes": dict(self._proposals.outcomes),
+            }
+            | core.member.status()
+        )
+
+    def _on_state(self, leads: bool, term: int) -> None:
+        self._set_epoch(None)
+        if leads and not self._stopping and self._loop is not None:
+            self._claiming = self._loop.create_task(self._claim(term))
+
+    async def _claim(self, term: int) -> None:
+        """Active only once our claim is applied: then everything acknowledged before is applied here too."""
+        while self._leads(term) and self._proposals is not None:
+            await self._proposals.claim(term, CLAIM_DEADLINE_S)
+            if self.ledger.claimed_term == term and self._leads(term):
+                self._set_epoch(term)
+                return
+            if self.ledger.claimed_term > term:
+                return
+            await asyncio.sleep(CLAIM_RETRY_S)
+
+    def _leads(self, term: int) -> bool:
+        return not self._stopping and self._core is not None and self._core.leads and self._core.term == term
+
+    def _set_epoch(self, epoch: int | None) -> None:
+        was_active, self._epoch = self.is_active, epoch
+        if self._proposals is not None:
+            if epoch is None:
+                self._proposals.close()
+            else:
+                self._proposals.open(epoch)
+        if was_active != self.is_active:
+            for callback in self._callbacks:
+                callback(self.is_active)
+
+    # ------------------------------------------------------------------ start, in a helper thread
+    def _open(self) -> ReplicaCore:
+        settings = self.settings
+        self.directory.open(settings.cluster_id, settings.self_id)
+        try:
+            journal = self._open_journal()
+            try:
+                return self.open_core(journal)
+            except BaseException:
+                journal._destroy()
+                raise
+        except BaseException:
+            self.directory.close()
+            raise
+
+    def open_core(self, journal: Journal) -> ReplicaCore:
+        """Binds the port. Raises ConfigError; the journal stays the caller's then."""
+        raise NotImplementedError
+
+    def _open_journal(self) -> Journal:
+        previous: LogEntry | None = None
+        last: LogEntry | None = None
+        if self.directory.snapshot.exists():
+            snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
+            previous, last = snapshot.previous, snapshot.last
+        journal = Journal(self.directory.journal, fatal=self.fatal, sync=self.settings.sync)
+        try:
+            journal.align(previous, last)
+        except BaseException:
+            journal._destroy()
+            raise
+        return journal
+
+    # ------------------------------------------------------------------ raft thread
+    def _run(self, core: ReplicaCore) -> None:
+        try:
+            while not self._stopping and not self._failed:
+                core.doTick(core.member.wait_s())
+        except FatalRaftError:
+            pass  # tests only; it was reported where it happened
+        except BaseException:  # noqa: BLE001 - never limp on
+            with contextlib.suppress(FatalRaftError):
+                self.fatal(EXIT_RAFT, f"raft thread:\n{traceback.format_exc()}")
+        finally:
+            with contextlib.suppress(FatalRaftError):
+                core.close()
+
+    def state_changed(self, leads: bool) -> None:
+        """Hops only: an exception here would stop the library in the middle of a change."""
+        core, loop = self._core, self._loop
+        if core is not None and loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._on_state, leads, core.term)
+
+    def write_snapshot(self, path: str, last: LogEntry, previous: LogEntry) -> None:
+        try:
+            snapshot = Snapshot(
+                cluster_id=self.settings.cluster_id,
+                members=tuple(sorted(self.settings.members)),
+                last=last,
+                previous=previous,
+                claimed_term=self.ledger.claimed_term,
+                answers=self.ledger.answers(),
+                state=self.ledger.state(),
+            )
+            target = self.directory.path / os.path.basename(path)
+            self._snapshot_bytes = write_snapshot(target, snapshot, sync=self.settings.sync)
+        except Exception:  # noqa: BLE001 - the library would go on without one
+            self.fatal(EXIT_SNAPSHOT, f"cannot write {path}:\n{traceback.format_exc()}")
+
+    def read_snapshot(self) -> tuple[LogEntry, LogEntry]:
+        """Also called for one that the leader sent: the library has renamed it into place, unsynced."""
+        try:
+            path = self.directory.snapshot
+            sync_file(path)
+            sync_directory(path.parent)
+            snapshot = read_snapshot(path, self.settings.cluster_id)
+            self.ledger.restore(snapshot.claimed_term, snapshot.answers, snapshot.state)
+            return snapshot.last, snapshot.previous
+        except (DamagedError, OSError) as error:
+            self.fatal(EXIT_SNAPSHOT, str(error))
+        except Exception:  # noqa: BLE001 - the library would run on empty
+            self.fatal(EXIT_STATE_MACHINE, f"cannot restore the snapshot:\n{traceback.format_exc()}")
+
+    def fatal(self, code: int, text: str) -> NoReturn:
+        self._failed = True
+        if self.settings.on_fatal is None:
+            end_process(code, text)
+        self.settings.on_fatal(code, text)
+        raise FatalRaftError(code, text)

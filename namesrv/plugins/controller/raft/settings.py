@@ -1,0 +1,56 @@
+"""RaftSettings checked and turned into what the links need."""
+
+from collections.abc import Callable
+
+from namesrv.plugins.controller.raft.addresses import AddressBook, is_loopback, resolve
+from namesrv.plugins.controller.raft.api import RaftSettings
+from namesrv.plugins.controller.raft.channel import SECRET_BYTES_MIN, Channel, KeyChannel, PlainChannel
+from namesrv.plugins.controller.raft.links import LinkSettings
+from remoting.config import ConfigError
+
+
+def check_settings(settings: RaftSettings) -> None:
+    """Raises ConfigError, one line."""
+    if settings.self_id not in settings.members:
+        raise ConfigError(f"raft member {settings.self_id!r} is not in {sorted(settings.members)}")
+    if (
+        settings.election_min_s <= 3 * settings.heartbeat_s
+        or settings.election_max_s <= settings.election_min_s
+    ):
+        raise ConfigError("raft timers: 3 x heartbeat < election minimum < election maximum")
+    if settings.connection_timeout_s < settings.election_max_s:
+        raise ConfigError("raft timers: connection timeout must not be below the election maximum")
+    if len(settings.members) == 1:
+        return
+    if settings.secret is not None:
+        if len(settings.secret) < SECRET_BYTES_MIN:
+            raise ConfigError(
+                f"the raft secret needs at least {SECRET_BYTES_MIN} bytes, it has {len(settings.secret)}"
+            )
+    elif not settings.insecure:
+        raise ConfigError("raft between members needs a shared secret")
+    elif not all(is_loopback(host) for host, _ in settings.members.values()):
+        raise ConfigError("raft without a secret is possible only when every member is on a loopback address")
+    elif settings.listen_host is not None and not is_loopback(settings.listen_host):
+        raise ConfigError("raft without a secret listens on a loopback address only")
+
+
+def link_settings(settings: RaftSettings, book: AddressBook, now: Callable[[], float]) -> LinkSettings:
+    host, port = settings.members[settings.self_id]
+
+    def channel(dialed: bool) -> Channel:
+        if settings.secret is None:
+            return PlainChannel()
+        return KeyChannel(settings.secret, settings.cluster_id, dialed=dialed)
+
+    return LinkSettings(
+        self_id=settings.self_id,
+        members=frozenset(settings.members),
+        cluster_id=settings.cluster_id,
+        listen=resolve(settings.listen_host or host, port),
+        connection_timeout_s=settings.connection_timeout_s,
+        retry_s=settings.connection_retry_s,
+        channel=channel,
+        lookup=book.lookup,
+        now=now,
+    )
