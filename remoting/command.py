@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from remoting.codes import VERSION, LanguageCode, ResponseCode
 from remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
-from remoting.lenient_json import load_lenient
+from remoting.lenient_json import load_lenient, without_nulls
 from remoting.operation import CommandError, LocalProtocolError, Operation, RemoteProtocolError, Wire
 
 FLAG_RESPONSE = 1
@@ -396,14 +396,6 @@ def decode_body(type_: Any, raw: bytes) -> Any:
     except ValueError as error:
         raise BadRequest(f"body is not JSON: {error}") from None
     try:
-        return _adapter(type_).validate_python(_without_nulls(value))
+        return _adapter(type_).validate_python(without_nulls(value))
     except ValidationError as error:
         raise BadRequest(_remark(error, "body member")) from None
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

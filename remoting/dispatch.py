@@ -30,6 +30,7 @@ from remoting.operation import (
     OperationTable,
     Peer,
     Reply,
+    Unknown,
     Wire,
 )
 
@@ -119,7 +120,10 @@ class Dispatcher:
                 command.body,
                 command.opaque,
             )
-            reply = as_reply(await handler(header, call))
+            result = await handler(header, call)
+            if isinstance(result, Unknown):
+                return None  # nobody knows what came of it: the caller's timeout says the same
+            reply = as_reply(result)
             if reply is None or command.is_oneway:
                 return None
             return response_frame(command.opaque, reply.code, reply.remark, reply.header, reply.body)
