@@ -1,0 +1,199 @@
+"""The SyncStateSet as its master keeps it: who joins, who leaves, and whose acks count meanwhile. Pure.
+
+Between the moment a proposal leaves for the controller and the moment its fate is known, either set may be
+the one that the next election uses. So acks are counted over the union: the agreed set and everybody named
+by a proposal that may still be accepted ("in doubt"). A doubt ends only by proof, never by a timeout alone:
+
+    an answer or reading with a higher set epoch    the controller refuses every older proposal from then on
+    a reading begun settle_ms after the proposal    the request can no longer be on its way
+
+Invariants: one proposal at a time; the master is in every proposal; doubt is empty or the fate is unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+SETTLE_MS = 3_000
+"""No request to the controller lives longer (it is the timeout of the call)."""
+
+HOLD_MS = 200
+HOLD_PAUSE_MS = 2_000
+HOLD_BYTES_MAX = 4 << 20
+"""A slave that follows closely under steady load is always a few packets behind a confirmOffset that the
+master alone moves. So its acks count for HOLD_MS before it is proposed: confirmOffset waits, it arrives."""
+
+CLOSE_BEHIND_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateSet:
+    """Ids of the replicas in sync, master included, and the controller's epoch of this set."""
+
+    members: frozenset[int]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Replace the set of `base_epoch` by `members`."""
+
+    members: frozenset[int]
+    base_epoch: int
+
+
+class Follower(Protocol):
+    """What is known of a slave's live link (MasterLink)."""
+
+    @property
+    def ack_offset(self) -> int: ...
+
+    @property
+    def learner(self) -> bool: ...
+
+    def caught_up_ms(self, now_ms: int) -> int:
+        """The last instant at which the slave had all that the master had."""
+        ...
+
+
+class SyncStateSetKeeper:
+    """One term of one master."""
+
+    def __init__(
+        self, broker_id: int, agreed: SyncStateSet, *, all_ack: bool, max_lag_ms: int, now_ms: int
+    ) -> None:
+        self.broker_id = broker_id
+        self.agreed = agreed
+        self._all_ack = all_ack
+        self._max_lag_ms = max_lag_ms
+        self._began_ms = now_ms
+        self._linked: set[int] = set()  # ids that had a link in this term
+        self._doubt: frozenset[int] = frozenset()
+        self._in_flight: Proposal | None = None
+        self._ended_ms = now_ms  # when the last proposal came back without a verdict
+        self._held: dict[int, int] = {}  # candidate -> when its acks began to count
+        self._hold_pause: dict[int, int] = {}  # candidate -> not again before
+        self.others: frozenset[int] = agreed.members - {broker_id}
+        """Whose acks confirmOffset waits for: the union without the master."""
+
+    @property
+    def in_flight(self) -> bool:
+        return self._in_flight is not None
+
+    @property
+    def must_read(self) -> bool:
+        """A proposal came back without a verdict: the controller's set has to be read again."""
+        return bool(self._doubt) and self._in_flight is None
+
+    @property
+    def agreed_others(self) -> frozenset[int]:
+        return self.agreed.members - {self.broker_id}
+
+    # -- proposals ---------------------------------------------------------------------------------------
+
+    def next_proposal(
+        self,
+        followers: Mapping[int, Follower],
+        *,
+        confirm_offset: int,
+        epoch_start_offset: int,
+        now_ms: int,
+    ) -> Proposal | None:
+        """The set that should be, if it differs from the agreed one and no proposal is on its way."""
+        self._linked.update(followers)
+        self._drop_holds(followers, now_ms)
+        wanted = {self.broker_id}
+        for member in self.agreed.members - {self.broker_id}:
+            if not self._leaves(member, followers.get(member), now_ms):
+                wanted.add(member)
+        for candidate, follower in sorted(followers.items()):
+            if candidate in self.agreed.members or follower.learner:
+                continue
+            if self._joins(candidate, follower, confirm_offset, epoch_start_offset, now_ms):
+                wanted.add(candidate)
+        if self._in_flight is not None or wanted == self.agreed.members:
+            return None
+        self._in_flight = Proposal(frozenset(wanted), self.agreed.epoch)
+        self._doubt |= self._in_flight.members
+        self._count_again()
+        return self._in_flight
+
+    def _leaves(self, member: int, follower: Follower | None, now_ms: int) -> bool:
+        """A lost link costs the membership at once; a link that never came, and a lag, after max_lag_ms."""
+        if follower is None:
+            return member in self._linked or now_ms - self._began_ms > self._max_lag_ms
+        caught_up_ms = max(self._began_ms, follower.caught_up_ms(now_ms))
+        return now_ms - caught_up_ms > self._max_lag_ms
+
+    def _joins(
+        self, candidate: int, follower: Follower, confirm_offset: int, epoch_start_offset: int, now_ms: int
+    ) -> bool:
+        """It has every confirmed byte, and it has reached this master's own epoch.
+
+        The second condition: a slave that has not may yet turn out to hold another history.
+        """
+        ack = follower.ack_offset
+        if ack < epoch_start_offset or ack < 0:
+            return False
+        if ack >= confirm_offset:
+            return True
+        close_behind = now_ms - follower.caught_up_ms(now_ms) <= CLOSE_BEHIND_MS
+        if not self._all_ack:
+            return close_behind  # confirmOffset is the log's end then, and no set is waited for
+        if close_behind and confirm_offset - ack <= HOLD_BYTES_MAX:
+            self._hold(candidate, now_ms)
+        return False
+
+    def _hold(self, candidate: int, now_ms: int) -> None:
+        if candidate not in self._held and now_ms >= self._hold_pause.get(candidate, 0):
+            self._held[candidate] = now_ms
+            self._count_again()
+
+    def _drop_holds(self, followers: Mapping[int, Follower], now_ms: int) -> None:
+        for candidate, since_ms in list(self._held.items()):
+            if candidate not in followers or now_ms - since_ms > HOLD_MS:
+                del self._held[candidate]
+                self._hold_pause[candidate] = now_ms + HOLD_PAUSE_MS
+                self._count_again()
+
+    # -- verdicts ----------------------------------------------------------------------------------------
+
+    def answered(self, answer: SyncStateSet | None, *, now_ms: int) -> bool:
+        """The controller's answer to the proposal; None: refused or unknown. True: the agreed set changed."""
+        proposal, self._in_flight = self._in_flight, None
+        self._ended_ms = now_ms
+        if answer is None or proposal is None:
+            return False
+        if answer.epoch == self.agreed.epoch and answer.members == self.agreed.members == proposal.members:
+            self._settle()
+        return self.adopt(answer)
+
+    def read(self, reading: SyncStateSet | None, *, begun_ms: int) -> bool:
+        """What the controller's set is, asked at begun_ms. True: the agreed set changed."""
+        if reading is None:
+            return False
+        changed = self.adopt(reading)
+        unchanged = reading.epoch == self.agreed.epoch
+        if self.must_read and unchanged and begun_ms - self._ended_ms >= SETTLE_MS:
+            self._settle()
+        return changed
+
+    def adopt(self, news: SyncStateSet) -> bool:
+        """A set that the controller told, by whatever way. Only a newer one is believed."""
+        if news.epoch <= self.agreed.epoch:
+            return False
+        self.agreed = news
+        self._settle()
+        for member in news.members:
+            self._held.pop(member, None)
+        self._count_again()
+        return True
+
+    def _settle(self) -> None:
+        self._doubt = frozenset()
+        if self._in_flight is not None:
+            self._in_flight = Proposal(frozenset(), -1)  # it lost the race; only its answer is awaited
+        self._count_again()
+
+    def _count_again(self) -> None:
+        self.others = (self.agreed.members | self._doubt | self._held.keys()) - {self.broker_id}

@@ -1,0 +1,227 @@
+"""One HA link as the master sees it, sans-IO: bytes and now_ms in, packets to send or a reason to close out.
+
+The shell calls receive_data() with what arrived, and next_effect() whenever it may write; it sends exactly
+the log bytes that a Send names. A link never looks behind MasterLog, which the shell keeps up to date.
+
+Invariants: position <= log.max_offset; ack_offset <= position; every packet carries the epoch that its
+first byte was written in, ends where that epoch ends, and never crosses a file of the log.
+"""
+
+from dataclasses import dataclass, field
+
+from broker.ha.core.epochs import EpochEntry, Epochs
+from broker.ha.core.frames import (
+    EPOCHS_MAX,
+    Ack,
+    MasterHandshake,
+    SlaveHandshake,
+    SlaveStreamDecoder,
+    TransferHeader,
+)
+from remoting.operation import RemoteProtocolError
+
+CONFIRM_DELAY_MS = 100
+"""An idle slave hears of a newer confirmOffset this soon (the peer: with the next heartbeat, 5 s)."""
+
+
+@dataclass(slots=True)
+class MasterLog:
+    """What the links of one master know of its log; the shell writes it, links only read."""
+
+    file_bytes: int
+    epochs: Epochs = field(default_factory=Epochs)
+    min_offset: int = 0
+    max_offset: int = 0
+    confirm_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    batch_bytes: int = 131_072
+    send_heartbeat_interval_ms: int = 5_000
+    housekeeping_interval_ms: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write header, then body_bytes of the log from offset, in one piece."""
+
+    header: bytes
+    offset: int = 0
+    body_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    reason: str
+
+
+class MasterLink:
+    """A connection of one slave. slave_id is None until its handshake came."""
+
+    def __init__(self, log: MasterLog, settings: LinkSettings, *, now_ms: int) -> None:
+        self.slave_id: int | None = None
+        self.learner = False
+        self.ack_offset = -1
+        self.position = -1  # first byte not yet sent; -1: the slave has not said where to begin
+        self.sent_bytes = 0
+        self.close_reason: str | None = None
+        self._log = log
+        self._settings = settings
+        self._decoder = SlaveStreamDecoder()
+        self._from_last_file = False
+        self._handshake_due = False
+        self._packet_due = False
+        self._told_confirm = -1
+        self._entry: EpochEntry | None = None
+        self._entry_of: Epochs | None = None
+        self._read_ms = self._sent_ms = now_ms
+        self._caught_up_ms = now_ms
+        self._mark_offset, self._mark_ms = log.max_offset, now_ms
+
+    # -- what the keeper of the SyncStateSet asks ----------------------------------------------------------
+
+    def caught_up_ms(self, now_ms: int) -> int:
+        """The last instant at which the slave is known to have had all that we had."""
+        if 0 <= self._log.max_offset <= self.ack_offset:
+            return now_ms
+        return self._caught_up_ms
+
+    # -- input -------------------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now_ms: int) -> None:
+        self._read_ms = now_ms
+        self._decoder.receive_data(data)
+        try:
+            while self.close_reason is None and (packet := self._decoder.next_packet()) is not None:
+                if isinstance(packet, Ack):
+                    self._receive_ack(packet.offset, now_ms)
+                else:
+                    self._receive_handshake(packet)
+        except RemoteProtocolError as error:
+            self.close(str(error))
+
+    def close(self, reason: str) -> None:
+        """The first reason stays."""
+        if self.close_reason is None:
+            self.close_reason = reason
+
+    def _receive_handshake(self, handshake: SlaveHandshake) -> None:
+        if self.slave_id is not None:
+            if handshake.slave_id != self.slave_id:
+                self.close(f"slave {self.slave_id} calls itself {handshake.slave_id} in mid-stream")
+            return  # a Java slave repeats itself when the answer is slow: one answer is enough
+        if handshake.slave_id <= 0:
+            self.close(f"handshake with the broker id {handshake.slave_id}")
+            return
+        self.slave_id = handshake.slave_id
+        self.learner = handshake.async_learner
+        self._from_last_file = handshake.sync_from_last_file
+        self._handshake_due = True
+
+    def _receive_ack(self, offset: int, now_ms: int) -> None:
+        if self.slave_id is None:
+            self.close("an ack before the handshake")
+        elif self.position < 0:
+            self._receive_request(offset)
+        elif offset < self.ack_offset:
+            self.close(f"ack {offset} after ack {self.ack_offset}")
+        elif offset > self.position:
+            self.close(f"ack {offset}, but only {self.position} was sent")
+        else:
+            self.ack_offset = offset
+        if self.close_reason is None:
+            self._note_progress(now_ms)
+
+    def _receive_request(self, offset: int) -> None:
+        """The first ack says where the slave's log ends. 0: it is empty, we say where it begins."""
+        log = self._log
+        start = offset
+        if offset == 0:
+            last_file = log.max_offset - log.max_offset % log.file_bytes
+            start = max(log.min_offset, last_file) if self._from_last_file else log.min_offset
+        if not log.min_offset <= start <= log.max_offset:
+            self.close(
+                f"slave {self.slave_id} asks for offset {offset}, but the log is"
+                f" {log.min_offset}..{log.max_offset}"
+            )
+            return
+        self.position, self.ack_offset = start, offset
+        self._packet_due = True
+
+    def _note_progress(self, now_ms: int) -> None:
+        """Kafka's rule: at _mark_ms the log ended at _mark_offset, and now the slave has all of that."""
+        if self.ack_offset >= self._log.max_offset:
+            self._caught_up_ms = now_ms
+        elif self.ack_offset >= self._mark_offset:
+            self._caught_up_ms = max(self._caught_up_ms, self._mark_ms)
+        else:
+            return
+        self._mark_offset, self._mark_ms = self._log.max_offset, now_ms
+
+    # -- output ------------------------------------------------------------------------------------------
+
+    @property
+    def has_more(self) -> bool:
+        """next_effect() has log bytes to send now."""
+        return 0 <= self.position < self._log.max_offset
+
+    def next_effect(self, now_ms: int) -> Send | Close | None:
+        """What to do now; None: nothing before more bytes, more log, or the next tick."""
+        if self.close_reason is None and now_ms - self._read_ms > self._settings.housekeeping_interval_ms:
+            self.close(f"slave {self.slave_id} was silent for {now_ms - self._read_ms} ms")
+        if self.close_reason is not None:
+            return Close(self.close_reason)
+        if self._handshake_due:
+            self._handshake_due = False
+            self._sent_ms = now_ms
+            return Send(MasterHandshake(self._log.max_offset, self._log.epochs.pairs[-EPOCHS_MAX:]).encode())
+        if self.position < 0:
+            return None
+        return self._next_packet(now_ms)
+
+    def _next_packet(self, now_ms: int) -> Send | Close | None:
+        log = self._log
+        entry = self._epoch_at(self.position)
+        if entry is None or self.position < log.min_offset:
+            self.close(f"offset {self.position} of slave {self.slave_id} is no longer in the log")
+            return Close(self.close_reason or "")
+        end = min(log.max_offset, entry.end_offset, self._file_end())
+        body_bytes = min(end - self.position, self._settings.batch_bytes)
+        if body_bytes <= 0:
+            body_bytes = 0
+            if not self._heartbeat_due(now_ms):
+                return None
+        elif self.ack_offset == self.position:
+            self._caught_up_ms = now_ms  # it had everything until these bytes came
+            self._mark_offset, self._mark_ms = log.max_offset, now_ms
+        header = TransferHeader(
+            body_bytes, self.position, entry.epoch, entry.start_offset, log.confirm_offset
+        )
+        send = Send(header.encode(), self.position, body_bytes)
+        self.position += body_bytes
+        self.sent_bytes += body_bytes
+        self._sent_ms, self._packet_due, self._told_confirm = now_ms, False, log.confirm_offset
+        return send
+
+    def _file_end(self) -> int:
+        return self.position - self.position % self._log.file_bytes + self._log.file_bytes
+
+    def _heartbeat_due(self, now_ms: int) -> bool:
+        """At once after the request (it marks an epoch without data), then rarely."""
+        idle_ms = now_ms - self._sent_ms
+        if self._told_confirm != self._log.confirm_offset and idle_ms >= CONFIRM_DELAY_MS:
+            return True
+        return self._packet_due or idle_ms >= self._settings.send_heartbeat_interval_ms
+
+    def _epoch_at(self, offset: int) -> EpochEntry | None:
+        """Looked up again whenever the log got a new epoch, so a label can never be a stale one."""
+        entry = self._entry
+        if self._entry_of is not self._log.epochs or entry is None or offset >= entry.end_offset:
+            self._entry_of = self._log.epochs
+            self._entry = entry = self._log.epochs.find(offset)
+        return entry
+
+    def epoch_began(self) -> None:
+        """A newer epoch of the same master: idle slaves hear of it at once."""
+        self._packet_due = self.position >= 0

@@ -1,0 +1,154 @@
+"""One term as master: confirmOffset, and the one task that talks to the controller about the SyncStateSet."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.core.confirm_offset import confirm_offset, replicated_offset
+from broker.core.sync_state_set import SyncStateSet, SyncStateSetKeeper
+from broker.ha.core.master_link import MasterLink
+from broker.ha.master_server import MasterServer
+from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
+from remoting.operations.controller import SyncStateSet as SyncStateSetBody
+from remoting.tasks import wait_for_event
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_MS = 100
+RETRY_MAX_MS = 1_000
+JOIN_CHECK_MS = 100
+"""How often the task looks by itself; acks and lost links wake it at once."""
+
+
+def from_body(body: SyncStateSetBody) -> SyncStateSet:
+    return SyncStateSet(frozenset(body.sync_state_set), body.sync_state_set_epoch)
+
+
+class Mastership:
+    """Ends when the service drops it: stop() first, then nothing here touches store or events any more."""
+
+    def __init__(
+        self,
+        store: ReplicatedStore,
+        server: MasterServer,
+        events: HaEvents,
+        settings: HaSettings,
+        clock: Clock,
+        *,
+        broker_id: int,
+        epoch: int,
+        sync_state_set: SyncStateSet,
+        on_confirm: Callable[[int], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self.epoch = epoch
+        self.keeper = SyncStateSetKeeper(
+            broker_id,
+            sync_state_set,
+            all_ack=settings.all_ack,
+            max_lag_ms=settings.max_time_slave_not_catchup_ms,
+            now_ms=clock(),
+        )
+        self._store, self._server, self._events = store, server, events
+        self._settings, self._clock = settings, clock
+        self._on_confirm = on_confirm
+        self._replicated = -1
+        self._count = -1
+        self._wake = asyncio.Event()
+        self._over = False
+
+    def stop(self) -> None:
+        self._over = True
+        self._wake.set()
+
+    # -- offsets -----------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Something grew or changed: the log, an ack, the set. Cheap; called for every ack."""
+        state, keeper = self._server.state, self.keeper
+        state.max_offset = self._store.commit_log.max_offset
+        acks = {
+            slave_id: link.ack_offset for slave_id, link in self._server.links.items() if not link.learner
+        }
+        before = self._store.confirm_offset
+        confirm = confirm_offset(
+            before,
+            max_offset=state.max_offset,
+            others=keeper.others,
+            acks=acks,
+            all_ack=self._settings.all_ack,
+        )
+        state.confirm_offset = confirm
+        if confirm > before:
+            self._store.set_confirm_offset(confirm)
+            self._on_confirm(confirm)
+        replicated = confirm
+        if not self._settings.all_ack:
+            replicated = replicated_offset(
+                max_offset=state.max_offset,
+                others=keeper.agreed_others,
+                acks=acks,
+                copies=self._settings.in_sync_replicas,
+            )
+        if replicated > self._replicated:
+            self._replicated = replicated
+            self._events.on_replicated(replicated)
+
+    def acked(self, link: MasterLink) -> None:
+        self.advance()
+        if link.slave_id not in self.keeper.agreed.members and not link.learner and not self.keeper.in_flight:
+            self._wake.set()
+
+    def links_changed(self) -> None:
+        self._wake.set()
+
+    # -- the set -----------------------------------------------------------------------------------------
+
+    def adopt(self, news: SyncStateSet) -> None:
+        """The controller told a set by another way than an answer."""
+        if self.keeper.adopt(news):
+            self.set_changed()
+
+    def set_changed(self) -> None:
+        count = len(self.keeper.agreed.members)
+        if count != self._count:
+            self._count = count
+            self._events.on_in_sync_changed(count)
+        self.advance()
+
+    async def keep_set(self) -> None:
+        """Propose what should be; until the fate of a proposal is known, ask and propose again."""
+        retry_ms = RETRY_FIRST_MS
+        while not self._over:
+            if await self._settled():
+                retry_ms = RETRY_FIRST_MS
+                await wait_for_event(self._wake, JOIN_CHECK_MS)
+            else:
+                await asyncio.sleep(retry_ms / 1000)
+                retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+
+    async def _settled(self) -> bool:
+        """One look, at most one proposal and one reading. True: nothing is open."""
+        keeper = self.keeper
+        proposal = keeper.next_proposal(
+            self._server.links,
+            confirm_offset=self._store.confirm_offset,
+            epoch_start_offset=self._server.state.epochs.last_start_offset,
+            now_ms=self._clock(),
+        )
+        changed = False
+        if proposal is not None:
+            answer: SyncStateSetBody | None = None
+            try:
+                answer = await self._events.alter_sync_state_set(proposal.members, proposal.base_epoch)
+            finally:
+                changed = keeper.answered(from_body(answer) if answer else None, now_ms=self._clock())
+        if keeper.must_read and not self._over:
+            begun_ms = self._clock()
+            reading = await self._events.read_sync_state_set()
+            changed |= keeper.read(from_body(reading) if reading else None, begun_ms=begun_ms)
+        if not self._over:
+            if changed:
+                logger.info("SyncStateSet %s at epoch %d", sorted(keeper.agreed.members), keeper.agreed.epoch)
+            self.set_changed()
+        return not keeper.must_read

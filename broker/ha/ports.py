@@ -1,0 +1,86 @@
+"""What the HA service needs of the store and of the broker around it, and its settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from remoting.operations.controller import SyncStateSet
+
+BATCH_BYTES_MAX = 1 << 20
+"""Larger packets hurt the producers that share the loop, and gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaSettings:
+    """Times in ms. The names in the comments are RocketMQ's keys."""
+
+    batch_bytes: int = 131_072  # haTransferBatchSize
+    send_heartbeat_interval_ms: int = 5_000  # haSendHeartbeatInterval
+    housekeeping_interval_ms: int = 20_000  # haHousekeepingInterval
+    max_time_slave_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup
+    check_sync_state_set_period_ms: int = 5_000  # checkSyncStateSetPeriod
+    all_ack: bool = False  # allAckInSyncStateSet
+    in_sync_replicas: int = 1  # inSyncReplicas
+    sync_from_last_file: bool = False
+    async_learner: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
+            raise ValueError(f"haTransferBatchSize must be 1..{BATCH_BYTES_MAX}, not {self.batch_bytes}")
+
+
+class ReplicatedLog(Protocol):
+    """store.CommitLog, as far as replication uses it."""
+
+    file_bytes: int
+    min_offset: int
+    max_offset: int
+
+    def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview: ...
+    def receive_view(self) -> memoryview: ...
+    def received(self, count: int) -> None: ...
+    def sync(self) -> object: ...
+
+
+class ReplicatedStore(Protocol):
+    """store.MessageStore, as far as replication uses it."""
+
+    confirm_offset: int
+
+    @property
+    def commit_log(self) -> ReplicatedLog: ...
+
+    @property
+    def dispatch_behind(self) -> bool: ...
+
+    def set_confirm_offset(self, offset: int) -> None: ...
+    def dispatch(self, records_max: int) -> bool: ...
+    def truncate(self, offset: int) -> None: ...
+    def truncate_half_message(self) -> int: ...
+    def reset_to(self, offset: int) -> None: ...
+    def become_master(self) -> None: ...
+    def become_slave(self) -> None: ...
+
+
+class HaEvents(Protocol):
+    """What the service tells the broker, and what it asks of the controller."""
+
+    def on_confirm(self, offset: int) -> None:
+        """confirmOffset moved to offset; the store knows already."""
+        ...
+
+    def on_replicated(self, offset: int) -> None:
+        """Replies to messages that end at or below offset may go."""
+        ...
+
+    async def alter_sync_state_set(
+        self, new_set: frozenset[int], current_epoch: int
+    ) -> SyncStateSet | None: ...
+
+    async def read_sync_state_set(self) -> SyncStateSet | None: ...
+
+    def on_in_sync_changed(self, count: int) -> None: ...
+
+
+Clock = Callable[[], int]
+"""Monotonic ms: a step of the wall clock never ends a link or a membership."""

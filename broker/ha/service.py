@@ -1,0 +1,297 @@
+"""Replication of one broker: the HA port, the link to a master, the epochs, and the change between both
+roles.
+
+Both role changes are restartable: whatever step failed, the same call again ends in the same state, because
+each step looks at what is there (epochs on disk, the log's tail) and not at what an earlier call
+remembered. Invariant: at most one of `mastership` and `client` exists, and only its owner moves
+confirmOffset.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from broker.ha.core.epochs import EpochEntry, Epochs
+from broker.ha.core.master_link import LinkSettings, MasterLink
+from broker.ha.core.slave_link import SlaveSettings
+from broker.ha.master_server import MasterServer
+from broker.ha.mastership import Mastership, from_body
+from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
+from broker.ha.slave_client import SlaveClient
+from broker.store.epoch_file import EpochFile
+from remoting.clock import now_ms
+from remoting.operation import LocalProtocolError
+from remoting.operations.controller import SyncStateSet
+from remoting.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
+
+TICK_MS = 100
+DISPATCH_RECORDS_MAX = 256
+"""Per turn of the loop: a replica's dispatch must not delay its acks."""
+
+
+class HaService:
+    """Owned by the event loop's thread; every method is called there."""
+
+    def __init__(
+        self,
+        store: ReplicatedStore,
+        *,
+        epoch_path: Path,
+        host: str,
+        port: int,
+        settings: HaSettings,
+        events: HaEvents,
+        clock: Clock = now_ms,
+    ) -> None:
+        self.store = store
+        self.mastership: Mastership | None = None
+        self.client: SlaveClient | None = None
+        self.epoch_list = Epochs()
+        self._settings, self._events, self._clock = settings, events, clock
+        self._epoch_file = EpochFile(epoch_path)
+        self._host, self._port = host, port
+        self._server = MasterServer(
+            store.commit_log,
+            settings=LinkSettings(
+                settings.batch_bytes, settings.send_heartbeat_interval_ms, settings.housekeeping_interval_ms
+            ),
+            clock=clock,
+            on_ack=self._acked,
+            on_links_changed=self._links_changed,
+        )
+        self._tasks = TaskSet()
+        self._role_tasks = TaskSet()
+        self._dispatching = False
+        self._running = False
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """EpochFileError: the epochs cannot be believed. OSError: the port is taken."""
+        self._load_epochs()
+        await self._server.start(self._host, self._port)
+        self._running = True
+        self._tasks.start("ha tick", self._tick_forever)
+        self._dispatch_soon()
+
+    async def stop(self) -> None:
+        await self._leave_role("the broker stops")
+        self._running = False
+        await self._tasks.stop()
+        await self._server.stop()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._server.address
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            if self.mastership is not None:
+                self._server.state.min_offset = self.store.commit_log.min_offset
+                self.mastership.advance()
+                self._server.pump()
+            self._dispatch_soon()
+
+    # -- epochs ------------------------------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        return self.epoch_list.entries
+
+    @property
+    def last_epoch(self) -> int:
+        """-1: none yet."""
+        return self.epoch_list.last_epoch
+
+    def _load_epochs(self) -> None:
+        self.epoch_list = self._epoch_file.load()
+
+    def save_epochs(self, epochs: Epochs) -> None:
+        """Durable when it returns; only then the new value counts."""
+        self._epoch_file.save(epochs)
+        self.epoch_list = epochs
+        self._server.state.epochs = epochs
+
+    # -- roles -------------------------------------------------------------------------------------------
+
+    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+        """The caller has fenced the broker. LocalProtocolError: the epoch is below one that we have seen."""
+        if epoch < self.last_epoch:
+            raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
+        stays = self.mastership is not None and self.mastership.broker_id == broker_id
+        await self._leave_role("the role changes", keep_links=stays)
+        if not stays:
+            self.store.truncate_half_message()
+        end = self.store.commit_log.max_offset
+        epochs = self.epoch_list.drop_above(end).drop_below(self.store.commit_log.min_offset)
+        if epoch > epochs.last_epoch:
+            epochs = epochs.append(epoch, end)
+        if epochs != self.epoch_list:
+            self.save_epochs(epochs)
+        if not stays:
+            self.store.become_master()
+        self._begin_term(broker_id, epoch, sync_state_set)
+
+    def _begin_term(self, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+        log, state = self.store.commit_log, self._server.state
+        state.epochs, state.min_offset, state.max_offset = self.epoch_list, log.min_offset, log.max_offset
+        self.mastership = mastership = Mastership(
+            self.store,
+            self._server,
+            self._events,
+            self._settings,
+            self._clock,
+            broker_id=broker_id,
+            epoch=epoch,
+            sync_state_set=from_body(sync_state_set),
+            on_confirm=self._confirm_moved,
+        )
+        mastership.set_changed()
+        self._server.accept()
+        for link in self._server.links.values():
+            link.epoch_began()
+        self._server.pump()
+        self._role_tasks.start("SyncStateSet", mastership.keep_set)
+        self._dispatch_soon()
+
+    async def become_slave(self, *, broker_id: int, epoch: int, master_ha_address: str) -> None:
+        """Follow the master at "host:port". The same call again changes nothing while the link is alive."""
+        if epoch < self.last_epoch:
+            raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
+        host, _, port = master_ha_address.rpartition(":")
+        address = (host, int(port))
+        client = self.client
+        if client is not None and client.fault is None:
+            if (client.address, client.broker_id) == (address, broker_id):
+                return
+        await self._leave_role("this broker is a slave now")
+        self.store.become_slave()
+        self.client = client = SlaveClient(
+            self.store,
+            self,
+            broker_id=broker_id,
+            address=address,
+            settings=SlaveSettings(
+                file_bytes=self.store.commit_log.file_bytes,
+                send_heartbeat_interval_ms=self._settings.send_heartbeat_interval_ms,
+                housekeeping_interval_ms=self._settings.housekeeping_interval_ms,
+                sync_from_last_file=self._settings.sync_from_last_file,
+                async_learner=self._settings.async_learner,
+            ),
+            clock=self._clock,
+        )
+        self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
+
+    async def _leave_role(self, reason: str, *, keep_links: bool = False) -> None:
+        """Nothing of the old role touches the log after this."""
+        if self.mastership is not None:
+            self.mastership.stop()
+        if self.client is not None:
+            self.client.stop()
+        if not keep_links:
+            self._server.refuse(reason)
+        await self._role_tasks.stop()
+        self.mastership = self.client = None
+
+    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
+        """The controller's set, from a poll or a notification; only a newer one counts."""
+        if self.mastership is not None:
+            self.mastership.adopt(from_body(sync_state_set))
+
+    # -- data --------------------------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        """End of a tick in which messages were stored: push them, then see what is confirmed."""
+        if self.mastership is None:
+            return
+        self._server.state.max_offset = self.store.commit_log.max_offset
+        self._server.pump()
+        self.mastership.advance()
+
+    def _acked(self, link: MasterLink) -> None:
+        if self.mastership is not None and link.slave_id is not None:
+            self.mastership.acked(link)
+
+    def _links_changed(self) -> None:
+        if self.mastership is not None:
+            self.mastership.links_changed()
+
+    def confirmed(self, offset: int) -> None:
+        """The master's confirmOffset arrived at this slave."""
+        if offset > self.store.confirm_offset:
+            self.store.set_confirm_offset(offset)
+            self._confirm_moved(offset)
+
+    def _confirm_moved(self, offset: int) -> None:
+        self._events.on_confirm(offset)
+        self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
+        if not self._dispatching and self.store.dispatch_behind:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        if self._running and self.store.dispatch(DISPATCH_RECORDS_MAX):
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    # -- state -------------------------------------------------------------------------------------------
+
+    @property
+    def confirm_offset(self) -> int:
+        return self.store.confirm_offset
+
+    @property
+    def in_sync_count(self) -> int:
+        """Members that the controller has agreed to (minInSyncReplicas); 0 when not master."""
+        return len(self.mastership.keeper.agreed.members) if self.mastership is not None else 0
+
+    def status(self) -> dict[str, object]:
+        """For people, GET_BROKER_HA_STATUS and telemetry. Times are ms since the event; offsets are bytes."""
+        common: dict[str, object] = {
+            "maxOffset": self.store.commit_log.max_offset,
+            "confirmOffset": self.store.confirm_offset,
+            "epoch": self.last_epoch,
+        }
+        if self.mastership is not None:
+            return common | {"role": "master"} | self._master_status(self.mastership)
+        if self.client is None:
+            return common | {"role": "none"}
+        link = self.client.protocol.link if self.client.protocol is not None else None
+        return common | {
+            "role": "slave",
+            "masterHaAddress": "%s:%d" % self.client.address,
+            "connected": self.client.connected,
+            "masterMaxOffset": link.master_max_offset if link is not None else None,
+            "receivedBytes": link.received_bytes if link is not None else 0,
+            "fault": self.client.fault,
+            "lastCloseReason": self.client.last_reason,
+        }
+
+    def _master_status(self, mastership: Mastership) -> dict[str, object]:
+        now, keeper = self._clock(), mastership.keeper
+        replicas = [
+            {
+                "brokerId": slave_id,
+                "address": self._server.address_of(link),
+                "ackOffset": link.ack_offset,
+                "transferFromWhere": link.position,
+                "lastCaughtUpTimeMs": now - link.caught_up_ms(now),
+                "inSync": slave_id in keeper.agreed.members,
+                "learner": link.learner,
+                "sentBytes": link.sent_bytes,
+            }
+            for slave_id, link in sorted(self._server.links.items())
+        ]
+        return {
+            "masterEpoch": mastership.epoch,
+            "syncStateSet": sorted(keeper.agreed.members),
+            "syncStateSetEpoch": keeper.agreed.epoch,
+            "syncStateSetInDoubt": keeper.in_flight or keeper.must_read,
+            "replicas": replicas,
+        }

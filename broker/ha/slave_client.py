@@ -1,0 +1,227 @@
+"""The slave's connection: dials the master's HA address, and receives its log in place.
+
+The socket reads alternately into a small control buffer and into the mapped CommitLog itself: no byte of a
+message is copied in Python. Effects of the SlaveLink are performed in its order, before the next read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.ha.core.epochs import Epochs
+from broker.ha.core.slave_link import (
+    BodyAt,
+    Close,
+    Confirm,
+    Effect,
+    ResetTo,
+    SaveEpochs,
+    SendBytes,
+    SlaveLink,
+    SlaveSettings,
+    Truncate,
+)
+from broker.ha.ports import Clock, ReplicatedStore
+
+logger = logging.getLogger(__name__)
+
+CONTROL_BYTES = 4_096
+CONNECT_TIMEOUT_MS = 1_000
+RETRY_FIRST_MS = 100
+RETRY_MAX_MS = 300
+"""A master that restarts, or a new one that is not ready yet, is found this soon (the peer: 5 s)."""
+
+TICK_MS = 100
+
+
+class SlaveOwner(Protocol):
+    """What the service keeps for its client."""
+
+    @property
+    def epoch_list(self) -> Epochs: ...
+
+    def save_epochs(self, epochs: Epochs) -> None: ...
+    def confirmed(self, offset: int) -> None: ...
+
+
+class SlaveProtocol(asyncio.BufferedProtocol):
+    """One connection; `ended` is resolved with the reason when it is gone."""
+
+    def __init__(self, link: SlaveLink, store: ReplicatedStore, owner: SlaveOwner, clock: Clock) -> None:
+        self.link = link
+        self.ended: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
+        self._store, self._owner, self._clock = store, owner, clock
+        self._transport: asyncio.Transport | None = None
+        self._control = memoryview(bytearray(CONTROL_BYTES))
+        self._close: Close | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._perform()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        link = self.link
+        if self._close is not None:
+            return self._control
+        if link.body_wanted:
+            return self._store.commit_log.receive_view()[: link.body_wanted]
+        return self._control[: link.control_wanted]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._close is not None:
+            return
+        link = self.link
+        if link.body_wanted:
+            self._store.commit_log.received(nbytes)
+            link.body_received(nbytes, self._clock())
+        else:
+            link.receive_control(self._control[:nbytes], self._clock())
+        self._perform()
+
+    def tick(self) -> None:
+        self.link.tick(self._clock())
+        self._perform()
+
+    def _perform(self) -> None:
+        while self._close is None and (effect := self.link.next_effect(self._clock())) is not None:
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case SendBytes(data):
+                if self._transport is not None and not self._transport.is_closing():
+                    self._transport.write(data)
+            case BodyAt(offset, _):
+                if offset != self._store.commit_log.max_offset:
+                    self.close(f"the log ends at {self._store.commit_log.max_offset}, not at {offset}")
+            case Confirm(offset):
+                self._owner.confirmed(offset)
+            case SaveEpochs(epochs):
+                self._owner.save_epochs(epochs)
+            case Truncate(offset):
+                self.link.truncated(self._truncate(offset))
+            case ResetTo(offset):
+                self._store.reset_to(offset)
+            case Close():
+                self._end(effect)
+
+    def _truncate(self, offset: int) -> int:
+        """Durable before the ack: what lies behind the cut must not come back after a crash."""
+        before = self._store.commit_log.max_offset
+        self._store.truncate(offset)
+        end = self._store.truncate_half_message()
+        self._store.commit_log.sync()
+        logger.warning("log cut from %d to %d: the master has another history behind it", before, end)
+        return end
+
+    def close(self, reason: str) -> None:
+        self._end(Close(reason))
+
+    def _end(self, close: Close) -> None:
+        if self._close is None:
+            self._close = close
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._close is None:
+            self._close = Close(str(exc or "the master closed the connection"))
+        if not self.ended.done():
+            self.ended.set_result(self._close)
+
+
+class SlaveClient:
+    """Follows one master address until stopped. `fault` tells why it gave up, if it did."""
+
+    def __init__(
+        self,
+        store: ReplicatedStore,
+        owner: SlaveOwner,
+        *,
+        broker_id: int,
+        address: tuple[str, int],
+        settings: SlaveSettings,
+        clock: Clock,
+        on_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.address = address
+        self.broker_id = broker_id
+        self.fault: str | None = None
+        self.protocol: SlaveProtocol | None = None
+        self.last_reason = ""
+        self._store, self._owner = store, owner
+        self._settings, self._clock = settings, clock
+        self._on_changed = on_changed
+        self._stopped = False
+
+    @property
+    def connected(self) -> bool:
+        return self.protocol is not None and self.protocol.link.transferring
+
+    async def run(self) -> None:
+        """Dial, receive, dial again. Returns after a fatal close: an operator must act."""
+        retry_ms = RETRY_FIRST_MS
+        self._prepare()
+        while not self._stopped:
+            close, received = await self._one_connection()
+            if self._stopped:
+                return
+            if close.reason != self.last_reason:  # once per reason, not three times a second
+                logger.warning("HA link to %s:%d: %s", *self.address, close.reason)
+                self.last_reason = close.reason
+            if close.fatal:
+                self.fault = close.reason
+                logger.error("HA link to %s:%d stopped: %s", *self.address, close.reason)
+                return
+            if received:
+                retry_ms = RETRY_FIRST_MS
+            await asyncio.sleep(retry_ms / 1000)
+            retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+
+    async def _one_connection(self) -> tuple[Close, bool]:
+        """Why it ended, and whether the master had sent anything but refusals."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                _, protocol = await loop.create_connection(self._new_protocol, *self.address)
+        except (OSError, TimeoutError) as error:
+            return Close(f"cannot connect: {error or 'timeout'}"), False
+        self.protocol = protocol
+        try:
+            while not protocol.ended.done():
+                await asyncio.wait([protocol.ended], timeout=TICK_MS / 1000)
+                if not protocol.ended.done():
+                    protocol.tick()
+            return protocol.ended.result(), protocol.link.transferring
+        finally:
+            protocol.close("the client stops")
+            self.protocol = None
+            if not self._stopped:
+                self._prepare()
+
+    def _prepare(self) -> None:
+        """Before every dial: no half message at the tail, no epoch that begins behind it."""
+        end = self._store.truncate_half_message()
+        epochs = self._owner.epoch_list.drop_above(end)
+        if epochs != self._owner.epoch_list:
+            self._owner.save_epochs(epochs)
+
+    def _new_protocol(self) -> SlaveProtocol:
+        log = self._store.commit_log
+        link = SlaveLink(
+            self.broker_id,
+            self._settings,
+            epochs=self._owner.epoch_list,
+            min_offset=log.min_offset,
+            max_offset=log.max_offset,
+            now_ms=self._clock(),
+        )
+        return SlaveProtocol(link, self._store, self._owner, self._clock)
+
+    def stop(self) -> None:
+        """At once: not a byte reaches the log after this."""
+        self._stopped = True
+        if self.protocol is not None:
+            self.protocol.close("the role changes")
