@@ -1,6 +1,7 @@
-"""ControllerMachine: the pure core as the replicated log runs it. Called in the raft thread; read from anywhere.
+"""ControllerMachine: the pure core as the replicated log runs it.
 
-Readers take `state` once and keep it: it is a frozen value, replaced as a whole after each event.
+Called in the raft thread, read from anywhere. Readers take `state` once and keep it: it is a frozen value,
+replaced as a whole after each event.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from namesrv.plugins.controller.core.state import State, state_from_json, state_
 from remoting.codes import ResponseCode
 
 EventHook = Callable[[AnyEvent, Applied], None]
-"""Sees every applied event with the group before and after, in the raft thread and also at replay; must not raise."""
+"""Sees every applied event, its group before and after; in the raft thread, also at replay. Never raises."""
 
 
 class ControllerMachine:
@@ -25,8 +26,8 @@ class ControllerMachine:
         self._on_event = on_event
 
     def apply(self, event: bytes) -> Applied:
-        """Total for every event of this version. A newer version stops the process (EventVersionError): a member
-        that skips an event would differ from the others and could become active."""
+        """Total for every event of this version. A newer one stops the process (EventVersionError): a member
+        that skips an event would differ from the others, and could become active."""
         try:
             decoded = decode_event(event)
         except msgspec.DecodeError as error:  # also ValidationError; the same on every member

@@ -1,8 +1,8 @@
-"""apply(state, event): the only place where the replicated state changes. Runs on every controller and at every replay.
+"""apply(state, event): the only place where the replicated state changes.
 
-Total and deterministic: any event on any state has an Applied; no clock, no liveness, no exception. Every event is
-fenced here by the epochs that it carries, because the state may have moved since decide() looked at it. A refused
-event changes nothing.
+Runs on every controller and at every replay. Total and deterministic: any event on any state has an Applied;
+no clock, no liveness, no exception. Every event is fenced here by the epochs that it carries, because the
+state may have moved since decide() looked at it. A refused event changes nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an event did to its group: `before` is None for a new group, `after` is None for one that is unknown.
+    """What an event did to its group. before None: a new group; after None: an unknown one.
 
     refused is not None: state and group are as before.
     """
@@ -78,8 +78,8 @@ def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
         return None
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"broker name {broker_set.broker_name} belongs to cluster {broker_set.cluster_name}, not to {cluster_name}: "
-        "give this group another brokerName",
+        f"broker name {broker_set.broker_name} belongs to cluster {broker_set.cluster_name}, "
+        f"not to {cluster_name}: give this group another brokerName",
     )
 
 
@@ -210,7 +210,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
     if winner not in before.replicas or not _may_win(before, winner, event.unclean):
         return Refused(
             ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-            f"broker {winner} is not in the SyncStateSet {sorted(before.sync_state_set)} of {event.broker_name}",
+            f"broker {winner} of {event.broker_name} is not in the SyncStateSet {sorted(before.sync_state_set)}",
         )
     return replace(
         before,

@@ -1,8 +1,8 @@
 """decide_*(): what the active controller makes of a request, looking at state and liveness once.
 
-An Event is proposed to the log, and the reply is made from what apply() says about it. An Answer needs no event. A
-Refused is the reply. No function here changes anything; every check that matters for safety is repeated by apply(),
-under the epochs that the event carries.
+An Event is proposed to the log, and the reply is made from what apply() says about it. An Answer needs no
+event. A Refused is the reply. No function here changes anything; every check that matters for safety is
+repeated by apply(), under the epochs that the event carries.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """ElectPolicy: who becomes master, and a text that says why. Pure; liveness comes in as a LiveView.
 
-Only a live member of the SyncStateSet may win (every acknowledged message is there), unless unclean elections are
-enabled. A recorded master stays until there is proof that it is gone. Source: RocketMQ 5.3.3 DefaultElectPolicy;
-offsets are compared as tuples, never subtracted (upstream's difference overflows 2 GiB apart).
+Only a live member of the SyncStateSet may win (every acknowledged message is there), unless unclean elections
+are enabled. A recorded master stays until there is proof that it is gone. Source: RocketMQ 5.3.3
+DefaultElectPolicy; offsets are compared as tuples, never subtracted (upstream's difference overflows 2 GiB
+apart).
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """winner: only with ELECTED. unclean: the winner is outside the SyncStateSet. explain: one line per candidate."""
+    """winner: only with ELECTED; unclean: it is outside the SyncStateSet. explain: a line per replica."""
 
     verdict: Verdict
     reason: str

@@ -1,7 +1,7 @@
 """What the log holds: facts decided by the active controller, each with the epochs that it expects to find.
 
-Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit trail,
-so an election carries its reason. A new type or a new meaning of a field raises EVENT_VERSION.
+Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit
+trail, so an election carries its reason. A new type or a new meaning of a field raises EVENT_VERSION.
 """
 
 import msgspec
@@ -24,7 +24,7 @@ class ApplyBrokerId(Event, tag="applyBrokerId", frozen=True, kw_only=True):
 
 
 class UpdateBrokerAddress(Event, tag="updateBrokerAddress", frozen=True, kw_only=True):
-    """expected_address: the address that is replaced, so that a late repeat cannot bring an older one back."""
+    """expected_address: the address that is replaced, so that a late repeat brings no older one back."""
 
     broker_id: int
     broker_address: str
@@ -75,4 +75,5 @@ def decode_event(data: bytes) -> AnyEvent:
     version = msgspec.json.decode(data, type=_Version).v
     if version > EVENT_VERSION:
         raise EventVersionError(f"controller event version {version}; this program knows {EVENT_VERSION}")
-    return _decoder.decode(data)
+    event: AnyEvent = _decoder.decode(data)
+    return event

@@ -1,8 +1,8 @@
-"""The promise that no group stays without a live master in silence: which groups need an election, and when to retry.
+"""No group stays without a live master in silence: which groups need an election, and when to retry.
 
-Pure. A group needs one while it has replicas and its recorded master is absent or known to be gone. A failed try is
-repeated with back-off, and says why it failed. A master that nobody can follow is cleared only after a while: if it
-was a short loss of its connection, it comes back as what it was.
+Pure. A group needs one while it has replicas and its recorded master is absent or known to be gone. A failed
+try is repeated with back-off, and says why it failed. A master that nobody can follow is cleared only after a
+while: if it was a short loss of its connection, it comes back as what it was.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def try_election(
     unclean: bool,
     clear_after_ms: int,
 ) -> Election | None:
-    """The Election to propose, None if the group is well. Verdict WAIT: nothing to propose yet, retry later."""
+    """The Election to propose, None if the group is well. Verdict WAIT: nothing to propose yet."""
     if not needs_election(broker_set, view):
         return None
     election = elect(broker_set, view, unclean=unclean)

@@ -1,7 +1,7 @@
 """The replicated state: frozen values, one BrokerSet per broker name. Never knows who is alive.
 
-A controller process publishes a new State after each applied event; a reader keeps the reference it read and sees
-one consistent moment, from any thread.
+A controller process publishes a new State after each applied event; a reader keeps the reference it read and
+sees one consistent moment, from any thread.
 
 Invariants: BrokerSet.check_invariants(). Source: RocketMQ 5.3.3 ReplicasInfoManager, two tables made one.
 """
@@ -110,7 +110,7 @@ def state_to_json(state: State) -> bytes:
 
 
 def state_from_json(data: bytes) -> State:
-    """Inverse of state_to_json. Raises StateVersionError, or msgspec.DecodeError for bytes that are no state."""
+    """Inverse of state_to_json. Raises StateVersionError, or msgspec.DecodeError for foreign bytes."""
     version = msgspec.json.decode(data, type=_Version).v
     if version != STATE_VERSION:
         raise StateVersionError(f"controller state version {version}; this program knows {STATE_VERSION}")
