@@ -1,8 +1,9 @@
 """A whole cluster of real processes on this machine: name servers with controllers, and one group of brokers.
 
-For the demo and the cluster tests. Configurations, data and logs are in one directory; ports are free ones below
-the range that the system gives to outgoing connections (a port of that range may be taken by somebody's connection
-while its server is dead, and a client that dials it then may connect to itself). The programs die with this process (parent-death signal), unless `detached`.
+For the demo and the cluster tests. Configurations, data and logs are in one directory. Ports are free ones
+below the range that the system gives to outgoing connections: one of that range may be taken by somebody's
+connection while its server is dead, and a client that dials it then may connect to itself.
+The programs die with this process (parent-death signal), unless `detached`.
 """
 
 import asyncio
@@ -148,6 +149,12 @@ class Cluster:
         if program.process is not None:
             program.process.kill()
             program.process.wait()
+
+    async def kill_and_wait(self, program: Program) -> None:
+        """kill() that lets the event loop run meanwhile."""
+        if program.process is not None:
+            program.process.kill()
+            await asyncio.to_thread(program.process.wait)
 
     def pause(self, program: Program) -> None:
         """SIGSTOP: alive, connected and silent."""

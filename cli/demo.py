@@ -1,0 +1,252 @@
+"""`keelmq demo`: a cluster of real processes under traffic loses its masters, but no acknowledged message.
+
+One round: kill the master with SIGKILL, measure how long the producer waited, start the dead broker again,
+wait until it is back in the SyncStateSet. After the first round (and every fifth then) the leading controller
+is killed alone: producers must not notice. At the end everything is read back and compared with the ledger.
+"""
+
+import asyncio
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.cluster import Cluster, ClusterError, Program
+from cli.demo_view import View, make_view
+from cli.ledger import Ledger, Report
+from cli.traffic import Traffic, read_back
+from cli.watch import Picture, Watcher
+from client import PullError
+from remoting.clock import now_ms
+
+TOPIC = "KeelDemo"
+BROKERS = 3
+NAME_SERVERS = 3
+RATE_DEFAULT = 1_000
+LOOK_MS = 250
+STEADY_MS = 1_200
+"""Traffic between two faults: long enough to be seen, short enough for three rounds in half a minute."""
+START_TIMEOUT_S = 20.0
+GAP_TIMEOUT_S = 15.0
+REJOIN_TIMEOUT_S = 30.0
+CONTROLLER_KILL_EVERY = 5
+
+BROKER_SETTINGS = {
+    "allAckInSyncStateSet": "true",
+    "minInSyncReplicas": "1",
+    "autoCreateTopicEnable": "true",
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "controllerHeartBeatTimeoutMills": "3000",
+}
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """`keep`: leave the cluster running. `rate`: messages per second."""
+
+    kills: int = 3
+    keep: bool = False
+    plain: bool = False
+    rate: int = RATE_DEFAULT
+
+
+class Demo:
+    def __init__(self, options: DemoOptions, cluster: Cluster, view: View) -> None:
+        self._options, self._cluster, self._view = options, cluster, view
+        self._ledger = Ledger()
+        self._watcher = Watcher(cluster)
+        self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ledger, rate=options.rate)
+
+    async def run(self) -> Report:
+        """ClusterError or PullError when the cluster does not come back in time."""
+        looking = asyncio.create_task(self._look(), name="look")
+        try:
+            await self._start()
+            for kill in range(self._options.kills):
+                await self._kill_master(kill + 1)
+                if kill % CONTROLLER_KILL_EVERY == 0:
+                    await self._kill_controller_leader()
+            await self._steady()
+            self._view.event("stopping the producer, waiting for the last acknowledgements")
+            await self._traffic.stop()
+            return await self._compare()
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await self._traffic.close()
+            await self._watcher.close()
+
+    async def _look(self) -> None:
+        while True:
+            self._view.show(await self._watcher.look(), self._ledger)
+            await asyncio.sleep(LOOK_MS / 1_000)
+
+    async def _start(self) -> None:
+        self._view.event(f"starting {NAME_SERVERS} name servers with controllers and {BROKERS} brokers")
+        self._view.event(f"directory: {self._cluster.directory}")
+        started_ms = now_ms()
+        self._cluster.start()
+        await self._all_in_sync("all replicas in the SyncStateSet after the start", START_TIMEOUT_S)
+        self._view.event(f"the cluster is up after {now_ms() - started_ms} ms; the producer starts")
+        self._traffic.start()
+        await self._until("the first acknowledged message", lambda: self._ledger.acked > 0, GAP_TIMEOUT_S)
+        await self._steady()
+
+    async def _kill_master(self, number: int) -> None:
+        picture = await self._all_in_sync("all replicas in the SyncStateSet", REJOIN_TIMEOUT_S)
+        master = next(program for program in self._cluster.brokers if program.name == picture.master)
+        kill_ms = now_ms()
+        await self._cluster.kill_and_wait(master)
+        self._ledger.killed(kill_ms)
+        self._view.event(f"kill {number}: SIGKILL to the master {master.name} (pid {master.pid})")
+        await self._until(
+            "a send that is acknowledged again", lambda: not self._ledger.is_waiting, GAP_TIMEOUT_S
+        )
+        self._view.event(f"kill {number}: the producer waited {self._ledger.gaps_ms[-1]} ms")
+        await self._steady()
+        await self._restart(master)
+        restarted_ms = now_ms()
+        await self._all_in_sync(f"{master.name} back in the SyncStateSet", REJOIN_TIMEOUT_S)
+        self._view.event(
+            f"{master.name} caught up and is in the SyncStateSet after {now_ms() - restarted_ms} ms"
+        )
+
+    async def _kill_controller_leader(self) -> None:
+        """Producers see nothing: the slowest send is told."""
+        address = await self._cluster.until(
+            "a leading controller", self._watcher.controller_leader, timeout_s=START_TIMEOUT_S
+        )
+        leader = self._cluster.controller_at(address)
+        failed, retried = self._ledger.unacknowledged, self._ledger.retried
+        self._ledger.reset_slowest()
+        killed_ms = now_ms()
+        await self._cluster.kill_and_wait(leader)
+        self._view.event(f"SIGKILL to the controller leader {leader.name} (pid {leader.pid}), alone")
+        await self._cluster.until(
+            "another controller leader", self._watcher.controller_leader, timeout_s=START_TIMEOUT_S
+        )
+        election_ms = now_ms() - killed_ms
+        await self._steady()
+        self._view.event(
+            f"another controller leads after {election_ms} ms; meanwhile the slowest send took "
+            f"{self._ledger.slowest_ms} ms, {self._ledger.retried - retried} retried, "
+            f"{self._ledger.unacknowledged - failed} failed"
+        )
+        await self._restart(leader)
+
+        async def follows() -> bool:
+            return await self._watcher.answers(leader.controller_address)
+
+        await self._cluster.until(f"{leader.name} back in the group", follows, timeout_s=REJOIN_TIMEOUT_S)
+        self._view.event(f"{leader.name} is back and knows the leader")
+
+    async def _restart(self, program: Program) -> None:
+        self._cluster.start_program(program)
+        self._view.event(f"started {program.name} again (pid {program.pid})")
+
+    async def _compare(self) -> Report:
+        picture = await self._all_in_sync("all replicas in the SyncStateSet at the end", REJOIN_TIMEOUT_S)
+        self._view.event(f"reading everything back from the final master {picture.master}")
+        await read_back(self._cluster.namesrv_addr, TOPIC, self._ledger)
+        report = self._ledger.report()
+        self._view.event(f"read {report.sent} messages back")
+        return report
+
+    async def _steady(self) -> None:
+        await asyncio.sleep(STEADY_MS / 1_000)
+        self._traffic.check()
+        self._cluster.check()
+
+    async def _all_in_sync(self, what: str, timeout_s: float) -> Picture:
+        async def picture() -> Picture | None:
+            found = await self._watcher.look()
+            return found if found.all_in_sync(BROKERS) else None
+
+        return await self._cluster.until(what, picture, timeout_s=timeout_s)
+
+    async def _until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        async def asked() -> bool:
+            self._traffic.check()
+            return condition()
+
+        await self._cluster.until(what, asked, timeout_s=timeout_s)
+
+
+def run_demo(options: DemoOptions) -> int:
+    """The exit code: 0 nothing lost; 1 something lost, or the cluster did not recover in time; 130 Ctrl-C."""
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-demo-"))
+    cluster = Cluster(
+        directory,
+        name_servers=NAME_SERVERS,
+        brokers=BROKERS,
+        broker_settings=BROKER_SETTINGS,
+        detached=options.keep,
+    )
+    try:
+        with cluster:
+            report = _play(options, cluster)
+    except (ClusterError, PullError) as error:
+        print(f"keelmq demo: the cluster did not recover: {error}\nLogs stay in {directory}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
+        print("keelmq demo: stopped by Ctrl-C, every program was ended", file=sys.stderr)
+        return 130
+    _print_report(report)
+    if options.keep:
+        _print_commands(cluster)
+    elif report.ok:
+        shutil.rmtree(directory, ignore_errors=True)
+    else:
+        print(f"Data and logs stay in {directory}")
+    print(report.result_line(), flush=True)
+    return 0 if report.ok else 1
+
+
+def _play(options: DemoOptions, cluster: Cluster) -> Report:
+    import uvloop
+
+    async def main(view: View) -> Report:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await Demo(options, cluster, view).run()
+
+    with make_view(plain=options.plain) as view, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            return runner.run(main(view))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None  # SIGTERM ends like Ctrl-C
+
+
+def _print_report(report: Report) -> None:
+    gaps = ", ".join(f"{gap_ms} ms" for gap_ms in report.gaps_ms) or "none"
+    print(f"sent          {report.sent:,} messages, {report.retried:,} of them needed more than one attempt")
+    print(f"acknowledged  {report.acked:,} ({report.unacknowledged:,} sends ended in an error)")
+    print(f"lost          {report.lost:,} of the acknowledged ones")
+    if report.lost_numbers:
+        print(f"              numbers {', '.join(map(str, report.lost_numbers))}, ...")
+    print(f"damaged       {report.damaged:,}")
+    print(f"duplicated    {report.duplicated:,} (attempts whose answer was lost: at least once, never less)")
+    print(f"gaps          {gaps} from SIGKILL to the first acknowledged send that was started after it")
+
+
+def _print_commands(cluster: Cluster) -> None:
+    launcher = Path(__file__).resolve().parent.parent / "run"
+    run = f"{shlex.quote(str(launcher))} mqadmin" if launcher.exists() else "mqadmin"
+    namesrv, controllers = f"'{cluster.namesrv_addr}'", f"'{cluster.controller_addr}'"
+    pids = " ".join(str(program.pid) for program in cluster.programs if program.is_running)
+    print("\nThe cluster is still running. Use it:")
+    print(f"  {run} clusterList -n {namesrv}")
+    print(f"  {run} getControllerMetaData -a {controllers}")
+    print(f"  {run} getSyncStateSet -a {controllers} -b {cluster.broker_name}")
+    print(f"  {run} getBrokerEpoch -n {namesrv} -b {cluster.broker_name}")
+    print(f"  {run} topicRoute -n {namesrv} -t {TOPIC}")
+    print(f"  {run} sendMessage -n {namesrv} -t {TOPIC} -p hello")
+    print(f"  {run} consumeMessage -n {namesrv} -t {TOPIC} -c 3")
+    print("Stop it:")
+    print(f"  kill {pids}; rm -r {shlex.quote(str(cluster.directory))}\n")

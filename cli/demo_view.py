@@ -1,0 +1,144 @@
+"""How the demo looks: a live screen (rich) or plain log lines. Both get the same pictures and events."""
+
+import sys
+import time
+from collections import deque
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from cli.ledger import Ledger
+from cli.watch import Picture
+
+EVENTS_SHOWN = 14
+REFRESH_PER_SECOND = 5
+ROLE_STYLES = {"master": "bold green", "slave": "cyan", "down": "bold red"}
+
+
+class View(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def event(self, text: str) -> None: ...
+
+    def show(self, picture: Picture, ledger: Ledger) -> None: ...
+
+
+class PlainView:
+    """One line per event, and one line whenever the picture changes in more than offsets."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._last = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def event(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._started:6.2f} s] {text}", flush=True)
+
+    def show(self, picture: Picture, ledger: Ledger) -> None:
+        roles = ", ".join(f"{replica.name} {replica.role}" for replica in picture.replicas)
+        line = f"{_headline(picture)}; {roles}"
+        if line != self._last:
+            self._last = line
+            self.event(f"  cluster: {line}; acked {ledger.acked}")
+
+
+class LiveView:
+    """Redrawn in place; the events of the end stay on the terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._started = time.monotonic()
+        self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+        self._picture = Picture()
+        self._rates: deque[tuple[float, int]] = deque(maxlen=2 * REFRESH_PER_SECOND)
+        self._ledger = Ledger()
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def event(self, text: str) -> None:
+        self._events.append(f"{time.monotonic() - self._started:6.2f} s  {text}")
+        self._draw()
+
+    def show(self, picture: Picture, ledger: Ledger) -> None:
+        self._picture, self._ledger = picture, ledger
+        self._rates.append((time.monotonic(), ledger.acked))
+        self._draw()
+
+    def _draw(self) -> None:
+        self._live.update(Group(self._replicas(), self._traffic(), self._history()), refresh=True)
+
+    def _replicas(self) -> Panel:
+        table = Table(expand=True, box=None)
+        for title in ("replica", "id", "role", "in SyncStateSet", "max offset", "confirmOffset", "address"):
+            table.add_column(title)
+        for replica in self._picture.replicas:
+            table.add_row(
+                replica.name,
+                _or_dash(replica.broker_id),
+                Text(replica.role, style=ROLE_STYLES[replica.role]),
+                "yes" if replica.in_sync else "no",
+                _or_dash(replica.max_offset),
+                _or_dash(replica.confirm_offset),
+                replica.address,
+            )
+        return Panel(table, title=_headline(self._picture), title_align="left")
+
+    def _traffic(self) -> Text:
+        ledger = self._ledger
+        gaps = ", ".join(f"{gap_ms} ms" for gap_ms in ledger.gaps_ms[-8:]) or "none yet"
+        waiting = "  [no master: sends wait]" if ledger.is_waiting else ""
+        return Text(
+            f" sent {ledger.sent:,}   acknowledged {ledger.acked:,}   {self._rate():,.0f} msg/s   "
+            f"retried {ledger.retried:,}   gaps: {gaps}{waiting}"
+        )
+
+    def _rate(self) -> float:
+        if len(self._rates) < 2:
+            return 0.0
+        (begin_s, begin_acked), (end_s, end_acked) = self._rates[0], self._rates[-1]
+        return (end_acked - begin_acked) / max(end_s - begin_s, 0.001)
+
+    def _history(self) -> Panel:
+        return Panel(Text("\n".join(self._events)), title="events", title_align="left")
+
+
+def make_view(*, plain: bool) -> View:
+    """Live only on a terminal: a pipe or a log file gets lines."""
+    if plain or not sys.stdout.isatty():
+        return PlainView()
+    return LiveView(Console())
+
+
+def _headline(picture: Picture) -> str:
+    members = ",".join(map(str, picture.sync_state_set)) or "-"
+    return (
+        f"master {picture.master or 'none'} (masterEpoch {picture.master_epoch}), SyncStateSet {{{members}}} "
+        f"(epoch {picture.sync_state_set_epoch}), controller leader {picture.controller_leader or 'none'}"
+    )
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,97 @@
+"""The demo's producer and its reader: continuous numbered sends into a Ledger, and everything read back."""
+
+import asyncio
+from functools import partial
+
+from cli.ledger import Ledger, make_body
+from client import Message, MessageQueue, Producer, PullConsumer, PullStatus, SendError, SendResult
+from remoting.clock import now_ms
+
+IN_FLIGHT_MAX = 32
+SEND_TIMEOUT_MS = 15_000
+"""Longer than any fail-over should take: a send that fails in spite of it is told in the report."""
+TICK_MS = 5
+READ_NUMS = 256
+
+
+class Traffic:
+    """`rate`: messages started per second while the cluster answers; missed ones are not made up for."""
+
+    def __init__(self, namesrv_addr: str, topic: str, ledger: Ledger, *, rate: int) -> None:
+        self._producer = Producer(namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX)
+        self._topic, self._ledger, self._rate = topic, ledger, rate
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._in_flight: set[asyncio.Task[SendResult]] = set()
+        self.last_error = ""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="traffic")
+
+    async def stop(self) -> None:
+        """No new sends; returns when those under way have ended."""
+        self._stopping = True
+        if self._task is not None:
+            await self._task
+        if self._in_flight:
+            await asyncio.wait(self._in_flight)
+
+    async def close(self) -> None:
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._producer.close()
+
+    def check(self) -> None:
+        """Raises what ended the sending, if something did."""
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def _run(self) -> None:
+        due_ms = float(now_ms())
+        while not self._stopping:
+            while due_ms <= now_ms() and not self._stopping:
+                await self._send_one()
+                due_ms = max(due_ms + 1_000 / self._rate, now_ms() - TICK_MS)
+            await asyncio.sleep(TICK_MS / 1_000)
+
+    async def _send_one(self) -> None:
+        number = self._ledger.start()
+        message = Message(self._topic, make_body(number))
+        task = await self._producer.send_async(message, timeout_ms=SEND_TIMEOUT_MS)
+        started_ms = now_ms()
+        self._in_flight.add(task)
+        task.add_done_callback(partial(self._done, number, started_ms))
+
+    def _done(self, number: int, started_ms: int, task: "asyncio.Task[SendResult]") -> None:
+        self._in_flight.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            attempts = task.result().attempts
+            self._ledger.acknowledge(number, started_ms=started_ms, now_ms=now_ms(), attempts=attempts)
+        elif isinstance(error, SendError):
+            self._ledger.fail()
+            self.last_error = str(error)
+        else:
+            raise error
+
+
+async def read_back(namesrv_addr: str, topic: str, ledger: Ledger) -> None:
+    """Every message of the topic, from its master, into the ledger. PullError when that fails."""
+    async with PullConsumer(namesrv_addr, "keelmq-demo-reader") as consumer:
+        queues = await consumer.fetch_queues(topic)
+        await asyncio.gather(*(_read_queue(consumer, queue, ledger) for queue in queues))
+
+
+async def _read_queue(consumer: PullConsumer, queue: MessageQueue, ledger: Ledger) -> None:
+    position, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+    while position < end:
+        result = await consumer.pull(queue, position, READ_NUMS)
+        for message in result.messages:
+            ledger.found(message.body)
+        if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
+            return  # the queue ends earlier than its master said: what is missing will count as lost
+        position = result.next_begin_offset

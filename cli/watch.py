@@ -1,0 +1,136 @@
+"""What the demo shows of the cluster: one picture, asked a few times a second from the programs themselves.
+
+Controllers answer who leads (1005) and who is master and in sync (1006); brokers answer offsets (28).
+A program that does not answer is shown as down: the watcher never fails, it only sees less.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cli.cluster import Cluster
+from client.admin import AdminClient, AdminError
+from remoting.client import RemotingClient
+from remoting.operations.controller import ReplicasInfo
+
+RUNTIME_INFO_TIMEOUT_MS = 500
+CONNECT_TIMEOUT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """`role`: "master", "slave" or "down". Offsets: CommitLog bytes, None when unknown."""
+
+    name: str
+    address: str
+    role: str
+    broker_id: int | None = None
+    in_sync: bool = False
+    max_offset: int | None = None
+    confirm_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    controller_leader: str = ""  # program name
+    master: str = ""  # program name
+    master_epoch: int = 0
+    sync_state_set: tuple[int, ...] = ()
+    sync_state_set_epoch: int = 0
+    replicas: tuple[Replica, ...] = field(default=())
+
+    def all_in_sync(self, count: int) -> bool:
+        """A live master, and all `count` replicas are in its SyncStateSet."""
+        return bool(self.master) and len(self.sync_state_set) == count
+
+
+class Watcher:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._client = RemotingClient(connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        self._admin = AdminClient(self._client)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def controller_leader(self) -> str | None:
+        """The leader's request address, None while nobody leads."""
+        try:
+            return await self._admin.controller_leader(self._live_controllers())
+        except (AdminError, ValueError):
+            return None
+
+    async def leads(self, address: str) -> bool:
+        """Does the controller at this address say that it leads?"""
+        try:
+            return (await self._admin.controller_metadata(address)).is_leader
+        except AdminError:
+            return False
+
+    async def answers(self, controller_address: str) -> bool:
+        """Does this controller know a leader?"""
+        try:
+            return bool((await self._admin.controller_metadata(controller_address)).controller_leader_address)
+        except AdminError:
+            return False
+
+    async def look(self) -> Picture:
+        leader = await self.controller_leader()
+        info = await self._replicas(leader) if leader else None
+        tables = await asyncio.gather(*(self._table(program.address) for program in self._cluster.brokers))
+        replicas = tuple(
+            _replica(program.name, program.address, info, table)
+            for program, table in zip(self._cluster.brokers, tables, strict=True)
+        )
+        leader_name = self._cluster.controller_at(leader).name if leader else ""
+        if info is None:
+            return Picture(controller_leader=leader_name, replicas=replicas)
+        return Picture(
+            controller_leader=leader_name,
+            master=next((replica.name for replica in replicas if replica.role == "master"), ""),
+            master_epoch=info.master_epoch,
+            sync_state_set=tuple(sorted(member.broker_id for member in info.in_sync_replicas)),
+            sync_state_set_epoch=info.sync_state_set_epoch,
+            replicas=replicas,
+        )
+
+    def _live_controllers(self) -> str:
+        return ";".join(
+            program.controller_address for program in self._cluster.name_servers if program.is_running
+        )
+
+    async def _replicas(self, leader: str) -> ReplicasInfo | None:
+        name = self._cluster.broker_name
+        try:
+            return (await self._admin.sync_state_sets(leader, [name])).replicas_info_table.get(name)
+        except AdminError:
+            return None
+
+    async def _table(self, address: str) -> Mapping[str, str] | None:
+        if not self._cluster.broker_at(address).is_running:
+            return None
+        try:
+            return await self._admin.runtime_info(address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
+        except AdminError:
+            return None
+
+
+def _replica(name: str, address: str, info: ReplicasInfo | None, table: Mapping[str, str] | None) -> Replica:
+    members = [*info.in_sync_replicas, *info.not_in_sync_replicas] if info else []
+    member = next((member for member in members if member.broker_address == address), None)
+    leads = info is not None and info.master_address == address
+    role = "down" if table is None else "master" if leads else "slave"
+    return Replica(
+        name=name,
+        address=address,
+        role=role,
+        broker_id=member.broker_id if member else None,
+        in_sync=bool(info and member in info.in_sync_replicas),
+        max_offset=_number(table, "commitLogMaxOffset"),
+        confirm_offset=_number(table, "confirmOffset"),
+    )
+
+
+def _number(table: Mapping[str, str] | None, key: str) -> int | None:
+    text = table.get(key, "") if table else ""
+    return int(text) if text.lstrip("-").isdigit() else None
