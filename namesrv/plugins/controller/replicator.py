@@ -2,7 +2,7 @@
 """The replicated log on pysyncobj: the only file that imports it, adapter to everything in raft/.
 
 pysyncobj has no types and no public way to most of what its faults require, so: an exact version, a check of
-every private name at the start, and only translation in here. What runs is in raft.replica, .member and .guard.
+every private name at the start, and only translation in here. What runs is in raft.replica and raft.member.
 """
 
 import contextlib

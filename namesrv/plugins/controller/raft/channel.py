@@ -4,7 +4,7 @@
     key:     32-byte nonce each way, then frame = length (4) + AES-256-GCM(payload) with a counter as nonce
 
 One key per direction, HKDF-SHA256(shared key, salt = both nonces, info = direction + cluster id): frames
-cannot be replayed into another connection, reflected, or carried to another cluster. HELLO binds the receiver.
+cannot be replayed into another connection, reflected, or moved to another cluster. HELLO binds the receiver.
 """
 
 import hashlib

@@ -10,7 +10,7 @@
 
 `synced offset` is how far the file was durable when the record was written. So recovery can tell a torn tail
 (never acknowledged: cut it) from a damaged record that had been durable (refuse to start): in the second case
-a later record, or the commit index in the vote file, proves it. Positions are list positions, not raft indexes.
+a later record, or the commit index in the vote file, proves it. Positions are list positions, not indexes.
 """
 
 import logging
