@@ -203,11 +203,11 @@ def test_commands_that_only_the_library_knows_are_refused() -> None:
 
 def test_another_library_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("namesrv.plugins.controller.replicator.VERSION", "0.3.16")
-    with pytest.raises(ConfigError, match="exactly 0.3.17"):
+    with pytest.raises(ConfigError, match=r"exactly 0\.3\.17"):
         prepare_library()
 
 
 def test_a_missing_private_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("pysyncobj.syncobj.monotonicTime")
-    with pytest.raises(ConfigError, match="lacks pysyncobj.syncobj.monotonicTime"):
+    with pytest.raises(ConfigError, match=r"lacks pysyncobj\.syncobj\.monotonicTime"):
         prepare_library()

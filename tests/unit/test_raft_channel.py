@@ -1,0 +1,176 @@
+"""Who gets through to the library: key, HELLO, limits; over real loopback sockets where that matters."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from namesrv.plugins.controller.raft.channel import ChannelError, KeyChannel, PlainChannel
+from namesrv.plugins.controller.raft.codec import Hello, encode
+from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
+from remoting.config import ConfigError
+from tests.unit.raft_group import SECRET, Group, ListMachine, until
+
+
+def opened(
+    secret: bytes, other: bytes, cluster: str = "c", other_cluster: str = "c"
+) -> tuple[KeyChannel, KeyChannel]:
+    dialer, listener = (
+        KeyChannel(secret, cluster, dialed=True),
+        KeyChannel(other, other_cluster, dialed=False),
+    )
+    listener.receive_data(dialer.start())
+    dialer.receive_data(listener.start())
+    return dialer, listener
+
+
+def test_frames_arrive_whole_whatever_the_cuts() -> None:
+    for size in (1, 3, 1000):
+        dialer, listener = KeyChannel(SECRET, "c", dialed=True), KeyChannel(SECRET, "c", dialed=False)
+        dialer.receive_data(listener.start())
+        stream = dialer.start() + dialer.seal(b"one") + dialer.seal(b"") + dialer.seal(b"three")
+        frames = []
+        for at in range(0, len(stream), size):
+            listener.receive_data(stream[at : at + size])
+            while (frame := listener.next_frame()) is not None:
+                frames.append(frame)
+        assert frames == [b"one", b"", b"three"]
+
+
+@pytest.mark.parametrize(
+    ("other", "cluster"), [(bytes(32), "c"), (SECRET, "d")], ids=["another key", "another cluster"]
+)
+def test_another_key_or_cluster_is_refused(other: bytes, cluster: str) -> None:
+    dialer, listener = opened(SECRET, other, "c", cluster)
+    listener.receive_data(dialer.seal(b"hello"))
+    with pytest.raises(ChannelError, match="wrong key"):
+        listener.next_frame()
+
+
+def test_replayed_reflected_and_altered_frames_are_refused() -> None:
+    dialer, listener = opened(SECRET, SECRET)
+    sealed = dialer.seal(b"hello")
+    listener.receive_data(sealed + sealed)
+    assert listener.next_frame() == b"hello"
+    with pytest.raises(ChannelError):  # replayed: the counter moved on
+        listener.next_frame()
+    dialer, listener = opened(SECRET, SECRET)
+    dialer.receive_data(dialer.seal(b"hello"))
+    with pytest.raises(ChannelError):  # reflected: the other direction has another key
+        dialer.next_frame()
+    mirror = KeyChannel(SECRET, "c", dialed=True)
+    with pytest.raises(ChannelError, match="our own nonce"):
+        mirror.receive_data(mirror.start())
+
+
+def test_a_stranger_cannot_make_us_buffer_much() -> None:
+    channel = PlainChannel()
+    channel.receive_data((513).to_bytes(4, "big"))
+    with pytest.raises(ChannelError, match="frame of 513 bytes"):
+        channel.next_frame()
+
+
+def settings(tmp_path: Path, **changes: object) -> RaftSettings:
+    members = {"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2)}
+    return RaftSettings("n0", **({"members": members, "directory": tmp_path, "cluster_id": "c"} | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "needs a shared secret"),
+        ({"secret": b"short"}, "at least 32 bytes"),
+        ({"insecure": True, "members": {"n0": ("127.0.0.1", 1), "n1": ("10.0.0.1", 2)}}, "loopback"),
+        ({"insecure": True, "listen_host": "0.0.0.0"}, "loopback"),
+        ({"members": {"n1": ("127.0.0.1", 2)}}, "is not in"),
+        ({"secret": SECRET, "heartbeat_s": 0.3}, "timers"),
+    ],
+    ids=[
+        "no secret",
+        "short secret",
+        "plain off loopback",
+        "plain on all addresses",
+        "not a member",
+        "timers",
+    ],
+)
+async def test_settings_that_are_refused(tmp_path: Path, changes: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        await RaftReplicator(ListMachine(), settings(tmp_path, **changes)).start()
+
+
+async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        members = {"n0": ("127.0.0.1", port), "n1": ("127.0.0.1", 2)}
+        replicator = RaftReplicator(ListMachine(), settings(tmp_path, secret=SECRET, members=members))
+        with pytest.raises(
+            ConfigError, match=f"cannot listen for raft on 127.0.0.1:{port}: Address already in use"
+        ):
+            await replicator.start()
+    await replicator.start()  # nothing was left locked or open
+    await replicator.stop()
+
+
+async def refused_by(group: Group, name: str, reason: str) -> None:
+    refused = group.running[name].status()["refusedConnections"]
+    await until(
+        lambda: any(reason in text for text in group.running[name].status()["refusedConnections"]),
+        f"{reason} in {refused}",
+    )
+
+
+async def test_a_member_with_another_key_stays_outside(tmp_path: Path) -> None:
+    async with Group(tmp_path, 3) as group:
+        await group.active()
+        await group.stop("n2")
+        await group.start("n2", secret=bytes(32))
+        await until(
+            lambda: (
+                any("wrong key" in text for text in group.running["n2"].status()["refusedConnections"])
+                or any("wrong key" in text for text in group.running["n0"].status()["refusedConnections"])
+            )
+        )
+        assert "n2" not in group.running["n0"].status()["connected"]
+
+
+HELLOS = {
+    "another cluster": Hello(1, "other", "n1", "n0", ""),
+    "another receiver": Hello(1, "group", "n1", "n2", ""),
+    "a stranger": Hello(1, "group", "n7", "n0", ""),
+    "ourselves": Hello(1, "group", "n0", "n0", ""),
+    "another version": Hello(2, "group", "n1", "n0", ""),
+}
+
+
+@pytest.mark.parametrize("hello", HELLOS.values(), ids=HELLOS)
+async def test_a_wrong_hello_closes_the_connection(tmp_path: Path, hello: Hello) -> None:
+    group = Group(tmp_path, 3, secret=None, insecure=True)
+    await group.start("n0")
+    reader, writer = await asyncio.open_connection(*group.members["n0"])
+    writer.write(PlainChannel().seal(encode(hello)))
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    await refused_by(group, "n0", "HELLO")
+    assert group.running["n0"].status()["connected"] == []
+    await group.stop("n0")
+
+
+async def test_the_newer_connection_of_a_member_replaces_the_older(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3, secret=None, insecure=True)
+    await group.start("n0")
+    hello = PlainChannel().seal(encode(Hello(1, "group", "n1", "n0", "")))
+    old, old_writer = await asyncio.open_connection(*group.members["n0"])
+    old_writer.write(hello)
+    assert await asyncio.wait_for(old.read(4), 5)
+    new, new_writer = await asyncio.open_connection(*group.members["n0"])
+    new_writer.write(hello)
+    await asyncio.wait_for(old.read(), 5)  # up to its end
+    assert await asyncio.wait_for(new.read(4), 5)
+    assert group.running["n0"].status()["connected"] == ["n1"]
+    old_writer.close()
+    new_writer.close()
+    await group.stop("n0")

@@ -1,0 +1,263 @@
+"""Journal, vote file, snapshot and data directory: what a crash or a flipped byte may cost, and what not."""
+
+import os
+import random
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from namesrv.plugins.controller.raft.directory import DataDirectory
+from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, FatalRaftError
+from namesrv.plugins.controller.raft.journal import DamagedError, Journal, LogEntry
+from namesrv.plugins.controller.raft.snapshot import (
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    read_snapshot,
+    write_snapshot,
+)
+from remoting.config import ConfigError
+
+NO_OP = b"\x01"
+
+
+def fatal(code: int, text: str) -> NoReturn:
+    raise FatalRaftError(code, text)
+
+
+def open_journal(path: Path) -> Journal:
+    return Journal(path, fatal=fatal, sync=False)
+
+
+def filled(path: Path, batches: list[int]) -> tuple[Journal, list[int]]:
+    """Entries 1.. of term 1, one sync per batch; (journal, how far the file was durable after each batch)."""
+    journal, index, ends = open_journal(path), 0, []
+    for count in batches:
+        for _ in range(count):
+            index += 1
+            journal.add(NO_OP + b"x" * (index % 7), index, 1)
+        journal.sync()
+        ends.append(journal.file_bytes)
+    return journal, ends
+
+
+def test_what_was_synced_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "raft.journal"
+    journal, _ = filled(path, [3, 2])
+    journal.setCurrentTerm(4, "n1")
+    journal.setRaftCommitIndex(5)
+    journal.deleteEntriesTo(2)
+    journal.add(NO_OP, 6, 4)
+    entries = journal[:]
+    journal._destroy()
+    again = open_journal(path)
+    assert again[:] == entries
+    assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (4, "n1", 5)
+    again._destroy()
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_operations_against_a_list(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("journal") / "raft.journal"
+    journal, model, term = open_journal(path), list[LogEntry](), 1
+    journal.setCurrentTerm(1, None)
+    for _ in range(data.draw(st.integers(1, 25))):
+        match data.draw(st.sampled_from(["add", "add", "add", "sync", "cut", "compact", "clear", "reopen"])):
+            case "add":
+                entry = (NO_OP + data.draw(st.binary(max_size=20)), model[-1][1] + 1 if model else 1, term)
+                journal.add(*entry)
+                model.append(entry)
+            case "sync":
+                journal.sync()
+            case "cut" if len(model) > 1:
+                position = data.draw(st.integers(1, len(model) - 1))
+                journal.deleteEntriesFrom(position)
+                del model[position:]
+            case "compact" if len(model) > 1:
+                position = data.draw(st.integers(0, len(model) - 1))
+                journal.deleteEntriesTo(position)
+                del model[:position]
+            case "clear" if model:
+                entry = (NO_OP, model[-1][1] + 5, term)
+                journal.clear()
+                journal.add(*entry)
+                model[:] = [entry]
+            case "reopen":
+                journal._destroy()
+                journal = open_journal(path)
+        assert journal[:] == model
+        assert len(journal) == len(model)
+    journal._destroy()
+    again = open_journal(path)
+    assert again[:] == model
+    again._destroy()
+
+
+def recovered(path: Path, data: bytes) -> list[LogEntry] | None:
+    """The entries found in a file with these bytes; None: refused to start."""
+    path.write_bytes(data)
+    try:
+        journal = open_journal(path)
+    except DamagedError:
+        return None
+    try:
+        journal.align(None, None)
+        return journal[:]
+    except DamagedError:
+        return None
+    finally:
+        journal._destroy()
+
+
+def test_every_cut_of_the_file_leaves_a_prefix_or_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "raft.journal"
+    journal, ends = filled(path, [2, 3, 1])
+    journal.setCurrentTerm(1, None)
+    journal.setRaftCommitIndex(4)
+    entries = journal[:]
+    journal._destroy()
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        found = recovered(path, whole[:length])
+        assert found is None or found == entries[: len(found)]
+        assert found is None or len(found) >= 4, f"{length} bytes: a committed entry is gone"
+    assert recovered(path, whole) == entries
+    assert ends[-1] == len(whole)
+
+
+def test_every_flipped_byte_leaves_what_later_records_prove_or_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "raft.journal"
+    journal, ends = filled(path, [2, 3, 2, 1])
+    journal.setCurrentTerm(1, None)
+    entries = journal[:]
+    journal._destroy()
+    whole = path.read_bytes()
+    proved = ends[2]  # the last record says that everything before it was durable
+    dice = random.Random(7)
+    for offset in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << dice.randrange(8)
+        found = recovered(path, bytes(damaged))
+        if offset < proved:
+            assert found is None, f"damage at {offset} was not noticed"
+        else:
+            assert found == entries[:-1]
+
+
+def test_a_torn_tail_is_cut_also_with_pages_out_of_order(tmp_path: Path) -> None:
+    path = tmp_path / "raft.journal"
+    journal, ends = filled(path, [3])
+    journal.setCurrentTerm(1, None)
+    for index in (4, 5, 6):
+        journal.add(NO_OP + b"y" * 50, index, 1)
+    journal._destroy()
+    whole = bytearray(path.read_bytes())
+    whole[ends[0] : ends[0] + 60] = bytes(60)  # the first of the unsynced records never reached the disk
+    found = recovered(path, bytes(whole))
+    assert found is not None
+    assert [index for _, index, _ in found] == [1, 2, 3]
+
+
+def test_files_that_must_exist_together(tmp_path: Path) -> None:
+    path = tmp_path / "raft.journal"
+    journal, _ = filled(path, [3])
+    journal.setCurrentTerm(1, "n0")
+    journal._destroy()
+    vote = path.with_suffix(".vote")
+    content = vote.read_bytes()
+    vote.unlink()
+    with pytest.raises(DamagedError, match=r"raft\.vote: missing"):
+        open_journal(path)
+    for broken in (b"", content[:-1], content[:5] + bytes([content[5] ^ 1]) + content[6:]):
+        vote.write_bytes(broken)
+        with pytest.raises(DamagedError, match="whom it voted for"):
+            open_journal(path)
+    vote.write_bytes(content)
+    path.unlink()
+    with pytest.raises(DamagedError, match=r"raft\.journal: missing"):
+        open_journal(path)
+
+
+def test_align_keeps_what_follows_the_snapshot(tmp_path: Path) -> None:
+    """A crash between the snapshot and the compaction: the library alone would clear the whole journal."""
+    path = tmp_path / "raft.journal"
+    journal, _ = filled(path, [9])
+    journal.setCurrentTerm(1, None)
+    entries = journal[:]
+    journal.align(entries[4], entries[5])
+    assert journal[:] == entries[4:]
+    with pytest.raises(DamagedError, match="begins at index 5"):
+        journal.align(None, None)
+    with pytest.raises(DamagedError, match="begins at index 5"):
+        journal.align(entries[1], entries[2])
+    journal._destroy()
+
+
+def test_the_commit_index_never_goes_back(tmp_path: Path) -> None:
+    journal, _ = filled(tmp_path / "raft.journal", [9])
+    journal.setRaftCommitIndex(7)
+    with pytest.raises(FatalRaftError) as caught:
+        journal.deleteEntriesFrom(6)
+    assert caught.value.code == EXIT_TRUNCATION
+    journal._destroy()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_a_failed_write_ends_the_process(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "raft.journal", fatal=fatal)
+    journal.add(NO_OP, 1, 1)
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fail)
+        with pytest.raises(FatalRaftError, match=r"raft\.journal: No space left on device") as caught:
+            journal.sync()
+    assert caught.value.code == EXIT_JOURNAL
+    journal._destroy()
+
+
+SNAPSHOT = Snapshot(
+    cluster_id="c1",
+    members=("n0", "n1"),
+    last=(b"\x00abc", 12, 3),
+    previous=(b"\x01", 11, 3),
+    claimed_term=3,
+    answers=(("id", b"\xc0"),),
+    state=b"state" * 20,
+)
+
+
+def test_snapshot_round_trip_keeps_tuples(tmp_path: Path) -> None:
+    path = tmp_path / "raft.snapshot"
+    write_snapshot(path, SNAPSHOT)
+    assert read_snapshot(path, "c1") == SNAPSHOT
+    assert read_snapshot(path, "c1").last == (b"\x00abc", 12, 3)
+    with pytest.raises(DamagedError, match="belongs to cluster"):
+        read_snapshot(path, "c2")
+
+
+def test_every_damaged_snapshot_is_refused() -> None:
+    whole = encode_snapshot(SNAPSHOT)
+    damaged = [whole[:length] for length in range(len(whole))]
+    damaged += [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(len(whole))]
+    for data in damaged:
+        with pytest.raises(DamagedError):
+            decode_snapshot(data, "snapshot")
+
+
+def test_a_directory_has_one_process_and_one_member(tmp_path: Path) -> None:
+    first, second = DataDirectory(tmp_path), DataDirectory(tmp_path)
+    first.open("c1", "n0")
+    with pytest.raises(ConfigError, match="in use by another process"):
+        second.open("c1", "n0")
+    first.close()
+    with pytest.raises(ConfigError, match="belongs to member 'n0' of cluster 'c1', not to 'n1' of 'c1'"):
+        second.open("c1", "n1")
+    second.open("c1", "n0")
+    second.close()

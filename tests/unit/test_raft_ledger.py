@@ -1,0 +1,147 @@
+"""Claims, fencing, answers by request id; and the queue in front of the log."""
+
+import asyncio
+
+import pytest
+
+from namesrv.plugins.controller.raft import ledger as ledger_module
+from namesrv.plugins.controller.raft import proposals as proposals_module
+from namesrv.plugins.controller.raft.api import Applied, Busy, NotActive
+from namesrv.plugins.controller.raft.ledger import Batch, Item, Ledger, encode_batch
+from namesrv.plugins.controller.raft.proposals import Callback, Proposals
+from remoting.operation import LocalProtocolError, Unknown
+from tests.unit.raft_group import ListMachine
+
+
+def apply(ledger: Ledger, kind: str, term: int, *items: Item) -> object:
+    return ledger.apply(encode_batch(Batch(kind, term, "n0", items)))  # type: ignore[arg-type]
+
+
+def test_a_batch_of_another_term_is_fenced() -> None:
+    machine = ListMachine()
+    ledger = Ledger(machine)
+    assert apply(ledger, "events", 1, (None, b"a")) is None
+    assert apply(ledger, "claim", 3) == []
+    assert apply(ledger, "claim", 3) is None
+    assert apply(ledger, "claim", 2) is None
+    assert apply(ledger, "events", 2, (None, b"a")) is None
+    assert apply(ledger, "events", 3, (None, b"a"), (None, None), (None, b"b")) == [1, None, 2]
+    assert machine.events == [b"a", b"b"]
+
+
+def test_a_repeated_request_id_gets_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "ANSWERS_MAX", 2)
+    machine = ListMachine()
+    ledger = Ledger(machine)
+    apply(ledger, "claim", 1)
+    assert apply(ledger, "events", 1, ("x", b"a"), ("y", b"b"), ("x", b"a")) == [1, 2, 1]
+    copy = Ledger(ListMachine())
+    copy.restore(ledger.claimed_term, ledger.answers(), ledger.state())
+    assert apply(copy, "events", 1, ("y", b"b"), ("z", b"c")) == [2, 3]
+    assert apply(copy, "events", 1, ("x", b"a")) == [4]  # the oldest answer went away, in log order
+
+
+class Log:
+    """Collects what is submitted; the test decides when it is answered."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[bytes, Callback]] = []
+        self.ledger = Ledger(ListMachine())
+
+    def submit(self, data: bytes, callback: Callback) -> None:
+        self.entries.append((data, callback))
+
+    def answer(self) -> None:
+        data, callback = self.entries.pop(0)
+        callback(self.ledger.apply(data), 0)
+
+
+def make(log: Log, deadline_s: float = 5.0) -> Proposals:
+    loop = asyncio.get_running_loop()
+    return Proposals(loop, log.submit, lambda: "n1", self_id="n0", deadline_s=deadline_s)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def opened(log: Log, deadline_s: float = 5.0) -> Proposals:
+    proposals = make(log, deadline_s)
+    log.ledger.claimed_term = 4
+    proposals.open(4)
+    return proposals
+
+
+async def test_appends_share_entries_and_two_are_in_flight() -> None:
+    log = Log()
+    proposals = await opened(log)
+    tasks = [asyncio.create_task(proposals.append(None, b"%d" % i)) for i in range(600)]
+    await turns()
+    assert len(log.entries) == 2
+    log.answer()
+    await turns()
+    assert len(log.entries) == 2
+    log.answer()
+    log.answer()
+    outcomes = await asyncio.gather(*tasks)
+    assert outcomes == [Applied(i + 1) for i in range(600)]
+
+
+async def test_not_active_is_certain() -> None:
+    log = Log()
+    proposals = make(log)
+    assert await proposals.append(None, b"a") == NotActive("n1")
+    proposals.open(4)
+    fenced = asyncio.create_task(proposals.append(None, b"a"))
+    await turns()
+    log.answer()  # claimed_term is 0: refused as a whole
+    assert await fenced == NotActive("n1")
+    never = asyncio.create_task(proposals.append(None, b"a"))
+    await turns()
+    log.entries.pop()[1](None, 3)  # DISCARDED
+    assert await never == NotActive("n1")
+    queued = asyncio.create_task(proposals.append(None, b"a"))
+    await asyncio.sleep(0)
+    proposals.close()
+    assert await queued == NotActive("n1")
+    assert log.entries == []
+
+
+async def test_no_answer_is_unknown_and_a_late_one_is_dropped() -> None:
+    log = Log()
+    proposals = await opened(log, deadline_s=0.02)
+    assert isinstance(await proposals.append(None, b"a"), Unknown)
+    log.answer()
+    await turns()
+    lost = asyncio.create_task(proposals.append(None, b"a"))
+    await turns()
+    log.entries.pop()[1](None, 5)  # LEADER_CHANGED
+    assert isinstance(await lost, Unknown)
+    last = asyncio.create_task(proposals.append(None, b"a"))
+    await turns()
+    proposals.stop()
+    assert isinstance(await last, Unknown)
+
+
+async def test_a_full_queue_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals_module, "QUEUED_MAX", 2)
+    log = Log()
+    proposals = await opened(log)
+    tasks = [asyncio.create_task(proposals.append(None, b"a")) for _ in range(3)]
+    await turns()
+    assert tasks[2].result() == Busy()
+    log.answer()
+    assert await asyncio.gather(*tasks[:2]) == [Applied(1), Applied(2)]
+    with pytest.raises(LocalProtocolError, match="event of"):
+        await proposals.append(None, bytes(300_000))
+
+
+async def test_a_cancelled_caller_disturbs_nobody() -> None:
+    log = Log()
+    proposals = await opened(log)
+    first, second = (asyncio.create_task(proposals.append(None, event)) for event in (b"a", b"b"))
+    await turns()
+    first.cancel()
+    log.answer()
+    assert await second == Applied(2)
