@@ -126,9 +126,11 @@ class Demo:
         killed_ms = now_ms()
         await self._cluster.kill_and_wait(leader)
         self._view.event(f"SIGKILL to the controller leader {leader.name} (pid {leader.pid}), alone")
-        await self._cluster.until(
-            "another controller leader", self._watcher.controller_leader, timeout_s=START_TIMEOUT_S
-        )
+
+        async def another() -> str | None:
+            return await self._watcher.other_leader(address)
+
+        await self._cluster.until("another controller leader", another, timeout_s=START_TIMEOUT_S)
         election_ms = now_ms() - killed_ms
         await self._steady()
         self._view.event(

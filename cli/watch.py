@@ -40,8 +40,9 @@ class Picture:
     replicas: tuple[Replica, ...] = field(default=())
 
     def all_in_sync(self, count: int) -> bool:
-        """A live master, and all `count` replicas are in its SyncStateSet."""
-        return bool(self.master) and len(self.sync_state_set) == count
+        """A live master, and all `count` replicas answer and are in its SyncStateSet."""
+        up = [replica for replica in self.replicas if replica.role != "down" and replica.in_sync]
+        return bool(self.master) and len(up) == len(self.sync_state_set) == count
 
 
 class Watcher:
@@ -60,12 +61,15 @@ class Watcher:
         except (AdminError, ValueError):
             return None
 
-    async def leads(self, address: str) -> bool:
-        """Does the controller at this address say that it leads?"""
+    async def other_leader(self, address: str) -> str | None:
+        """A leader elsewhere, by its own word: followers name a dead leader for a while."""
+        leader = await self.controller_leader()
+        if leader is None or leader == address:
+            return None
         try:
-            return (await self._admin.controller_metadata(address)).is_leader
+            return leader if (await self._admin.controller_metadata(leader)).is_leader else None
         except AdminError:
-            return False
+            return None
 
     async def answers(self, controller_address: str) -> bool:
         """Does this controller know a leader?"""

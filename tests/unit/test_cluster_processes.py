@@ -1,4 +1,4 @@
-"""cli.cluster with stand-ins for the servers: processes are started, killed, started again, never left over."""
+"""cli.cluster with stand-ins for the servers: they start, die, start again and are never left over."""
 
 import os
 import re
