@@ -59,10 +59,10 @@ class Identity:
         cluster_name: str,
         broker_name: str,
         broker_address: str,
-        on_owned: Callable[[int], None] = lambda _: None,
+        on_registered: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reads the files: raises BrokerMetaError. on_owned: called with the id before it is registered."""
-        self._files, self._controller, self._on_owned = files, controller, on_owned
+        """Reads the files: raises BrokerMetaError. on_registered: the controllers may hear of us now."""
+        self._files, self._controller, self._on_registered = files, controller, on_registered
         self._cluster_name, self._broker_name, self._broker_address = (
             cluster_name,
             broker_name,
@@ -79,6 +79,10 @@ class Identity:
         granted = self.now.state in (RegisterState.CREATE_METADATA_FILE_DONE, RegisterState.REGISTERED)
         return self.now.broker_id if granted else None
 
+    @property
+    def is_registered(self) -> bool:
+        return self.now.state is RegisterState.REGISTERED
+
     async def settle(self) -> MasterNews:
         """Registered when it returns, with what the controller knows about the master. Never gives up."""
         backoff_ms = BACKOFF_FIRST_MS
@@ -86,7 +90,6 @@ class Identity:
         while self.now.state is not RegisterState.REGISTERED:
             if self.now.effect is Effect.REGISTER_TO_CONTROLLER:
                 assert self.now.broker_id is not None
-                self._on_owned(self.now.broker_id)
                 event, news = await self._register(self.now.broker_id)
                 broker_id = None
             else:
@@ -95,6 +98,7 @@ class Identity:
             if event is Event.UNKNOWN:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+        self._on_registered()
         logger.info("registered with the controller as brokerId %d", self.now.broker_id)
         return news
 

@@ -99,7 +99,7 @@ class ReplicasManager:
             broker_name,
             poll_period_ms,
         )
-        self._role = Role(broker_id=0)
+        self._role = self._acting = Role(broker_id=0)  # _acting: of the change that is under way, too
         self._news: MasterNews | None = None
         self._news_came, self._poll_now, self._master_wanted = (
             asyncio.Event(),
@@ -144,7 +144,7 @@ class ReplicasManager:
         if self._role.broker_id == 0:
             news = await self._identity.settle()
             assert self._identity.broker_id is not None
-            self._role = Role(broker_id=self._identity.broker_id)
+            self._role = self._acting = Role(broker_id=self._identity.broker_id)
             self.offer(news)
             tasks.start("poll of the replica info", self._poll_forever)
             tasks.start("elections", self._elect_when_wanted)
@@ -173,7 +173,7 @@ class ReplicasManager:
                     await self._change(f"slave of {news.master_broker_id}", news, self._become_slave)
             case AdoptSyncStateSet():
                 self._ha.adopt_sync_state_set(sync_state_set_of(news))
-                self._role = finished(self._role, news)
+                self._role = self._acting = finished(self._role, news)
             case AskForElection():
                 if news.master_epoch > self._role.epoch and self._role.is_master:
                     self._shell.fence("the controllers have ended this broker's term as master")
@@ -187,9 +187,9 @@ class ReplicasManager:
         """Fence, change, serve, unfence, remember: in this order."""
         before, started_ms = self._role, now_ms()
         self._shell.fence(f"role is changing: {name} at masterEpoch {news.master_epoch}")
+        after = self._acting = finished(before, news)  # the HA service may propose before this returns
         if not await become(news):
             return  # newer news are waiting
-        after = finished(before, news)
         await self._shell.serve_as(after)
         if after.is_master:
             self._shell.unfence()
@@ -281,7 +281,7 @@ class ReplicasManager:
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         """1001 for the HA service. None: refused or unknown, and the truth must be read again."""
-        role = self._role
+        role = self._acting
         if not role.is_master:
             return None
         request = AlterSyncStateSetRequest(
@@ -299,12 +299,12 @@ class ReplicasManager:
             return None
         logger.info("SyncStateSet is now %s", outcome.body)
         agreed: SyncStateSet = outcome.body
-        return agreed if self._role.epoch == role.epoch else None
+        return agreed if self._acting.epoch == role.epoch else None
 
     async def read_sync_state_set(self) -> SyncStateSet | None:
         """1004 for the HA service. None: not known, or no longer ours to know."""
         news = await self._poll()
-        role = self._role
+        role = self._acting
         if news is None or news.master_epoch != role.epoch or not role.is_master:
             return None
         return sync_state_set_of(news)

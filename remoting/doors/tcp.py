@@ -70,6 +70,11 @@ class TcpDoor:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    def close_connections(self) -> None:
+        """Sends every client away after what is queued for it; it may come back at once."""
+        for connection in list(self._connections):
+            connection.close()
+
     async def close(self) -> None:
         """Stops listening, cancels running handlers, closes every connection. May be called twice."""
         if self._sweep_timer is not None:

@@ -1,0 +1,337 @@
+"""Broker: the whole life of one broker process, minus flags and signals.
+
+`async with Broker(config) as broker:` reads the identity, recovers the store, binds its ports (ConfigError,
+BrokerMetaError or StoreError if it cannot), serves until the block ends and leaves nothing behind. It accepts
+no message before it is master: at once without controller mode, else when the controllers say so.
+"""
+
+import asyncio
+import logging
+import socket
+import zlib
+from types import TracebackType
+from typing import Self
+
+from broker.config import BrokerConfig, detect_address
+from broker.controlled import Controlled
+from broker.handlers.admin import BrokerHandlers, bind_broker_operations
+from broker.handlers.parts import BrokerParts
+from broker.pending import PendingReplies, SendGate
+from broker.route_registration import Registration, RouteRegistration
+from broker.slave_sync import SlaveSync
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.meta_file import MetaFiles
+from broker.topics import TopicTable
+from remoting.client import RemotingClient
+from remoting.clock import now_ms
+from remoting.codes import MASTER_ID
+from remoting.command import body_bytes
+from remoting.config import ConfigError, to_properties
+from remoting.doors.tcp import TcpDoor
+from remoting.operation import OperationTable
+from remoting.operations.route import (
+    RegisterBrokerBody,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    TopicConfigSerializeWrapper,
+    UnregisterBrokerRequest,
+)
+from remoting.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
+
+EXPIRE_PERIOD_MS = 100
+CHECKPOINT_EVERY = 2
+"""Flushes per checkpoint: with the default interval, one a second."""
+DRAIN_MS = 500
+"""How long a stopping master waits for the replies that it owes."""
+DRAIN_STEP_MS = 10
+DISPATCH_RECORDS = 512
+READ_WRITE = 6
+
+
+class Broker:
+    """Parts in the order in which they start; stop() goes back through them."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.gate, self.pending = SendGate(), PendingReplies()
+        self.host = config.broker_ip1 or detect_address(
+            config.bind_address, (*config.name_servers, *config.controllers)
+        )
+        self.store = MessageStore(
+            StoreConfig(
+                root=config.store_path_root_dir,
+                commit_log_file_bytes=config.mapped_file_size_commit_log,
+                consume_queue_file_bytes=config.mapped_file_size_consume_queue,
+            )
+        )
+        self.topics = TopicTable(
+            config.store_path_root_dir / "config" / "topics.json",
+            broker_name=config.broker_name,
+            cluster_name=config.broker_cluster_name,
+            auto_create=config.auto_create_topic_enable,
+            default_queue_nums=config.default_topic_queue_nums,
+        )
+        self._tasks = TaskSet()
+        self._pushed = OperationTable()
+        self._client = RemotingClient(
+            self._pushed,
+            on_closed=self._connection_lost,
+            drop_silent_ms=config.controller_heart_beat_timeout_mills,
+        )
+        self._routes = RouteRegistration(
+            self._client,
+            config.name_servers,
+            period_ms=config.register_name_server_period,
+            timeout_ms=config.register_broker_timeout_mills,
+            registration=self._registration,
+            on_answer=self._registered,
+        )
+        self._sync = SlaveSync(self._client, self.topics)
+        self._controlled: Controlled | None = None
+        self._handlers: BrokerHandlers | None = None
+        self._door: TcpDoor | None = None
+        self._loaded = False
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _start(self) -> None:
+        config = self.config
+        for line in (config.promise(), *config.warnings()):
+            logger.info("%s", line)
+        files = self._open_disk()
+        if config.enable_controller_mode:
+            self._controlled = Controlled(self, files, self._sync, self._routes)
+            await self._controlled.listen()
+        table = self._bind()
+        self._door = TcpDoor(table, host=config.bind_address, port=config.listen_port, name="mqbroker")
+        await self._door.start()
+        self.store.store_host = self._store_host()
+        if self._controlled is not None:
+            self._controlled.start(self._client, self._pushed, self._tasks)
+        else:
+            await self._serve_alone()
+        self._routes.start(self._tasks)
+        self._tasks.start("flush", self._flush_forever)
+        self._tasks.start("expiry of waiting requests", self._expire_forever)
+
+    def _open_disk(self) -> MetaFiles:
+        """Identity first: a damaged one stops us before anything is changed."""
+        config = self.config
+        files = MetaFiles(
+            config.store_path_root_dir,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+        )
+        try:
+            config.store_path_root_dir.mkdir(parents=True, exist_ok=True)
+            if config.enable_controller_mode:
+                files.load()
+            self.topics.load()
+            self.store.on_queue = self._replicated_queue
+            self.store.load()
+        except OSError as error:
+            where = error.filename or config.store_path_root_dir
+            raise ConfigError(f"storePathRootDir: cannot use {where}: {error.strerror or error}") from error
+        self._loaded = True
+        return files
+
+    def _bind(self) -> OperationTable:
+        table = OperationTable()
+        parts = BrokerParts(
+            store=self.store,
+            topics=self.topics,
+            gate=self.gate,
+            pending=self.pending,
+            call_soon=asyncio.get_running_loop().call_soon,
+            end_of_tick=self._controlled.appended if self._controlled else self._confirm_alone,
+            cluster_name=self.config.broker_cluster_name,
+            message_bytes_max=self.config.max_message_size,
+            replication_timeout_ms=self.config.slave_timeout,
+            properties_text=self._properties_text,
+        )
+        self._handlers = bind_broker_operations(table, parts)
+        if self._controlled is not None:
+            self._controlled.bind(table)
+            parts.runtime_info = self._controlled.runtime_info
+        self.topics.on_change = self._routes.trigger
+        return table
+
+    async def _stop(self) -> None:
+        """Within seconds, whatever the others do."""
+        self.gate.writable = False
+        self.gate.remark = "the broker is stopping"
+        if self._door is not None:
+            await self._drain()
+            if self.registers:
+                await self._routes.unregister(self._unregistration())
+        await self._tasks.stop()
+        if self._controlled is not None:
+            await self._controlled.stop()
+        if self._door is not None:
+            await self._door.close()
+        await self._client.close()
+        if self._loaded:
+            await asyncio.to_thread(self.store.flush)
+            self.store.close(clean=True)
+            logger.info("store closed at %d", self.store.commit_log.max_offset)
+
+    def close_clients(self) -> None:
+        """Clients read the route again when their connection closes."""
+        if self._door is not None:
+            self._door.close_connections()
+
+    async def _drain(self) -> None:
+        for _ in range(DRAIN_MS // DRAIN_STEP_MS):
+            if not len(self.pending):
+                return
+            await asyncio.sleep(DRAIN_STEP_MS / 1000)
+
+    # -- facts -------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """host:port that clients are told."""
+        assert self._door is not None, "not started"
+        return f"{self.host}:{self._door.address[1]}"
+
+    @property
+    def ha_address(self) -> str:
+        """host:port that slaves are told; empty without controller mode."""
+        if self._controlled is None:
+            return ""
+        return f"{self.config.broker_ip2 or self.host}:{self._controlled.ha_port}"
+
+    @property
+    def registers(self) -> bool:
+        """Is there a role to announce, and no change of it under way?"""
+        if self._controlled is None:
+            return True
+        role = self._controlled.role
+        return role.epoch > 0 and (self.gate.writable or not role.is_master)
+
+    @property
+    def broker_id(self) -> int:
+        """As name servers know us: 0 as master."""
+        role = self._controlled.role if self._controlled is not None else None
+        return MASTER_ID if role is None or role.is_master else role.broker_id
+
+    def describe(self) -> str:
+        mode = f"replication on {self.ha_address}" if self._controlled else "stand-alone"
+        return f"{self.config.broker_name} listening on {self.address}, {mode}"
+
+    def _store_host(self) -> bytes:
+        assert self._door is not None
+        try:
+            packed = socket.inet_aton(socket.gethostbyname(self.host))
+        except OSError:
+            packed = bytes(4)
+        return packed + self._door.address[1].to_bytes(4, "big")
+
+    def _properties_text(self) -> str:
+        """The configuration (26), with what was detected or chosen in place of what was asked for."""
+        actual = {
+            "brokerId": str(self.broker_id),
+            "brokerIP1": self.host,
+            "brokerIP2": self.config.broker_ip2 or self.host,
+            "listenPort": self.address.rpartition(":")[2],
+        }
+        if self._controlled is not None:
+            actual["haListenPort"] = str(self._controlled.ha_port)
+        lines = to_properties(self.config).splitlines()
+        kept = [line for line in lines if line.partition("=")[0] not in actual]
+        return "".join(f"{line}\n" for line in sorted([*kept, *(f"{k}={v}" for k, v in actual.items())]))
+
+    # -- alone -------------------------------------------------------------------------------------------
+
+    async def _serve_alone(self) -> None:
+        self.store.become_master()
+        self._confirm_alone()
+        while self.store.dispatch(DISPATCH_RECORDS):
+            await asyncio.sleep(0)
+        self.gate.remark, self.gate.writable = "", True
+
+    def _confirm_alone(self) -> None:
+        self.store.set_confirm_offset(self.store.commit_log.max_offset)
+
+    # -- routes ------------------------------------------------------------------------------------------
+
+    def _registration(self) -> Registration | None:
+        if not self.registers:
+            return None
+        body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=self._announced_topics()))
+        header = RegisterBrokerRequest(
+            broker_name=self.config.broker_name,
+            broker_addr=self.address,
+            cluster_name=self.config.broker_cluster_name,
+            ha_server_addr=self.ha_address,
+            broker_id=self.broker_id,
+            enable_acting_master=False,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        return header, body
+
+    def _announced_topics(self) -> TopicConfigSerializeWrapper:
+        wrapper, permission = self.topics.wrapper(), self.config.broker_permission
+        if permission == READ_WRITE:
+            return wrapper
+        table = {
+            name: topic.model_copy(update={"perm": topic.perm & permission})
+            for name, topic in wrapper.topic_config_table.items()
+        }
+        return wrapper.model_copy(update={"topic_config_table": table})
+
+    def _unregistration(self) -> UnregisterBrokerRequest:
+        return UnregisterBrokerRequest(
+            broker_name=self.config.broker_name,
+            broker_addr=self.address,
+            cluster_name=self.config.broker_cluster_name,
+            broker_id=self.broker_id,
+        )
+
+    def _registered(self, answer: RegisterBrokerResponse) -> None:
+        if answer.master_addr and answer.ha_server_addr:
+            self._sync.route_ha_address = (answer.master_addr, answer.ha_server_addr)
+
+    def _connection_lost(self, address: str) -> None:
+        self._routes.connection_lost(address)
+        if self._controlled is not None:
+            self._controlled.connection_lost(address)
+
+    def _replicated_queue(self, topic: str, queue_id: int) -> None:
+        """A record of a queue that the store had not: the topic exists, its settings are at the master."""
+        self.topics.ensure_replicated(topic, queue_id)
+        self._sync.unknown_topic()
+
+    # -- background --------------------------------------------------------------------------------------
+
+    async def _flush_forever(self) -> None:
+        rounds, flushed = 0, -1
+        while True:
+            await asyncio.sleep(self.config.flush_interval_commit_log / 1000)
+            rounds += 1
+            checkpoint = rounds % CHECKPOINT_EVERY == 0
+            seen = self.store.commit_log.max_offset + self.store.dispatch_offset
+            if seen != flushed:
+                await asyncio.to_thread(self.store.flush_checkpoint if checkpoint else self.store.flush)
+                flushed = seen if checkpoint else flushed
+
+    async def _expire_forever(self) -> None:
+        assert self._handlers is not None
+        while True:
+            await asyncio.sleep(EXPIRE_PERIOD_MS / 1000)
+            self._handlers.expire(now_ms())

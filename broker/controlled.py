@@ -1,0 +1,200 @@
+"""Controller mode of a broker: identity, roles, heartbeats and replication, wired to the rest of the
+broker."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.controller_client import ControllerClient, Heartbeats
+from broker.core.role import Role
+from broker.ha.ports import HaSettings
+from broker.ha.service import HaService
+from broker.identity import Identity
+from broker.replicas_manager import ReplicasManager
+from broker.role_shell import BrokerHaEvents, BrokerRoleShell
+from broker.route_registration import RouteRegistration
+from broker.slave_sync import SlaveSync
+from broker.store.meta_file import MetaFiles
+from remoting.client import RemotingClient
+from remoting.config import ConfigError
+from remoting.operation import Call, OperationTable, Reply
+from remoting.operations.broker import (
+    GET_BROKER_EPOCH_CACHE,
+    BrokerNameOptionalRequest,
+    EpochEntryBody,
+    EpochEntryCache,
+)
+from remoting.operations.controller import NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequest
+from remoting.operations.route import BrokerHeartbeatRequest
+from remoting.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from broker.app import Broker
+
+NO_ROLE = Role(broker_id=0)
+
+
+class Controlled:
+    """listen() binds the replication port; start() begins to talk to the controllers."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        files: MetaFiles,
+        sync: SlaveSync,
+        routes: RouteRegistration,
+    ) -> None:
+        self._broker, self._files, self._sync, self._routes = broker, files, sync, routes
+        config = broker.config
+        self._events = BrokerHaEvents(gate=broker.gate, pending=broker.pending)
+        self.ha = HaService(
+            broker.store,
+            epoch_path=config.epoch_path,
+            host=config.bind_address,
+            port=config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0),
+            settings=HaSettings(
+                batch_bytes=config.ha_transfer_batch_size,
+                send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
+                housekeeping_interval_ms=config.ha_housekeeping_interval,
+                max_time_slave_not_catchup_ms=config.ha_max_time_slave_not_catchup,
+                check_sync_state_set_period_ms=config.check_sync_state_set_period,
+                all_ack=config.all_ack_in_sync_state_set,
+                in_sync_replicas=config.in_sync_replicas,
+                async_learner=config.async_learner,
+            ),
+            events=self._events,
+        )
+        self.appended = self.ha.appended
+        broker.gate.wait = config.waits_for_replicas
+        broker.gate.min_in_sync = config.min_in_sync_replicas
+        self._identity: Identity | None = None
+        self._manager: ReplicasManager | None = None
+        self._controller: ControllerClient | None = None
+        self._heartbeats: Heartbeats | None = None
+
+    async def listen(self) -> None:
+        try:
+            await self.ha.start()
+        except OSError as error:
+            port = self._broker.config.ha_listen_port or self._broker.config.listen_port + 1
+            raise ConfigError(
+                f"mqbroker: cannot listen on port {port} for replication: {error.strerror or error}"
+            ) from error
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(GET_BROKER_EPOCH_CACHE, self._get_broker_epoch)
+
+    def start(self, client: RemotingClient, pushed: OperationTable, tasks: TaskSet) -> None:
+        """Everything that needs our address."""
+        broker, config = self._broker, self._broker.config
+        self._controller = ControllerClient(client, config.controllers)
+        self._heartbeats = Heartbeats(
+            client,
+            config.controllers,
+            interval_ms=config.broker_heartbeat_interval,
+            heartbeat=self._heartbeat,
+        )
+        self._identity = Identity(
+            self._files,
+            self._controller,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_address=broker.address,
+            on_registered=self._heartbeats.beat_now,
+        )
+        shell = BrokerRoleShell(
+            gate=broker.gate,
+            pending=broker.pending,
+            topics=broker.topics,
+            sync=self._sync,
+            close_clients=broker.close_clients,
+            announce=self._announce,
+        )
+        self._manager = ReplicasManager(
+            self._identity,
+            self._controller,
+            self.ha,
+            shell,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            poll_period_ms=config.sync_broker_metadata_period,
+        )
+        self._events.manager = self._manager
+        self._sync.follow(self._master_address, self._manager.refresh_ha_address)
+        pushed.bind(NOTIFY_BROKER_ROLE_CHANGED, self._notified)
+        self._heartbeats.start(tasks)
+        self._manager.start(tasks)
+        tasks.start("topics of the master", self._sync.run)
+
+    async def stop(self) -> None:
+        await self.ha.stop()
+
+    @property
+    def role(self) -> Role:
+        return self._manager.role if self._manager is not None else NO_ROLE
+
+    @property
+    def ha_port(self) -> int:
+        return self.ha.address[1]
+
+    def connection_lost(self, address: str) -> None:
+        """A lost controller may have pushed a change that we never saw: poll."""
+        if self._controller is None or self._heartbeats is None or self._manager is None:
+            return
+        self._controller.connection_lost(address)
+        self._heartbeats.connection_lost(address)
+        if address in self._broker.config.controllers:
+            self._manager.poll_now()
+
+    def runtime_info(self) -> Mapping[str, str]:
+        role = self.role
+        return {
+            "brokerRole": "SYNC_MASTER" if role.is_master else "SLAVE",
+            "masterEpoch": str(role.epoch),
+            "brokerControllerId": str(role.broker_id),
+            "haStatus": str(self.ha.status()),
+        }
+
+    def _master_address(self) -> str | None:
+        role = self.role
+        return None if role.is_master or role.epoch == 0 else role.master_address
+
+    def _announce(self) -> None:
+        self._routes.trigger()
+        if self._heartbeats is not None:
+            self._heartbeats.beat_now()
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest | None:
+        if self._identity is None or not self._identity.is_registered:
+            return None
+        config, store = self._broker.config, self._broker.store
+        return BrokerHeartbeatRequest(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_addr=self._broker.address,
+            broker_id=self._identity.broker_id,
+            epoch=self.ha.last_epoch,
+            max_offset=store.commit_log.max_offset,
+            confirm_offset=store.confirm_offset,
+            heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
+            election_priority=config.broker_election_priority,
+        )
+
+    async def _notified(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
+        if self._manager is not None:
+            self._manager.notified(request, call.body)
+
+    async def _get_broker_epoch(self, request: BrokerNameOptionalRequest, call: Call) -> Reply:
+        config = self._broker.config
+        entries = [
+            EpochEntryBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=entry.end_offset)
+            for entry in self.ha.epochs
+        ]
+        return Reply(
+            body=EpochEntryCache(
+                cluster_name=config.broker_cluster_name,
+                broker_name=config.broker_name,
+                broker_id=self.role.broker_id,
+                epoch_list=entries,
+                max_offset=self._broker.store.commit_log.max_offset,
+            )
+        )

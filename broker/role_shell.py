@@ -1,0 +1,86 @@
+"""What a role change, and the HA service, do to the rest of the broker: gate, store, topics, announcements.
+
+The ReplicasManager decides and orders; the HaService replicates; both act on the broker through the two
+classes here. Nothing in them decides anything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.core.role import Role
+from broker.pending import PendingReplies, SendGate
+from broker.replicas_manager import ReplicasManager
+from broker.slave_sync import SlaveSync
+from broker.topics import TopicTable
+from remoting.codes import ResponseCode
+from remoting.operations.controller import SyncStateSet
+
+logger = logging.getLogger(__name__)
+
+FATE_UNKNOWN = "the broker stopped being master before enough replicas confirmed; the message may be stored"
+
+
+class BrokerRoleShell:
+    """RoleShell of this broker."""
+
+    def __init__(
+        self,
+        *,
+        gate: SendGate,
+        pending: PendingReplies,
+        topics: TopicTable,
+        sync: SlaveSync,
+        close_clients: Callable[[], None],
+        announce: Callable[[], None],
+    ) -> None:
+        self._gate, self._pending, self._topics, self._sync = gate, pending, topics, sync
+        self._close_clients, self._announce = close_clients, announce
+
+    def fence(self, remark: str) -> None:
+        """A stock producer keeps sending to a demoted master for up to 30 s, unless its connection closes."""
+        was_writable = self._gate.writable
+        self._gate.writable = False
+        self._gate.remark = remark
+        if was_writable:
+            self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
+            asyncio.get_running_loop().call_soon(self._close_clients)  # after those answers have left
+
+    def unfence(self) -> None:
+        self._gate.remark = ""
+        self._gate.writable = True
+
+    async def find_ha_address(self, master_address: str) -> str | None:
+        return await self._sync.find_ha_address(master_address)
+
+    async def serve_as(self, role: Role) -> None:
+        self._topics.set_state_version(role.epoch)
+
+    def announce(self, role: Role) -> None:
+        if not role.is_master:
+            self._sync.unknown_topic()  # fetch the new master's topics soon
+            self._gate.remark = f"this broker is slave of {role.master_address}"
+        self._announce()
+
+
+class BrokerHaEvents:
+    """HaEvents of this broker."""
+
+    def __init__(self, *, gate: SendGate, pending: PendingReplies) -> None:
+        self._gate, self._pending = gate, pending
+        self.manager: ReplicasManager | None = None
+
+    def on_confirm(self, offset: int) -> None:
+        """The HA service has told the store."""
+
+    def on_replicated(self, offset: int) -> None:
+        self._pending.release(offset)
+
+    def on_in_sync_changed(self, count: int) -> None:
+        self._gate.in_sync = count
+
+    async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+        return await self.manager.alter_sync_state_set(new_set, current_epoch) if self.manager else None
+
+    async def read_sync_state_set(self) -> SyncStateSet | None:
+        return await self.manager.read_sync_state_set() if self.manager else None

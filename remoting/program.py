@@ -1,0 +1,86 @@
+"""What every server program does around its loop: arguments, open files, signals, one line per refusal."""
+
+import argparse
+import asyncio
+import gc
+import resource
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from remoting.config import ConfigError
+
+OPEN_FILES_WANTED = 65_536
+LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
+LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+
+class Parser(argparse.ArgumentParser):
+    """Bad arguments are reported like a bad configuration: one line, exit code 1."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", dest="config", type=Path, metavar="FILE", help="key=value configuration file")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="override one key"
+    )
+    parser.add_argument(
+        "-p", dest="print_config", action="store_true", help="print the configuration and exit"
+    )
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+
+
+def overrides_of(pairs: Iterable[str]) -> dict[str, str]:
+    """["key=value", ...] of --set. Raises ConfigError."""
+    overrides = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {pair!r} is not KEY=VALUE")
+        overrides[key.strip()] = value.strip()
+    return overrides
+
+
+def runner() -> asyncio.Runner:
+    """On uvloop where it exists."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def raise_open_files_limit() -> None:
+    """One connection is one file. Not raised: fewer connections, still a working server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def say_ready(line: str) -> None:
+    """The line that scripts and tests wait for. What start-up made lives for ever: the collector skips it."""
+    gc.collect()
+    gc.freeze()
+    sys.stdout.write(f"ready: {line}\n")
+    sys.stdout.flush()
+
+
+def refuse(program: str, error: Exception) -> int:
+    """One line on stderr; the exit code."""
+    sys.stderr.write(f"{program}: {'; '.join(str(error).splitlines())}\n")
+    return 1
