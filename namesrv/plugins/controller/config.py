@@ -1,0 +1,145 @@
+"""ControllerConfig: RocketMQ's controller keys, and ours for the raft port."""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from remoting.config import Config, ConfigError
+
+RAFT_PORT_OFFSET = 1_000
+SECRET_BYTES_MIN = 16
+SECRET_HELP = (
+    "set controllerRaftSecretFile to a file with the same random bytes at every controller "
+    "(for example: head -c 32 /dev/urandom | base64 > controller.secret)"
+)
+
+Address = tuple[str, int]
+
+_PEER = re.compile(r"^(?P<id>[^-\s]+)-(?P<host>[^\s:]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})$")
+
+
+class ControllerConfig(Config):
+    controller_d_leger_group: str = Field(min_length=1, description="name of the controller group")
+    controller_d_leger_peers: str = Field(
+        min_length=1, description="request addresses of all members: n0-host:port;n1-host:port"
+    )
+    controller_d_leger_self_id: str = Field(min_length=1, description="this member's id in the peers")
+    controller_raft_peers: str | None = Field(
+        None, description="raft addresses: n0-host:port;... (default: request port + 1000)"
+    )
+    controller_store_path: Path | None = Field(
+        None, description="directory of log and snapshots (default ~/keelmqController)"
+    )
+    controller_raft_secret_file: Path | None = Field(
+        None, description="file with the key that members prove to each other"
+    )
+    controller_raft_secret: SecretStr | None = Field(None, description="the key itself; rather use the file")
+    controller_raft_insecure: bool = Field(False, description="no key; only between loopback addresses")
+    enable_elect_unclean_master: bool = Field(
+        False, description="a replica outside the SyncStateSet may become master: messages can be lost"
+    )
+    scan_inactive_master_interval: int = Field(
+        5_000, gt=0, description="ms between two looks at groups without a live master"
+    )
+    controller_grace_ms: int = Field(
+        3_000, ge=0, description="ms in which a new active controller presumes unheard brokers alive"
+    )
+    controller_connection_loss_grace_ms: int = Field(
+        50, ge=0, description="ms after which a broker without a connection is not active"
+    )
+    controller_heart_beat_timeout_default_ms: int = Field(
+        10_000, gt=0, description="ms that a heartbeat counts if it does not say how long"
+    )
+    notify_broker_role_changed: bool = Field(True, description="push 1008 to the replicas after an election")
+    controller_type: str = Field("DLedger", description="without effect: there is one kind")
+    controller_thread_pool_nums: int = Field(16, ge=1, description="without effect: one event loop")
+    controller_request_thread_pool_queue_capacity: int = Field(50_000, ge=1, description="without effect")
+    elect_master_max_retry_count: int = Field(3, ge=1, description="without effect: retried until it works")
+    mapped_file_size: int = Field(1 << 30, ge=1, description="without effect: the log has snapshots")
+    process_read_event: bool = Field(True, description="without effect: reads are always fresh")
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        peers, raft = self.request_addresses, self.raft_addresses
+        if self.controller_d_leger_self_id not in peers:
+            raise ValueError(
+                f"controllerDLegerSelfId {self.controller_d_leger_self_id!r} is not one of the ids in "
+                f"controllerDLegerPeers: {', '.join(sorted(peers))}"
+            )
+        if peers.keys() != raft.keys():
+            raise ValueError("controllerRaftPeers and controllerDLegerPeers must have the same ids")
+        if self.controller_raft_secret is not None and self.controller_raft_secret_file is not None:
+            raise ValueError("set controllerRaftSecretFile or controllerRaftSecret, not both")
+        self._check_secret(raft)
+        return self
+
+    def _check_secret(self, raft: dict[str, Address]) -> None:
+        if self.controller_raft_secret is not None or self.controller_raft_secret_file is not None:
+            return
+        if not all(is_loopback(host) for host, _port in raft.values()):
+            raise ValueError(
+                f"controllers on different hosts need a shared key on their raft port: {SECRET_HELP}"
+            )
+        if not self.controller_raft_insecure and len(raft) > 1:
+            raise ValueError(
+                f"no key for the raft port: {SECRET_HELP}, or, on one host, controllerRaftInsecure=true"
+            )
+
+    @property
+    def request_addresses(self) -> dict[str, Address]:
+        return parse_peers("controllerDLegerPeers", self.controller_d_leger_peers)
+
+    @property
+    def raft_addresses(self) -> dict[str, Address]:
+        if self.controller_raft_peers is not None:
+            return parse_peers("controllerRaftPeers", self.controller_raft_peers)
+        addresses = self.request_addresses
+        return {each: (host, port + RAFT_PORT_OFFSET) for each, (host, port) in addresses.items()}
+
+    @property
+    def directory(self) -> Path:
+        root = self.controller_store_path or Path.home() / "keelmqController"
+        return root / f"raft-{self.controller_d_leger_self_id}"
+
+    def read_secret(self) -> bytes | None:
+        """Raises ConfigError: no such file, or too short to be a key."""
+        if self.controller_raft_secret_file is not None:
+            path = self.controller_raft_secret_file
+            try:
+                secret = path.read_bytes().strip()
+            except OSError as error:
+                raise ConfigError(f"controllerRaftSecretFile {path}: {error.strerror}") from error
+        elif self.controller_raft_secret is not None:
+            secret = self.controller_raft_secret.get_secret_value().encode()
+        else:
+            return None
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ConfigError(f"the raft key has {len(secret)} bytes, {SECRET_BYTES_MIN} are needed")
+        return secret
+
+
+def parse_peers(key: str, text: str) -> dict[str, Address]:
+    """{"n0": ("host", 9878), ...} of "n0-host:9878;n1-host:9878". Raises ValueError."""
+    peers: dict[str, Address] = {}
+    for part in filter(None, (each.strip() for each in text.split(";"))):
+        match = _PEER.match(part)
+        if match is None or not 0 < int(match["port"]) <= 65_535:
+            raise ValueError(f"{key}: {part!r} is not id-host:port (for example n0-10.0.0.1:9878)")
+        if match["id"] in peers:
+            raise ValueError(f"{key}: id {match['id']!r} stands twice")
+        peers[match["id"]] = (match["host"].strip("[]"), int(match["port"]))
+    if len(set(peers.values())) != len(peers):
+        raise ValueError(f"{key}: two members have the same address")
+    if not peers:
+        raise ValueError(f"{key}: no member")
+    return peers
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,289 @@
+"""The controller's operations bound to decide, propose, reply. A reply is made from what apply() said."""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from namesrv.core.liveness import BrokerKey
+from namesrv.plugins import Liveness
+from namesrv.plugins.controller.config import ControllerConfig
+from namesrv.plugins.controller.core.apply import other_cluster
+from namesrv.plugins.controller.core.decide import (
+    decide_alter_sync_state_set,
+    decide_apply_broker_id,
+    decide_elect,
+    decide_register,
+)
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
+from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
+from namesrv.plugins.controller.core.state import FIRST_BROKER_ID, BrokerSet, State
+from namesrv.plugins.controller.elections import Elections
+from namesrv.plugins.controller.proposer import Proposer, Settled
+from namesrv.plugins.controller.raft.api import Replicator
+from namesrv.plugins.controller.watch import Heard, Watch
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, OperationTable, Reply
+from remoting.operations import controller as wire
+from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+
+NAMES_MAX = 10_000
+"""Broker names in one 1006."""
+
+
+class ControllerHandlers:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        proposer: Proposer,
+        replicator: Replicator,
+        elections: Elections,
+        watch: Watch,
+        liveness: Liveness,
+        clock: Callable[[], int],
+    ) -> None:
+        self._config, self._proposer, self._replicator = config, proposer, replicator
+        self._elections, self._watch, self._liveness, self._clock = elections, watch, liveness, clock
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(wire.ALTER_SYNC_STATE_SET, self.alter_sync_state_set)
+        table.bind(wire.ELECT_MASTER, self.elect_master)
+        table.bind(wire.REGISTER_BROKER_TO_CONTROLLER, self.register_broker)
+        table.bind(wire.GET_REPLICA_INFO, self.get_replica_info)
+        table.bind(wire.GET_METADATA_INFO, self.get_metadata_info)
+        table.bind(wire.GET_SYNC_STATE_DATA, self.get_sync_state_data)
+        table.bind(wire.GET_NEXT_BROKER_ID, self.get_next_broker_id)
+        table.bind(wire.APPLY_BROKER_ID, self.apply_broker_id)
+        table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
+
+    async def alter_sync_state_set(self, request: wire.AlterSyncStateSetRequest, call: Call) -> Reply:
+        body = call.body
+        if not isinstance(body, wire.SyncStateSet):
+            _invalid("alterSyncStateSet needs a body: the new SyncStateSet and the current syncStateSetEpoch")
+        event = AlterSyncStateSet(
+            broker_name=request.broker_name,
+            master_broker_id=request.master_broker_id,
+            new_sync_state_set=tuple(sorted(set(body.sync_state_set))),
+            expected_master_epoch=request.master_epoch,
+            expected_sync_state_set_epoch=body.sync_state_set_epoch,
+        )
+        try:
+            settled = await self._proposer.settle(
+                lambda state: decide_alter_sync_state_set(
+                    state, event, self._view(state, request.broker_name)
+                )
+            )
+        except CommandError as error:
+            if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                error.header = wire.AlterSyncStateSetResponse()
+            raise
+        broker_set = settled.broker_set
+        header = wire.AlterSyncStateSetResponse(new_sync_state_set_epoch=broker_set.sync_state_set_epoch)
+        return Reply(header, _sync_state_set(broker_set))
+
+    async def elect_master(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
+        if not request.broker_name:
+            _invalid("electMaster needs brokerName")
+        settled = await self._proposer.settle(
+            lambda state: decide_elect(
+                state,
+                self._view(state, request.broker_name),
+                cluster_name=request.cluster_name,
+                broker_name=request.broker_name,
+                broker_id=request.broker_id,
+                designate_elect=request.designate_elect,
+                unclean=self._config.enable_elect_unclean_master,
+            )
+        )
+        return self._elect_reply(settled)
+
+    def _elect_reply(self, settled: Settled) -> Reply:
+        broker_set = settled.broker_set
+        members = sorted(broker_set.sync_state_set)
+        if settled.event is None:
+            body = wire.ElectMasterResponseBody(sync_state_set=members)
+            return Reply(_master_info(broker_set), body, settled.code, settled.remark)
+        if broker_set.master_broker_id is None:
+            self._elections.notify(broker_set)
+            raise CommandError(
+                ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+                f"no live replica of {broker_set.broker_name} may become master",
+            )
+        self._elections.elected(broker_set, getattr(settled.event, "reason", ""))
+        group = wire.BrokerMemberGroup(
+            cluster=broker_set.cluster_name,
+            broker_name=broker_set.broker_name,
+            broker_addrs={each: replica.address for each, replica in sorted(broker_set.replicas.items())},
+        )
+        return Reply(
+            _master_info(broker_set),
+            wire.ElectMasterResponseBody(broker_member_group=group, sync_state_set=members),
+        )
+
+    async def register_broker(self, request: wire.RegisterBrokerToControllerRequest, call: Call) -> Reply:
+        settled = await self._proposer.settle(
+            lambda state: decide_register(
+                state,
+                cluster_name=request.cluster_name,
+                broker_name=request.broker_name,
+                broker_id=request.broker_id,
+                broker_address=request.broker_address,
+            )
+        )
+        broker_set = settled.broker_set
+        master = broker_set.master_broker_id
+        is_alive = master is not None and self._watch.view(broker_set).is_alive(master)
+        info = _master_info(broker_set).model_dump() if is_alive else {}
+        header = wire.RegisterBrokerToControllerResponse(
+            cluster_name=request.cluster_name, broker_name=request.broker_name, **info
+        )
+        if settled.event is not None and is_alive and master == request.broker_id:
+            self._elections.notify(broker_set)  # its replicas must follow it to the new address
+        return Reply(header, _sync_state_set(broker_set))
+
+    async def get_replica_info(self, request: wire.BrokerNameRequest, call: Call) -> Reply:
+        await self._proposer.barrier()
+        broker_set = self._proposer.state.brokers.get(request.broker_name)
+        if broker_set is None:
+            raise CommandError(
+                ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed"
+            )
+        return Reply(_master_info(broker_set), _sync_state_set(broker_set))
+
+    async def get_metadata_info(self, request: object, call: Call) -> wire.ControllerMetadata:
+        """Answered by every member from its own view."""
+        peers = self._config.request_addresses
+        replicator = self._replicator
+        leader = replicator.self_id if replicator.is_active else replicator.leader_id
+        return wire.ControllerMetadata(
+            group=self._config.controller_d_leger_group,
+            controller_leader_id=leader,
+            controller_leader_address=_text(peers[leader]) if leader in peers else None,
+            is_leader=replicator.is_active,
+            peers="".join(f"{each}:{_text(address)};" for each, address in peers.items()),
+        )
+
+    async def get_sync_state_data(self, request: object, call: Call) -> Reply:
+        names = call.body
+        if not names:
+            _invalid("getSyncStateSet needs a body: a JSON list of broker names")
+        if len(names) > NAMES_MAX:
+            _invalid(f"{len(names)} broker names in one request, {NAMES_MAX} are allowed")
+        await self._proposer.barrier()
+        brokers = self._proposer.state.brokers
+        table = {name: self._replicas_info(brokers[name]) for name in names if name in brokers}
+        return Reply(None, wire.BrokerReplicasInfo(replicas_info_table=table))
+
+    async def get_next_broker_id(
+        self, request: wire.BrokerSetRequest, call: Call
+    ) -> wire.GetNextBrokerIdResponse:
+        """Nothing is reserved: two brokers may get the same number, 1013 gives it to one of them."""
+        await self._proposer.barrier()
+        broker_set = self._proposer.state.brokers.get(request.broker_name)
+        if broker_set is not None and (refused := other_cluster(broker_set, request.cluster_name)):
+            raise CommandError(refused.code, refused.remark)
+        return wire.GetNextBrokerIdResponse(
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            next_broker_id=FIRST_BROKER_ID if broker_set is None else broker_set.next_broker_id,
+        )
+
+    async def apply_broker_id(
+        self, request: wire.ApplyBrokerIdRequest, call: Call
+    ) -> wire.ApplyBrokerIdResponse:
+        address, semicolon, _millis = request.register_check_code.partition(";")
+        if not address or not semicolon or not request.broker_name:
+            _invalid("applyBrokerId needs brokerName and registerCheckCode '<brokerAddr>;<millis>'")
+        event = ApplyBrokerId(
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            broker_id=request.applied_broker_id,
+            broker_address=address,
+            register_check_code=request.register_check_code,
+        )
+        await self._proposer.settle(lambda state: decide_apply_broker_id(state, event))
+        return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)
+
+    async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> Reply | None:
+        """904: at every controller, active or not. Bound to its connection at every beat."""
+        if request.broker_id is None:
+            _invalid("Heart beat with empty brokerId")
+        if call.peer.is_closing():
+            return None  # its close was seen already: this beat would outlive its connection
+        key = BrokerKey(request.cluster_name, request.broker_name, request.broker_id)
+        live = LiveInfo(
+            broker_address=request.broker_addr,
+            epoch=request.epoch,
+            max_offset=request.max_offset,
+            confirm_offset=request.confirm_offset,
+            election_priority=request.election_priority,
+        )
+        is_new = self._liveness.beat(
+            key,
+            connection_id=call.peer.connection_id,
+            incarnation=request.broker_addr,
+            timeout_ms=request.heartbeat_timeout_mills
+            or self._config.controller_heart_beat_timeout_default_ms,
+            now_ms=self._clock(),
+            info=Heard(live, call.peer),
+            grace_ms=self._config.controller_connection_loss_grace_ms,
+        )
+        if is_new and self._replicator.is_active:
+            self._came_back(key)
+        return Reply(remark="Heart beat success")
+
+    def _came_back(self, key: BrokerKey) -> None:
+        """It may be electable, and it may have missed who is master."""
+        broker_set = self._proposer.state.brokers.get(key.broker_name)
+        if broker_set is None or key.broker_id not in broker_set.replicas:
+            return
+        if broker_set.master_broker_id is not None:
+            self._elections.notify(broker_set, only=key.broker_id)
+        self._elections.look_at(key.broker_name)
+
+    def _view(self, state: State, broker_name: str) -> LiveView:
+        broker_set = state.brokers.get(broker_name)
+        return LiveView() if broker_set is None else self._watch.view(broker_set)
+
+    def _replicas_info(self, broker_set: BrokerSet) -> wire.ReplicasInfo:
+        view = self._watch.view(broker_set)
+        identities = {
+            broker_id: wire.ReplicaIdentity(
+                broker_name=broker_set.broker_name,
+                broker_id=broker_id,
+                broker_address=replica.address,
+                alive=view.is_alive(broker_id),
+            )
+            for broker_id, replica in sorted(broker_set.replicas.items())
+        }
+        members = broker_set.sync_state_set
+        return wire.ReplicasInfo(
+            master_broker_id=broker_set.master_broker_id,
+            master_address=broker_set.master_address,
+            master_epoch=broker_set.master_epoch,
+            sync_state_set_epoch=broker_set.sync_state_set_epoch,
+            in_sync_replicas=[each for broker_id, each in identities.items() if broker_id in members],
+            not_in_sync_replicas=[each for broker_id, each in identities.items() if broker_id not in members],
+        )
+
+
+def _master_info(broker_set: BrokerSet) -> wire.MasterInfo:
+    return wire.MasterInfo(
+        master_broker_id=broker_set.master_broker_id,
+        master_address=broker_set.master_address,
+        master_epoch=broker_set.master_epoch,
+        sync_state_set_epoch=broker_set.sync_state_set_epoch,
+    )
+
+
+def _sync_state_set(broker_set: BrokerSet) -> wire.SyncStateSet:
+    return wire.SyncStateSet(
+        sync_state_set=sorted(broker_set.sync_state_set),
+        sync_state_set_epoch=broker_set.sync_state_set_epoch,
+    )
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def _invalid(remark: str) -> NoReturn:
+    raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)

@@ -1,0 +1,129 @@
+"""ControllerPlugin: the controller inside a name server, or alone in mqcontroller. Wiring only."""
+
+from collections.abc import Callable
+
+from namesrv.core.liveness import BrokerKey
+from namesrv.plugins import PluginContext
+from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+from namesrv.plugins.controller.elections import Elections
+from namesrv.plugins.controller.handlers import ControllerHandlers
+from namesrv.plugins.controller.machine import ControllerMachine
+from namesrv.plugins.controller.proposer import Proposer
+from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
+from namesrv.plugins.controller.replicator import RaftReplicator
+from namesrv.plugins.controller.watch import Watch
+from remoting.codes import ResponseCode
+from remoting.config import Config, ConfigError
+from remoting.doors.tcp import TcpDoor
+from remoting.operation import OperationTable
+from remoting.tasks import TaskSet
+
+
+class ControllerPlugin:
+    name = "controller"
+
+    @classmethod
+    def config_models(cls) -> tuple[type[Config], ...]:
+        return (ControllerConfig,)
+
+    def __init__(
+        self,
+        context: PluginContext,
+        *configs: Config,
+        make_replicator: Callable[[ControllerMachine], Replicator] | None = None,
+    ) -> None:
+        """make_replicator: another log than raft, for tests."""
+        (config,) = configs
+        assert isinstance(config, ControllerConfig)
+        self.config, self._context = config, context
+        self.machine = ControllerMachine()
+        self.replicator: Replicator
+        if make_replicator is None:
+            self.replicator = RaftReplicator(self.machine, _settings(config))
+        else:
+            self.replicator = make_replicator(self.machine)
+        self.proposer = Proposer(self.machine, self.replicator)
+        self.watch = Watch(context.liveness, context.clock)
+        self.elections = Elections(self.proposer, self.watch, config, context.clock)
+        self.handlers = ControllerHandlers(
+            config,
+            self.proposer,
+            self.replicator,
+            self.elections,
+            self.watch,
+            context.liveness,
+            context.clock,
+        )
+        self.table = OperationTable()
+        self.handlers.bind(self.table)
+        host, port = config.request_addresses[config.controller_d_leger_self_id]
+        self._door = TcpDoor(
+            self.table,
+            host=host if is_loopback(host) else "0.0.0.0",
+            port=port,
+            name="controller",
+            on_closed=self._connection_closed,
+            bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST,
+        )
+        self._tasks = TaskSet()
+        self._started = False
+        self.replicator.on_active_changed(self.elections.active_changed)
+        context.on_inactive(self._became_inactive)
+
+    async def start(self) -> None:
+        """Raises ConfigError: a port is taken, or the directory belongs to another member."""
+        await self._door.start()
+        await self.replicator.start()
+        self._tasks.start("controller elections", self.elections.run)
+        self._started = True
+
+    async def stop(self) -> None:
+        self._started = False
+        await self._door.close()
+        await self._tasks.stop()
+        await self.elections.stop()
+        await self.replicator.stop()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._door.address
+
+    def health(self) -> dict[str, object]:
+        leader = self.replicator.leader_id
+        host, port = self.config.request_addresses[self.config.controller_d_leger_self_id]
+        return {
+            "ready": self._started and (self.replicator.is_active or leader is not None),
+            "address": f"{host}:{port}",
+            "active": self.replicator.is_active,
+            "leader": leader,
+            "groups": len(self.machine.state.brokers),
+            "elections": self.elections.elected_count,
+            "failed_elections": self.elections.failed_count,
+            "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
+            "raft": self.replicator.status(),
+        }
+
+    def _connection_closed(self, connection_id: int) -> None:
+        if self._context.liveness.connection_closed(connection_id, self._context.clock()):
+            self._context.wake_scan()
+
+    def _became_inactive(self, key: BrokerKey) -> None:
+        if self.replicator.is_active:
+            self.elections.became_inactive(key)
+
+
+def _settings(config: ControllerConfig) -> RaftSettings:
+    """Raises ConfigError."""
+    secret = config.read_secret()
+    try:
+        config.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"controllerStorePath {config.directory}: {error.strerror}") from error
+    return RaftSettings(
+        self_id=config.controller_d_leger_self_id,
+        members=config.raft_addresses,
+        directory=config.directory,
+        cluster_id=config.controller_d_leger_group,
+        secret=secret,
+        insecure=config.controller_raft_insecure or (secret is None and len(config.raft_addresses) == 1),
+    )

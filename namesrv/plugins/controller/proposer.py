@@ -1,0 +1,93 @@
+"""decide, propose, reply: the one way in which the controller's handlers change or read the replicated state.
+
+An outcome that is not known is answered with code 1 and never with success (a leader that lost its majority
+cannot say whether its change will survive); every operation is safe to repeat. A refusal or an answer from
+local state is given only after a barrier, so that a deposed leader does not spread what it remembers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from namesrv.plugins.controller.core.apply import Applied, Refused
+from namesrv.plugins.controller.core.decide import Answer, Decision
+from namesrv.plugins.controller.core.events import AnyEvent, encode_event
+from namesrv.plugins.controller.core.state import BrokerSet, State
+from namesrv.plugins.controller.machine import ControllerMachine
+from namesrv.plugins.controller.raft import api as raft
+from remoting.codes import ResponseCode
+from remoting.operation import CommandError, Unknown
+
+NOT_LEADER_REMARK = "The controller is not in leader state"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The group as a reply may show it; event is None if nothing had to be logged."""
+
+    broker_set: BrokerSet
+    code: ResponseCode = ResponseCode.SUCCESS
+    remark: str | None = None
+    event: AnyEvent | None = None
+
+
+def not_leader() -> CommandError:
+    return CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK)
+
+
+class Proposer:
+    def __init__(self, machine: ControllerMachine, replicator: raft.Replicator) -> None:
+        self._machine, self._replicator = machine, replicator
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    @property
+    def is_active(self) -> bool:
+        return self._replicator.is_active
+
+    async def settle(self, decide: Callable[[State], Decision]) -> Settled:
+        """Raises CommandError: refused, not leader, busy, or not known. decide() may be called twice."""
+        if not self.is_active:
+            raise not_leader()
+        decision = decide(self.state)
+        if isinstance(decision, Answer | Refused):
+            await self.barrier()
+            decision = decide(self.state)
+        if isinstance(decision, Refused):
+            raise CommandError(decision.code, decision.remark)
+        if isinstance(decision, Answer):
+            return Settled(decision.broker_set, decision.code, decision.remark)
+        applied = await self.propose(decision)
+        if applied.refused is not None:
+            raise CommandError(applied.refused.code, applied.refused.remark)
+        assert applied.after is not None, "an accepted event has a group"
+        return Settled(applied.after, event=decision)
+
+    async def propose(self, event: AnyEvent) -> Applied:
+        """Raises CommandError unless the event was applied; Applied.refused may say that it was fenced."""
+        result = _result_of(await self._replicator.append(encode_event(event)))
+        assert isinstance(result, Applied)
+        return result
+
+    async def barrier(self) -> None:
+        """After it, local state has everything that was acknowledged before. Raises CommandError."""
+        if not self.is_active:
+            raise not_leader()
+        _result_of(await self._replicator.barrier())
+
+
+def _result_of(outcome: raft.AppendOutcome) -> object:
+    match outcome:
+        case raft.Applied():
+            return outcome.result
+        case raft.NotActive():
+            raise not_leader()
+        case raft.Busy():
+            raise CommandError(
+                ResponseCode.SYSTEM_BUSY, "the controller has too many changes waiting: repeat"
+            )
+        case Unknown():
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR, f"outcome unknown ({outcome.remark}): it may have happened, repeat"
+            )

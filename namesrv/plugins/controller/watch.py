@@ -1,0 +1,55 @@
+"""What this controller knows of the brokers' liveness, and the way back to them: their own connections.
+
+Not replicated: every controller hears every broker, so a new active one has a warm table. It waits one grace
+window before it takes a broker that it never heard for dead; one that it heard and lost is dead at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from namesrv.core.liveness import BrokerKey
+from namesrv.plugins import Liveness
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
+from namesrv.plugins.controller.core.state import BrokerSet
+from remoting.operation import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Stored with each heartbeat: what it said and the connection that carried it."""
+
+    live: LiveInfo
+    peer: Peer
+
+
+class Watch:
+    def __init__(self, liveness: Liveness, clock: Callable[[], int]) -> None:
+        self._liveness, self._clock = liveness, clock
+        self._judge_from_ms: int | None = None
+
+    def became_active(self, grace_ms: int) -> None:
+        self._judge_from_ms = self._clock() + grace_ms
+
+    def judges_in_ms(self) -> int:
+        """ms until unheard brokers count as dead; 0: they do."""
+        return 0 if self._judge_from_ms is None else max(0, self._judge_from_ms - self._clock())
+
+    def heard(self, key: BrokerKey) -> Heard | None:
+        """The last heartbeat of a broker that is active now."""
+        if not self._liveness.is_active(key, self._clock()):
+            return None
+        info = self._liveness.info(key)
+        return info if isinstance(info, Heard) else None
+
+    def view(self, broker_set: BrokerSet) -> LiveView:
+        live: dict[int, LiveInfo] = {}
+        presumed: set[int] = set()
+        is_young = self.judges_in_ms() > 0
+        for broker_id in broker_set.replicas:
+            key = broker_set.key(broker_id)
+            heard = self.heard(key)
+            if heard is not None:
+                live[broker_id] = heard.live
+            elif is_young and self._liveness.info(key) is None:
+                presumed.add(broker_id)
+        return LiveView(live, frozenset(presumed))
