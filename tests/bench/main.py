@@ -1,0 +1,29 @@
+"""`keelmq bench SUITE [--json]`: measures one suite and prints it."""
+
+import importlib
+import sys
+
+from tests.bench.native import BenchError
+from tests.bench.report import print_json, print_table
+
+SUITES = ("codec", "send", "replication", "failover")
+
+
+def run(suite: str, as_json: bool = False) -> int:
+    """The exit code. The JSON object is the last line of stdout."""
+    if suite not in SUITES:
+        print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}", file=sys.stderr)
+        return 2
+    try:
+        results = importlib.import_module(f"tests.bench.{suite}").run()
+    except BenchError as error:
+        print(f"keelmq bench {suite}: {error}", file=sys.stderr)
+        return 1
+    print_table(results)
+    if as_json:
+        print_json(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], as_json="--json" in sys.argv))

@@ -1,0 +1,57 @@
+"""What a suite returns, and how it is printed: a table for people, one JSON line for programs."""
+
+import json
+import os
+import platform
+import statistics
+import sysconfig
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """`ratio` is value / yardstick where both have one unit, and what the goal is about."""
+
+    value: float
+    unit: str
+    yardstick: float
+    ratio: float
+
+
+Results = dict[str, Measurement]
+ROUNDS = 3
+
+
+def alternate(*subjects: Callable[[], float], rounds: int = ROUNDS) -> list[float]:
+    """The median of each subject; they take turns, so that a slow minute of the machine meets all of them."""
+    samples: list[list[float]] = [[] for _ in subjects]
+    for _ in range(rounds):
+        for sample, subject in zip(samples, subjects, strict=True):
+            sample.append(subject())
+    return [statistics.median(each) for each in samples]
+
+
+def print_table(results: Results) -> None:
+    width = max(len(name) for name in results)
+    print(machine())
+    print(f"{'':{width}}  {'value':>12} {'unit':<12} {'yardstick':>12} {'ratio':>8}")
+    for name, each in results.items():
+        print(
+            f"{name:{width}}  {each.value:>12,.3f} {each.unit:<12} {each.yardstick:>12,.3f} {each.ratio:>8.3f}"
+        )
+
+
+def print_json(results: Results) -> None:
+    print(json.dumps({name: _rounded(asdict(each)) for name, each in results.items()}, sort_keys=True))
+
+
+def machine() -> str:
+    optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
+    build = "profile-guided" if optimised else "plain"
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} cores, Python {platform.python_version()} ({build} build), load {load:.2f}"
+
+
+def _rounded(values: dict[str, object]) -> dict[str, object]:
+    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}

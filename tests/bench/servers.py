@@ -1,0 +1,142 @@
+"""The servers under load, each a real process; they share one core, the load generator has another."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tests.bench.frames import opaque_at, send_frame
+from tests.bench.native import BenchError, program, run_json
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_SECONDS_MAX = 15
+STOP_SECONDS_MAX = 5
+SERVER_CPU, LOAD_CPU = 0, 1
+
+
+@dataclass(frozen=True)
+class Server:
+    name: str
+    pid: int
+    port: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Connections x requests in flight on each."""
+
+    connections: int
+    in_flight: int
+
+
+@contextlib.contextmanager
+def python_echo() -> Iterator[Server]:
+    with _process("Python echo", [sys.executable, "-m", "tests.bench.python_echo"]) as (process, line):
+        yield Server("Python echo", process.pid, int(line))
+
+
+@contextlib.contextmanager
+def c_echo() -> Iterator[Server]:
+    with _process("C echo", [str(program("echo"))]) as (process, line):
+        yield Server("C echo", process.pid, int(line))
+
+
+@contextlib.contextmanager
+def lone_broker(directory: Path) -> Iterator[Server]:
+    """A master without controller, name server and slave: every send is answered when it is in the log."""
+    port = free_port()
+    settings = {
+        "bindAddress": "127.0.0.1",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(port),
+        "haListenPort": str(free_port()),
+        "storePathRootDir": str(directory / "store"),
+        "mappedFileSizeCommitLog": str(256 << 20),
+    }
+    path = directory / "broker.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with _process("broker", [sys.executable, "-m", "broker", "-c", str(path)]) as (process, line):
+        if not line.startswith("ready:"):
+            raise BenchError(f"the broker says {line!r} instead of ready")
+        yield Server("broker", process.pid, port)
+
+
+def free_port() -> int:
+    """Free now; nobody else takes it soon, as the system gives such ports in turn."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def load(
+    server: Server, shape: Shape, *, frame: bytes | None = None, warmup_ms: int = 300, measure_ms: int = 1_000
+) -> dict[str, Any]:
+    """One round of load.c against a server; raises BenchError if a single reply is not a success."""
+    frame = send_frame(128) if frame is None else frame
+    with tempfile.NamedTemporaryFile(prefix="keelmq-frame-") as file:
+        file.write(frame)
+        file.flush()
+        result = run_json(
+            "load",
+            server.port,
+            shape.connections,
+            shape.in_flight,
+            warmup_ms,
+            measure_ms,
+            server.pid,
+            file.name,
+            opaque_at(frame),
+            cpu=LOAD_CPU,
+        )
+    if result["refused"] or not result["replies"]:
+        raise BenchError(f"{server.name}: {result['refused']} refused of {result['replies']} replies")
+    return result
+
+
+def per_cpu_second(result: dict[str, Any]) -> float:
+    """Replies per second of the server's CPU time: stays usable when other load takes half of the core."""
+    return float(result["replies"] / result["server_cpu_s"])
+
+
+@contextlib.contextmanager
+def _process(name: str, command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+        try:
+            line = _first_line(name, process, log)
+            pin(process.pid, SERVER_CPU)
+            yield process, line
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS_MAX)
+            process.kill()
+            process.wait()
+
+
+def _first_line(name: str, process: subprocess.Popen[str], log: IO[str]) -> str:
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
+    line = process.stdout.readline().strip() if readable else ""
+    if not line:
+        log.seek(0)
+        raise BenchError(f"{name} did not start: {log.read().strip()[-500:]}")
+    return line
+
+
+def pin(pid: int, cpu: int) -> None:
+    """Only where there are cores to choose from; every thread of that process."""
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2 or cpu not in allowed:
+        return
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(task.name), {cpu})
