@@ -164,9 +164,12 @@ class HaService:
         host, _, port = master_ha_address.rpartition(":")
         address = (host, int(port))
         client = self.client
-        if client is not None and client.fault is None:
-            if (client.address, client.broker_id) == (address, broker_id):
-                return
+        if client is not None and (client.address, client.broker_id, client.fault) == (
+            address,
+            broker_id,
+            None,
+        ):
+            return
         await self._leave_role("this broker is a slave now")
         self.store.become_slave()
         self.client = client = SlaveClient(
@@ -265,7 +268,7 @@ class HaService:
         link = self.client.protocol.link if self.client.protocol is not None else None
         return common | {
             "role": "slave",
-            "masterHaAddress": "%s:%d" % self.client.address,
+            "masterHaAddress": ":".join(map(str, self.client.address)),
             "connected": self.client.connected,
             "masterMaxOffset": link.master_max_offset if link is not None else None,
             "receivedBytes": link.received_bytes if link is not None else 0,

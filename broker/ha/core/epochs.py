@@ -1,8 +1,11 @@
 """The epochs of a log: which byte range was written under which master. Frozen values, no file.
 
-An Epochs value ascends strictly in epoch and in start offset; each entry ends where the next one starts,
-the last one is unbounded. Ends are always computed, never kept, so a cut cannot leave a stale one behind
-(the peer's cache does, and then finds no epoch for new data). Source: RIP-44 and RocketMQ's EpochFileCache.
+An Epochs value ascends strictly in epoch and never goes back in start offset; each entry ends where the next
+one starts, the last one is unbounded. Ends are always computed, never kept, so a cut cannot leave a stale one
+behind (the peer's cache does, and then finds no epoch for new data).
+
+An epoch without data is replaced by the next one, except the very first: two logs that parted at their
+first byte have nothing but that entry in common. Source: RIP-44 and RocketMQ's EpochFileCache.
 """
 
 from collections.abc import Iterable
@@ -30,13 +33,13 @@ class Epochs:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]], *, end_offset: int = UNBOUNDED) -> "Epochs":
-        """From (epoch, start offset) pairs that ascend in both. ValueError if they do not.
+        """From (epoch, start offset) pairs in order. ValueError if they are not.
 
         end_offset closes the last entry: the log's max offset where two logs are compared.
         """
         given = list(pairs)
         for (epoch, start), (next_epoch, next_start) in pairwise(given):
-            if next_epoch <= epoch or next_start <= start:
+            if next_epoch <= epoch or next_start < start:
                 raise ValueError(f"epoch {next_epoch}@{next_start} after {epoch}@{start}")
         ends = [start for _, start in given[1:]] + [end_offset]
         return cls(
@@ -74,7 +77,8 @@ class Epochs:
         """
         if epoch <= self.last_epoch or start_offset < self.last_start_offset:
             raise ValueError(f"epoch {epoch}@{start_offset} after {self.last_epoch}@{self.last_start_offset}")
-        kept = self.pairs[:-1] if start_offset == self.last_start_offset else self.pairs
+        empty = start_offset == self.last_start_offset and len(self.entries) > 1
+        kept = self.pairs[:-1] if empty else self.pairs
         return Epochs.of((*kept, (epoch, start_offset)))
 
     def drop_from_epoch(self, epoch: int) -> "Epochs":
@@ -88,7 +92,9 @@ class Epochs:
         return Epochs.of(pair for pair in self.pairs if pair[1] <= offset)
 
     def drop_below(self, offset: int) -> "Epochs":
-        """Without the entries that end at or below `offset`: their bytes were deleted. The last one stays."""
+        """Without the entries whose bytes were all deleted: the log begins at `offset`. The last one stays."""
         return Epochs.of(
-            (entry.epoch, entry.start_offset) for entry in self.entries if entry.end_offset > offset
+            (entry.epoch, entry.start_offset)
+            for entry in self.entries
+            if entry.end_offset > offset or entry.start_offset >= offset
         )

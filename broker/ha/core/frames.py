@@ -6,7 +6,6 @@ later (a handshake of 16 bytes with the slave's id; older brokers sent an addres
 """
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -162,10 +161,10 @@ def master_handshake_body_bytes(head: bytes | bytearray) -> int:
 
 
 def parse_master_handshake(packet: bytes | bytearray) -> MasterHandshake:
-    """The whole packet, head and body. RemoteProtocolError unless epochs and offsets ascend."""
+    """The whole packet, head and body. RemoteProtocolError unless epochs ascend and offsets never go back."""
     _, _, max_offset, last_epoch = MASTER_HANDSHAKE.unpack_from(packet)
     epochs = tuple(EPOCH.iter_unpack(memoryview(packet)[MASTER_HANDSHAKE_BYTES:]))
-    if not _ascends(epoch for epoch, _ in epochs) or not _ascends(start for _, start in epochs):
+    if any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in pairwise(epochs)):
         raise RemoteProtocolError(f"HA handshake with epochs out of order: {epochs}")
     if epochs and epochs[-1][0] != last_epoch:
         raise RemoteProtocolError(
@@ -183,8 +182,3 @@ def parse_transfer_header(head: bytes | bytearray | memoryview) -> TransferHeade
     if not 0 <= header.body_bytes <= TRANSFER_BODY_BYTES_MAX:
         raise RemoteProtocolError(f"HA transfer with a body of {header.body_bytes} bytes")
     return header
-
-
-def _ascends(numbers: Iterable[int]) -> bool:
-    values = list(numbers)
-    return all(left < right for left, right in pairwise(values))

@@ -280,7 +280,7 @@ class SlaveLink:
         known = [
             (entry.epoch, entry.start_offset)
             for entry in self._master_epochs.entries
-            if entry.end_offset > header.offset
+            if entry.end_offset > header.offset or entry.start_offset == header.offset
         ]
         epochs = self.epochs
         for epoch, start in [*known, (header.epoch, header.epoch_start_offset)]:
