@@ -124,7 +124,7 @@ class Broker:
         if self._controlled is not None:
             self._controlled.start(self._client, self._pushed, self._tasks)
         else:
-            await self._serve_alone()
+            self._serve_alone()
         self._routes.start(self._tasks)
         self._tasks.start("flush", self._flush_forever)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
@@ -258,11 +258,11 @@ class Broker:
 
     # -- alone -------------------------------------------------------------------------------------------
 
-    async def _serve_alone(self) -> None:
+    def _serve_alone(self) -> None:
         self.store.become_master()
         self._confirm_alone()
         while self.store.dispatch(DISPATCH_RECORDS):
-            await asyncio.sleep(0)
+            pass  # nobody is connected yet
         self.gate.remark, self.gate.writable = "", True
 
     def _confirm_alone(self) -> None:
