@@ -8,6 +8,7 @@ without a copy (uvloop). A broker that is not master closes whoever connects.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import cast
 
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
 from broker.ha.ports import Clock, ReplicatedLog
@@ -31,8 +32,7 @@ class MasterProtocol(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         transport.set_write_buffer_limits(high=self._server.settings.batch_bytes)

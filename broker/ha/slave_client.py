@@ -7,7 +7,7 @@ message is copied in Python. Effects of the SlaveLink are performed in its order
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.slave_link import (
@@ -57,8 +57,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._close: Close | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
         self._perform()
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -92,7 +92,7 @@ class Epochs:
         return Epochs.of(pair for pair in self.pairs if pair[1] <= offset)
 
     def drop_below(self, offset: int) -> "Epochs":
-        """Without the entries whose bytes were all deleted: the log begins at `offset`. The last one stays."""
+        """Without the entries whose bytes were all deleted: the log begins at `offset`. The last stays."""
         return Epochs.of(
             (entry.epoch, entry.start_offset)
             for entry in self.entries
