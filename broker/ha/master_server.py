@@ -35,11 +35,11 @@ class MasterProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
-        transport.set_write_buffer_limits(high=self._server.settings.batch_bytes)
+        self._transport.set_write_buffer_limits(high=self._server.settings.batch_bytes)
         self.link = self._server.accepted(self)
         if self.link is None:
             self.closed = True
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         link = self.link
