@@ -1,0 +1,51 @@
+"""One raft member as a process, driven by lines of JSON: python -m tests.cluster.raft_process SETTINGS-JSON.
+
+In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true}. Out: one line each, in order.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from namesrv.plugins.controller.replicator import Applied, RaftReplicator, RaftSettings
+from tests.unit.raft_group import SECRET, ListMachine
+
+
+async def answer(replicator: RaftReplicator, machine: ListMachine, question: dict[str, Any]) -> object:
+    if "append" in question:
+        outcome = await replicator.append(question["append"].encode(), question.get("id"))
+        return outcome.result if isinstance(outcome, Applied) else type(outcome).__name__
+    if "events" in question:
+        return [event.decode() for event in machine.events]
+    return replicator.status()
+
+
+async def main(settings: dict[str, Any]) -> None:
+    machine = ListMachine()
+    replicator = RaftReplicator(
+        machine,
+        RaftSettings(
+            self_id=settings["self_id"],
+            members={name: tuple(address) for name, address in settings["members"].items()},
+            directory=Path(settings["directory"]),
+            cluster_id="processes",
+            secret=SECRET,
+            append_deadline_s=1.0,
+            compaction_entries=settings["compaction_entries"],
+        ),
+    )
+    replicator.on_active_changed(lambda active: print(json.dumps({"active": active}), flush=True))
+    await replicator.start()
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    while line := await reader.readline():
+        print(json.dumps({"answer": await answer(replicator, machine, json.loads(line))}), flush=True)
+    await replicator.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

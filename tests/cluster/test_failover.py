@@ -1,0 +1,95 @@
+"""Fail-over with real processes: whoever is killed, every acknowledged message is there afterwards."""
+
+from pathlib import Path
+
+import pytest
+
+from remoting.clock import now_ms
+from tests.cluster.harness import Harness
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+GAP_MS_MAX = 3_000
+"""Promised: 300 ms on an idle machine. This bound only says that nobody waited for a timeout."""
+
+
+async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> None:
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(200)
+        for _ in range(2):
+            master = await running.master()
+            running.cluster.kill(master)
+            running.ledger.killed(now_ms())
+            await running.new_master(master)
+            await running.acked(200)
+            running.cluster.start_program(master)  # it comes back as a slave, its tail truncated
+        report = await running.compare()
+        assert report.lost == 0 and report.damaged == 0, report
+        assert report.kills == 2 and max(report.gaps_ms) < GAP_MS_MAX, report
+
+
+async def test_a_stopped_master_hands_over_and_comes_back(tmp_path: Path) -> None:
+    """SIGTERM: exit code 0 within 5 s, a clean store, no error for the producer."""
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(100)
+        master = await running.master()
+        assert running.cluster.stop_program(master) == 0
+        assert not (tmp_path / master.name / "abort").exists()
+        await running.new_master(master)
+        await running.acked(100)
+        running.cluster.start_program(master)
+        report = await running.compare()
+        assert report.lost == 0 and report.damaged == 0 and report.unacknowledged == 0, report
+        log = master.log_path.read_text()
+        assert "Traceback" not in log and "scanned" in log
+
+
+async def test_the_active_controller_dies_under_a_working_master(tmp_path: Path) -> None:
+    """Their downtime does not hurt; the next fail-over works with the new one."""
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(100)
+        leader = await running.controller_leader()
+        running.cluster.kill(leader)
+        await running.acked(200)
+        master = await running.master()
+        running.cluster.kill(master)
+        running.ledger.killed(now_ms())
+        await running.new_master(master)
+        await running.acked(100)
+        running.cluster.start_program(leader)
+        running.cluster.start_program(master)
+        report = await running.compare()
+        assert report.lost == 0 and report.damaged == 0, report
+
+
+async def test_a_hung_master_is_replaced_and_steps_down_when_it_wakes(tmp_path: Path) -> None:
+    """SIGSTOP: alive, connected, silent. Found by the heartbeat timeout."""
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(100)
+        master = await running.master()
+        running.cluster.pause(master)
+        await running.new_master(master)
+        await running.acked(100)
+        running.cluster.resume(master)
+        report = await running.compare()  # all three in sync: the old one follows
+        assert report.lost == 0 and report.damaged == 0, report
+        assert master.process is not None and master.process.poll() is None
+
+
+async def test_a_damaged_identity_stops_the_broker_with_one_line(tmp_path: Path) -> None:
+    async with Harness(tmp_path, name_servers=1, brokers=1, broker_settings={}) as running:
+        (broker,) = running.cluster.brokers
+        running.cluster.kill(broker)
+        (tmp_path / broker.name / ".broker.meta").write_text("nonsense\n")
+        before = broker.log_path.stat().st_size
+        running.cluster.start_program(broker)
+        assert broker.process is not None
+        assert broker.process.wait(20) == 1
+        said = broker.log_path.read_bytes()[before:].decode()
+        assert "is damaged" in said and "Traceback" not in said
+        assert said.count("\n") <= 2 and said.splitlines()[-1].startswith("mqbroker: ")
+        broker.process = None  # it ended by itself, as it should
