@@ -35,7 +35,8 @@ def rewritten(document: str) -> str:
         marker = f"<!-- {model.__name__} -->"
         pattern = re.compile(f"{re.escape(marker)}.*?{re.escape(marker)}", re.DOTALL)
         assert pattern.search(document), f"{DOCUMENT} lacks the markers of {model.__name__}"
-        document = pattern.sub(lambda _m, m=marker, t=table(model): f"{m}\n{t}\n{m}", document)
+        new = f"{marker}\n{table(model)}\n{marker}".replace("\\", r"\\")
+        document = pattern.sub(new, document)
     return document
 
 
