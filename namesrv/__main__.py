@@ -1,4 +1,4 @@
-"""mqnamesrv and mqcontroller: which server to build from flags and configuration, and its life until SIGTERM."""
+"""mqnamesrv and mqcontroller: which server to build from flags and configuration, and its life to SIGTERM."""
 
 import argparse
 import logging

@@ -97,6 +97,12 @@ def test_sigterm_stops_cleanly() -> None:
 
 
 async def test_the_controller_plugin_is_found_by_its_entry_point(tmp_path: Path) -> None:
-    arguments = argparse.Namespace(config=None, overrides=[], print_config=True)
+    keys = [
+        "controllerDLegerGroup=g",
+        "controllerDLegerSelfId=n0",
+        "controllerDLegerPeers=n0-127.0.0.1:9878",
+        f"controllerStorePath={tmp_path}",
+    ]
+    arguments = argparse.Namespace(config=None, overrides=keys, print_config=True)
     text = await asyncio.to_thread(build, arguments, {}, controller_only=True)
     assert isinstance(text, str) and "controllerStorePath" in text

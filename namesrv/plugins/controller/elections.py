@@ -186,7 +186,7 @@ class Elections:
             self._failed(name, error.remark)
             return
         if applied.refused is not None:
-            self._failed(name, applied.refused.remark)
+            self.look_at(name)  # fenced: it changed since we looked, perhaps by a broker's own 1002
         elif applied.after is not None and applied.after.master_broker_id is not None:
             self.elected(applied.after, election.reason)
         elif applied.after is not None:

@@ -210,7 +210,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
     if winner not in before.replicas or not _may_win(before, winner, event.unclean):
         return Refused(
             ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-            f"broker {winner} is not in the SyncStateSet {sorted(before.sync_state_set)} of {before.broker_name}",
+            f"broker {winner} is not in the SyncStateSet {sorted(before.sync_state_set)}",
         )
     return replace(
         before,
