@@ -25,10 +25,12 @@ EXT_FIELDS = {
 }
 
 
-def send_header() -> bytes:
+def send_header(*, wait: bool = True) -> bytes:
+    """`wait`: the producer asks for the acknowledgement of the replicas (where the broker has any)."""
+    properties = EXT_FIELDS["i"] if wait else EXT_FIELDS["i"].replace("WAIT\x01true", "WAIT\x01false")
     header = {
         "code": 310,
-        "extFields": EXT_FIELDS,
+        "extFields": EXT_FIELDS | {"i": properties},
         "flag": 0,
         "language": "JAVA",
         "opaque": OPAQUE,
@@ -38,8 +40,8 @@ def send_header() -> bytes:
     return json.dumps(header, separators=(",", ":")).encode()
 
 
-def send_frame(body_bytes: int) -> bytes:
-    header, body = send_header(), b"x" * body_bytes
+def send_frame(body_bytes: int, *, wait: bool = True) -> bytes:
+    header, body = send_header(wait=wait), b"x" * body_bytes
     length, header_length = 4 + len(header) + len(body), len(header)
     return length.to_bytes(4, "big") + header_length.to_bytes(4, "big") + header + body
 

@@ -37,9 +37,8 @@ def print_table(results: Results) -> None:
     print(machine())
     print(f"{'':{width}}  {'value':>12} {'unit':<12} {'yardstick':>12} {'ratio':>8}")
     for name, each in results.items():
-        print(
-            f"{name:{width}}  {each.value:>12,.3f} {each.unit:<12} {each.yardstick:>12,.3f} {each.ratio:>8.3f}"
-        )
+        value = f"{each.value:>12,.3f} {each.unit:<12}"
+        print(f"{name:{width}}  {value} {each.yardstick:>12,.3f} {each.ratio:>8.3f}")
 
 
 def print_json(results: Results) -> None:
