@@ -32,14 +32,15 @@ class MasterProtocol(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
-        peer = transport.get_extra_info("peername")
+        writer = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
+        self._transport = writer
+        peer = writer.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
-        self._transport.set_write_buffer_limits(high=self._server.settings.batch_bytes)
+        writer.set_write_buffer_limits(high=self._server.settings.batch_bytes)
         self.link = self._server.accepted(self)
         if self.link is None:
             self.closed = True
-            self._transport.abort()
+            writer.abort()
 
     def data_received(self, data: bytes) -> None:
         link = self.link

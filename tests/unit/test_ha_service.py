@@ -1,0 +1,395 @@
+"""Two and three HaServices in one loop, over loopback, with real stores."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from broker.ha.ports import HaSettings
+from broker.ha.service import HaService
+from broker.store.message_store import MessageStore, StoreConfig
+from remoting.operation import LocalProtocolError
+from remoting.operations.controller import SyncStateSet
+
+FILE_BYTES = 64 << 10
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+
+
+@dataclass
+class TopicT:
+    name: str = "T"
+    topic_raw: bytes = b"\x01T"  # with its length
+
+
+class Controller:
+    """The agreed set; `lose` makes that many answers get lost after the effect."""
+
+    def __init__(self, members: set[int]) -> None:
+        self.set = SyncStateSet(sync_state_set=sorted(members), sync_state_set_epoch=1)
+        self.lose = 0
+        self.down = False
+        self.history: list[list[int]] = []
+
+    def alter(self, new: frozenset[int], epoch: int) -> SyncStateSet | None:
+        if self.down or epoch != self.set.sync_state_set_epoch:
+            return None
+        self.set = SyncStateSet(sync_state_set=sorted(new), sync_state_set_epoch=epoch + 1)
+        self.history.append(sorted(new))
+        if self.lose:
+            self.lose -= 1
+            return None
+        return self.set
+
+
+class Broker:
+    """A store, a service, and the events between them."""
+
+    def __init__(self, root: Path, controller: Controller, broker_id: int, settings: HaSettings) -> None:
+        self.controller = controller
+        self.broker_id = broker_id
+        self.store = MessageStore(StoreConfig(root, FILE_BYTES, 6000))
+        self.store.load()
+        self.confirmed: list[int] = []
+        self.replicated: list[int] = []
+        self.counts: list[int] = []
+        self.service = HaService(
+            self.store,
+            epoch_path=root / "epochFileCheckpoint",
+            host="127.0.0.1",
+            port=0,
+            settings=settings,
+            events=self,
+        )
+
+    def on_confirm(self, offset: int) -> None:
+        self.confirmed.append(offset)
+
+    def on_replicated(self, offset: int) -> None:
+        self.replicated.append(offset)
+
+    def on_in_sync_changed(self, count: int) -> None:
+        self.counts.append(count)
+
+    async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+        return self.controller.alter(new_set, current_epoch)
+
+    async def read_sync_state_set(self) -> SyncStateSet | None:
+        return None if self.controller.down else self.controller.set
+
+    def put(self, body: bytes = b"x" * 100, count: int = 1) -> int:
+        end = 0
+        for _ in range(count):
+            _, end, _ = self.store.put(TopicT(), 0, body, b"", 0, 0, 1, HOST, 0, 0)
+        self.service.appended()
+        return end
+
+    async def lead(self, epoch: int) -> None:
+        self.controller.set = SyncStateSet(
+            sync_state_set=[self.broker_id],
+            sync_state_set_epoch=self.controller.set.sync_state_set_epoch + 1,
+        )
+        await self.service.become_master(
+            broker_id=self.broker_id, epoch=epoch, sync_state_set=self.controller.set
+        )
+
+    async def follow(self, master: "Broker", epoch: int) -> None:
+        host, port = master.service.address
+        await self.service.become_slave(
+            broker_id=self.broker_id, epoch=epoch, master_ha_address=f"{host}:{port}"
+        )
+
+    def log_bytes(self) -> bytes:
+        log, content, offset = self.store.commit_log, b"", self.store.commit_log.min_offset
+        while view := log.view(offset, FILE_BYTES):
+            content += bytes(view)
+            offset += len(view)
+        return content
+
+    def in_sync(self) -> list[int]:
+        return self.controller.set.sync_state_set
+
+
+async def until(condition: Callable[[], bool], what: str = "") -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 5 s: {what}"
+        await asyncio.sleep(0.005)
+
+
+FAST = HaSettings(
+    batch_bytes=8192, send_heartbeat_interval_ms=200, max_time_slave_not_catchup_ms=600, all_ack=True
+)
+
+
+@asynccontextmanager
+async def group(tmp_path: Path, count: int, settings: HaSettings = FAST) -> AsyncIterator[list[Broker]]:
+    controller = Controller({1})
+    brokers = [Broker(tmp_path / str(i), controller, i, settings) for i in range(1, count + 1)]
+    for broker in brokers:
+        await broker.service.start()
+    try:
+        yield brokers
+    finally:
+        for broker in brokers:
+            await broker.service.stop()
+            broker.store.close()
+
+
+def same(one: Broker, two: Broker) -> bool:
+    return (
+        one.log_bytes() == two.log_bytes()
+        and one.service.epochs == two.service.epochs
+        and two.store.confirm_offset == one.store.confirm_offset == one.store.commit_log.max_offset
+    )
+
+
+async def test_a_slave_copies_joins_and_confirms(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        end = master.put(count=700)  # more than one file, with padding at its end
+        assert end > FILE_BYTES
+        assert master.confirmed[-1] == master.replicated[-1] == end, "alone: everything is confirmed"
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "slave joins")
+        end = master.put()
+        assert master.store.confirm_offset < end, "a member has not acked yet"
+        await until(lambda: master.replicated[-1] == end, "ack")
+        await until(lambda: same(master, slave), "same logs")
+        await until(lambda: slave.store.max_queue_offset("T", 0) == 701, "dispatch on the slave")
+        assert master.counts == [1, 2]
+        assert slave.service.status()["connected"] is True
+
+
+async def test_an_idle_slave_learns_epoch_and_confirm_at_once(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(4)
+        await slave.follow(master, 4)
+        await until(lambda: slave.service.last_epoch == 4, "epoch without data")
+        await until(lambda: master.in_sync() == [1, 2], "joins an empty log")
+        await master.lead(5)  # pitfall 33: master -> master, links stay
+        await until(lambda: slave.service.last_epoch == 5, "newer epoch on an open link")
+        master.put()
+        await until(lambda: same(master, slave), "same logs")
+
+
+async def test_a_dead_slave_leaves_at_once_and_confirm_goes_on(tmp_path: Path) -> None:
+    async with group(tmp_path, 3) as (master, slave, third):
+        await master.lead(1)
+        await slave.follow(master, 1)
+        await third.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2, 3], "both join")
+        await slave.service.stop()
+        end = master.put()
+        await until(lambda: master.in_sync() == [1, 3], "shrink")
+        await until(lambda: master.replicated[-1] == end, "confirm goes on")
+
+
+async def test_a_silent_slave_leaves_after_the_lag_limit(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "join")
+        assert slave.service.client is not None and slave.service.client.protocol is not None
+        transport = slave.service.client.protocol._transport
+        assert transport is not None
+        transport.pause_reading()
+        started = time.monotonic()
+        end = master.put()
+        await until(lambda: master.in_sync() == [1], "shrink")
+        assert time.monotonic() - started > 0.5
+        await until(lambda: master.replicated[-1] == end, "confirm goes on")
+
+
+async def test_a_lost_answer_never_confirms_past_the_new_member(tmp_path: Path) -> None:
+    """S1: the controller has the slave in the set, the master does not know; the slave stops acking."""
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        master.controller.lose = 1
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "controller has it")
+        master.controller.down = True
+        confirm = master.store.confirm_offset
+        await slave.service.stop()
+        end = master.put()
+        keeper = master.service.mastership.keeper if master.service.mastership else None
+        assert keeper is not None
+        assert 2 in keeper.others, "its ack still counts"
+        assert master.store.confirm_offset == confirm < end
+        master.controller.down = False
+        await until(lambda: master.in_sync() == [1], "shrink when the controller is back")
+        await until(lambda: master.replicated[-1] == end, "and then confirm")
+
+
+async def test_fail_over_cuts_the_old_tail_and_both_agree(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(count=5)
+        await two.follow(one, 1)
+        await until(lambda: one.in_sync() == [1, 2], "join")
+        await until(lambda: same(one, two), "copied")
+        await two.service.stop()
+        one.put(b"lost" * 30, 3)
+        two.service = HaService(
+            two.store,
+            epoch_path=two.service._epoch_file.path,
+            host="127.0.0.1",
+            port=0,
+            settings=FAST,
+            events=two,
+        )
+        await two.service.start()
+        await two.lead(2)
+        two.put(b"new", 4)
+        await one.follow(two, 2)
+        await until(lambda: same(two, one), "the old master has the new history")
+        assert b"lost" not in one.log_bytes()
+        assert [entry.epoch for entry in one.service.epochs] == [1, 2]
+        await until(lambda: one.store.max_queue_offset("T", 0) == 9, "queues follow")
+        await until(lambda: two.in_sync() == [1, 2], "and it is in sync again")
+
+
+async def test_parting_at_the_first_byte(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        await two.follow(one, 1)
+        await until(lambda: two.service.last_epoch == 1, "epoch 1 without data")
+        await two.lead(2)
+        one.put(b"lost", 2)
+        two.put(b"new", 1)
+        await one.follow(two, 2)
+        await until(lambda: same(two, one), "the old master starts over")
+        assert b"lost" not in one.log_bytes()
+
+
+async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put()
+        await two.lead(2)
+        two.put()
+        before = two.log_bytes()
+        await one.lead(3)
+        await two.follow(one, 3)
+        await until(lambda: two.service.status()["fault"] is not None, "fault")
+        assert "no common epoch" in str(two.service.status()["fault"])
+        assert two.log_bytes() == before, "nothing was cut"
+
+
+async def test_a_replica_begins_where_the_master_log_begins(tmp_path: Path) -> None:
+    async with group(tmp_path, 2, HaSettings(batch_bytes=8192, sync_from_last_file=True)) as (master, slave):
+        await master.lead(1)
+        master.put(count=1000)
+        last_file = master.store.commit_log.max_offset // FILE_BYTES * FILE_BYTES
+        await slave.follow(master, 1)
+        await until(lambda: slave.store.commit_log.max_offset == master.store.commit_log.max_offset, "copy")
+        assert slave.store.commit_log.min_offset == last_file > 0
+        assert master.log_bytes().endswith(slave.log_bytes())
+        assert slave.service.epochs == master.service.epochs
+
+
+async def test_count_mode_waits_for_the_nth_member(tmp_path: Path) -> None:
+    settings = HaSettings(in_sync_replicas=2, send_heartbeat_interval_ms=200)
+    async with group(tmp_path, 2, settings) as (master, slave):
+        await master.lead(1)
+        end = master.put()
+        assert master.confirmed[-1] == end, "all-ack off: confirmOffset is the log's end"
+        assert master.replicated == [0]
+        await slave.follow(master, 1)
+        await until(lambda: master.replicated[-1] == end, "second copy")
+
+
+async def test_a_slave_joins_under_steady_load(tmp_path: Path) -> None:
+    """confirmOffset is always ahead of the slave here, until it is held for the moment that it needs."""
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        master.put(count=50)
+        stop = asyncio.Event()
+
+        async def load() -> None:
+            while not stop.is_set():
+                master.put(count=3)
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(load())
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "join")
+        stop.set()
+        await task
+
+
+async def test_role_changes_can_be_repeated(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(3)
+        one.put()
+        await one.lead(3)
+        await two.follow(one, 3)
+        await two.follow(one, 3)
+        await until(lambda: same(one, two), "copy")
+        with pytest.raises(LocalProtocolError):
+            await one.lead(2)
+        with pytest.raises(LocalProtocolError):
+            await two.follow(one, 2)
+        await one.service.stop()
+        one.service = HaService(
+            one.store,
+            epoch_path=one.service._epoch_file.path,
+            host="127.0.0.1",
+            port=0,
+            settings=FAST,
+            events=one,
+        )
+        await one.service.start()
+        assert one.service.last_epoch == 3, "epochs survive"
+
+
+async def test_a_broker_that_is_not_master_accepts_nobody(tmp_path: Path) -> None:
+    async with group(tmp_path, 1) as (one,):
+        reader, writer = await asyncio.open_connection(*one.service.address)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+
+
+async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
+    """Pitfalls 36 and 37: the end of the older one proposes nothing and its acks count no more."""
+    from broker.ha.core.frames import Ack, SlaveHandshake
+
+    async with group(tmp_path, 1) as (master,):
+        await master.lead(1)
+        end = master.put()
+        links = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(*master.service.address)
+            writer.write(SlaveHandshake(9).encode() + Ack(0).encode())
+            await reader.readexactly(20 + 12 + 36 + end)
+            writer.write(Ack(end).encode())
+            await until(lambda: master.in_sync() == [1, 9], "join")
+            links.append((reader, writer))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await links[0][0].readexactly(100_000)
+        await asyncio.sleep(0.15)
+        assert master.controller.history == [[1, 9]], "no shrink for the older connection"
+        for _, writer in links:
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        test_a_slave_copies_joins_and_confirms,
+        test_a_silent_slave_leaves_after_the_lag_limit,
+        test_fail_over_cuts_the_old_tail_and_both_agree,
+        test_a_slave_joins_under_steady_load,
+        test_the_newest_connection_of_a_slave_wins,
+    ],
+)
+def test_on_the_loop_of_production(
+    story: Callable[[Path], Coroutine[None, None, None]], tmp_path: Path
+) -> None:
+    """uvloop: another transport class, other buffers, and the log's bytes sent without a copy."""
+    uvloop.run(story(tmp_path))
