@@ -45,7 +45,7 @@ class SendGate:
 
 
 def with_code(frame: bytes, code: int, remark: str) -> bytes:
-    """A success reply (as reply_frame makes it) with another code and a remark of plain ASCII."""
+    """A success reply (as reply_frame makes it) with another code and a remark (plain ASCII, no quotes)."""
     (_, header_bytes) = _PREFIX.unpack_from(frame)
     header = frame[_PREFIX.size : _PREFIX.size + header_bytes]
     assert header.startswith(_SUCCESS_HEAD)
@@ -109,9 +109,14 @@ class PendingReplies:
         return count
 
     def fail_all(self, code: int, remark: str) -> int:
-        """Role change: nobody knows what becomes of these messages. How many."""
+        """Role change: nobody knows what becomes of these messages. How many. Codes 10..12 keep the header
+        with the message's offsets, as clients expect it of a message that is stored."""
         entries, self._entries = self._entries, deque()
-        for _, connection, _, _, opaque in entries:
-            if not connection.is_closing():
-                connection.send(response_frame(opaque, code, remark))
+        for _, connection, reply, _, opaque in entries:
+            if connection.is_closing():
+                continue
+            stored = ResponseCode.FLUSH_DISK_TIMEOUT <= code <= ResponseCode.FLUSH_SLAVE_TIMEOUT
+            connection.send(
+                with_code(reply, code, remark) if stored else response_frame(opaque, code, remark)
+            )
         return len(entries)

@@ -205,6 +205,11 @@ class TopicTable:
             self.on_change()
         return self.topics[name]
 
+    def adopt_queues(self, queue_ids: Iterable[tuple[str, int]]) -> None:
+        """A new master has records of these queues: each exists, known to the old master's table or not."""
+        for name, queue_id in sorted(queue_ids, key=lambda each: (each[0], -each[1])):
+            self.ensure_replicated(name, queue_id)
+
     def set_state_version(self, master_epoch: int) -> None:
         """A new master's changes rank above everything of earlier epochs."""
         if self.data_version.state_version < master_epoch:

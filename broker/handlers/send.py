@@ -95,6 +95,7 @@ _REPLY_TAIL: Final = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":%%d,'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 )
+_NOT_AVAILABLE: Final = "service not available now"
 _UNSUPPORTED: Final = {
     b"DELAY": "delayed messages (property DELAY) are not supported by this broker",
     b"TIMER_DELIVER_MS": "timer messages (property TIMER_DELIVER_MS) are not supported by this broker",
@@ -207,10 +208,10 @@ class SendHandler:
         choose the queue, and then lets the message pass."""
         ext, gate = command.ext, self._gate
         if not gate.writable:
-            return (
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"service not available now. {gate.remark or 'It may be caused by a role change'}",
-            )
+            remark = gate.remark or "this broker is not master"
+            if not remark.startswith(_NOT_AVAILABLE):
+                remark = f"{_NOT_AVAILABLE}: {remark}"
+            return ResponseCode.SERVICE_NOT_AVAILABLE, remark
         topic = self._topics.get(ext.topic)
         if topic is None:
             problem = illegal_name(ext.topic)

@@ -103,6 +103,8 @@ class ConsumeQueue:
     def _search(self, log_offset: int, low: int) -> int:
         """First unit at or after `low` with a record at or after log_offset. Fillers count as before it."""
         high = self.max_offset
+        if low < high and self.unit(low)[1] != FILLER_SIZE and self.unit(low)[0] >= log_offset:
+            return low  # the common case; also right when a reported hole was filled further behind
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.unit(middle)

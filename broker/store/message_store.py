@@ -9,6 +9,7 @@ flush() and flush_checkpoint() alone may run in another thread. Source: RocketMQ
 import fcntl
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.mapped_file import StoreError
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, parse
+from broker.store.recovery import each_record, queued_end, scan_end, scan_start
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ ABORT_PREFIX: Final = (
     "keelmq "  # our own crashed process: its checkpoint promises what flush_checkpoint() did
 )
 SCAN_BYTES: Final = 8 << 20
+_NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
 WAITERS_MAX: Final = 65_536
 
@@ -73,7 +76,7 @@ class MessageStore:
         # ... first time it was seen; lets a replica create the topic's entry
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         self._queued: deque[tuple[int, ConsumeQueue, int, int, int, int]] = deque()
-        self._queued_is_whole = True  # _queued has a unit for every record from dispatch_offset on
+        self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self._dirty: set[ConsumeQueue] = set()
         self._woken: list[ConsumeQueue] = []
         self._waiter_count = 0
@@ -94,16 +97,18 @@ class MessageStore:
         self.commit_log.load()
         self._checkpoint = read_checkpoint(self.root / "checkpoint")
         self._load_queues()
-        queued_end = self._queued_end()
-        start = self._scan_start(queued_end, abnormal=abnormal, own_abort=own_abort)
+        queues_end = queued_end(self.commit_log, self._each_queue())
+        start = scan_start(
+            self.commit_log, self._checkpoint, queues_end, abnormal=abnormal, own_abort=own_abort
+        )
         check_crc = abnormal and self.config.check_crc_on_recover
-        end = self._scan_end(start, check_crc=check_crc)
+        end = scan_end(self.commit_log, start, check_crc=check_crc)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         for queue in self._each_queue():
             queue.truncate(start if abnormal else end)  # what is not known to be durable is built again
         self.confirm_offset = max(
-            min(max(self._checkpoint.confirm_offset, queued_end), end), self.commit_log.min_offset
+            min(max(self._checkpoint.confirm_offset, queues_end), end), self.commit_log.min_offset
         )
         self.dispatch_offset = min(start, self.confirm_offset)
         while self.dispatch(1024):
@@ -133,74 +138,13 @@ class MessageStore:
                     queue = self._queue(topic_path.name, int(path.name))
                     queue.load(log_min_offset=self.commit_log.min_offset)
 
-    def _scan_start(self, queued_end: int, *, abnormal: bool, own_abort: bool) -> int:
-        """A record boundary below which log and queues are known to be whole."""
-        log_min = self.commit_log.min_offset
-        if not abnormal and queued_end >= log_min:
-            return queued_end
-        confirm = self._checkpoint.confirm_offset
-        if own_abort and queued_end >= confirm > 0 and self._is_boundary(confirm):
-            return confirm
-        trusted = self._checkpoint.min_timestamp()
-        for start in reversed(self.commit_log.file_starts()):
-            view = self.commit_log.view(start, 64)
-            stored = int.from_bytes(view[56:64], "big") if len(view) == 64 else 0
-            if 0 < stored <= trusted and queued_end >= start:
-                return start
-        return log_min
-
-    def _queued_end(self) -> int:
-        """End of the newest record that a queue points to, if that record is in the log; else min_offset."""
-        newest = max(self._each_queue(), key=ConsumeQueue.log_end_offset, default=None)
-        end = 0 if newest is None else newest.log_end_offset()
-        if newest is not None and self.commit_log.min_offset < end <= self.commit_log.max_offset:
-            offset, size, _ = newest.unit(newest.max_offset - 1)
-            parsed = parse(self.commit_log.view(offset, size), 0, size, offset=offset)
-            if parsed is not None and parsed[0] == size:
-                return end
-        return self.commit_log.min_offset
-
-    def _is_boundary(self, offset: int) -> bool:
-        """A good record, or the never written end, is at `offset`."""
-        if not self.commit_log.min_offset <= offset <= self.commit_log.max_offset:
-            return False
-        view = self.commit_log.view(offset, self.commit_log.file_bytes)
-        return parse(view, 0, len(view), offset=offset) is not None or not any(view[:8])
-
-    def _scan_end(self, start: int, *, check_crc: bool) -> int:
-        """Follow the chain of good records from `start`; the end of the last one."""
-        offset = start
-        while True:
-            view = self.commit_log.view(offset, self.commit_log.file_bytes)
-            pos, end, begin = 0, len(view), offset
-            while pos < end:
-                parsed = parse(view, pos, end, offset=begin + pos, check_crc=check_crc)
-                if parsed is None:
-                    return begin + pos
-                pos += parsed[0]
-            if pos == 0:
-                return offset
-            offset = begin + pos
-
     def _rebuild_next_offsets(self) -> None:
-        """Next queue offsets: queue's end, or beyond the last record in the un-dispatched tail (S4)."""
+        """Next queue offsets: a queue's end, or beyond its last record in the un-dispatched tail (S4)."""
         for queue in self._each_queue():
             queue.next_offset = queue.max_offset
-        offset = self.dispatch_offset
-        self._queued_is_whole = self.dispatch_offset == self.commit_log.max_offset
-        self._queued.clear()
-        while view := self.commit_log.view(offset, self.commit_log.file_bytes):
-            pos, end = 0, len(view)
-            while pos < end:
-                parsed = parse(view, pos, end, offset=offset + pos)
-                if parsed is None:
-                    return
-                size, topic, queue_id, queue_offset, _ = parsed
-                if topic:
-                    queue = self._queue(topic.decode("utf-8", "replace"), queue_id)
-                    queue.next_offset = max(queue.next_offset, queue_offset + 1)
-                pos += size
-            offset += pos
+        for topic, queue_id, queue_offset in each_record(self.commit_log, self.dispatch_offset):
+            queue = self._queue(topic.decode("utf-8", "replace"), queue_id)
+            queue.next_offset = max(queue.next_offset, queue_offset + 1)
 
     # -- queues ------------------------------------------------------------------------------------------
 
@@ -221,6 +165,10 @@ class MessageStore:
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queues = self._queues.get(topic)
         return None if queues is None else queues.get(queue_id)
+
+    def queue_ids(self) -> list[tuple[str, int]]:
+        """(topic, queueId) of every queue that was ever written to or waited for."""
+        return [(queue.topic, queue.queue_id) for queue in self._each_queue()]
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""
@@ -263,10 +211,9 @@ class MessageStore:
         # fmt: on
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
         end = self.commit_log.max_offset
-        if self._queued_is_whole:
-            self._queued.append((end, queue, queue_offset, offset, end - offset, tags_code))
-            if len(self._queued) > QUEUED_UNITS_MAX:
-                self._forget_queued()
+        self._queued.append((end, queue, queue_offset, offset, end - offset, tags_code))
+        if len(self._queued) > QUEUED_UNITS_MAX:
+            self._forget_queued()
         self.last_store_timestamp = now
         self.put_messages += 1
         self.put_bytes += end - offset
@@ -278,15 +225,16 @@ class MessageStore:
         return sys_flag | (0x10 if len(born_host) == 20 else 0) | (0x20 if len(self.store_host) == 20 else 0)
 
     def _forget_queued(self) -> None:
-        """Too many unconfirmed units to keep: dispatch will parse the log instead."""
+        """What is in the log now will be dispatched by parsing; units of later puts are queued again."""
         self._queued.clear()
-        self._queued_is_whole = False
+        self._queued_from = self.commit_log.max_offset if self.is_master else _NEVER
 
     def become_master(self) -> None:
         """put() is legal from now on. The log ends at a record boundary (truncate_half_message first)."""
         self.truncate_half_message()
         self._rebuild_next_offsets()
         self.is_master = True
+        self._forget_queued()
 
     def become_slave(self) -> None:
         """put() is illegal from now on; the log grows by commit_log.receive_view()."""
@@ -301,11 +249,14 @@ class MessageStore:
         if offset <= self.confirm_offset:
             return
         self.confirm_offset = offset
-        queued = self._queued
-        if not self._queued_is_whole or not queued:
-            return
-        dirty = self._dirty
-        while queued and queued[0][0] <= offset:
+        self._dispatch_queued()
+
+    def _dispatch_queued(self) -> None:
+        """The master's way: the units of confirmed records were kept by put(), nothing is parsed."""
+        if self.dispatch_offset < self._queued_from:
+            return  # older records first: dispatch()
+        queued, confirm, dirty = self._queued, self.confirm_offset, self._dirty
+        while queued and queued[0][0] <= confirm:
             end, queue, queue_offset, log_offset, size, tags_code = queued.popleft()
             queue.append(queue_offset, log_offset, size, tags_code)
             dirty.add(queue)
@@ -317,38 +268,34 @@ class MessageStore:
 
     @property
     def dispatch_behind(self) -> bool:
-        """dispatch() has records to do (a replica, or a new master's tail)."""
-        return not self._queued_is_whole or (not self._queued and self.dispatch_offset < self.confirm_offset)
+        """dispatch() has something to do: on a replica, and for the tail that a new master took over."""
+        return self.dispatch_offset < min(self.confirm_offset, self._queued_from)
 
     def dispatch(self, records_max: int) -> bool:
         """Give up to records_max confirmed records their queue units by parsing the log. True: more to do."""
-        if self._queued:
-            return False  # a master whose units are queued in memory
         if self.dispatch_offset < self.commit_log.min_offset:
             self.dispatch_offset = self.commit_log.min_offset
-        view = self.commit_log.view(self.dispatch_offset, SCAN_BYTES, end=self.confirm_offset)
-        pos, end, begin, count = 0, len(view), self.dispatch_offset, 0
+        begin, stop = self.dispatch_offset, min(self.confirm_offset, self._queued_from)
+        view = self.commit_log.view(begin, SCAN_BYTES, end=stop)
+        pos, end, count = 0, len(view), 0
         while pos < end and count < records_max:
             parsed = parse(view, pos, end, offset=begin + pos)
             if parsed is None:
                 break
-            size, topic, queue_id, queue_offset, tags_code = parsed
-            if topic:
-                self._dispatch_record(
-                    topic.decode("utf-8", "replace"), queue_id, queue_offset, begin + pos, size, tags_code
-                )
-            pos += size
+            if parsed[1]:
+                self._dispatch_record(begin + pos, *parsed)
+            pos += parsed[0]
             count += 1
         self.dispatch_offset = begin + pos
         if self._woken:
             self._wake()
-        if self.dispatch_offset == self.commit_log.max_offset:
-            self._queued_is_whole = True
-        return pos > 0 and self.dispatch_offset < self.confirm_offset
+        self._dispatch_queued()
+        return pos > 0 and self.dispatch_behind
 
     def _dispatch_record(
-        self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int, tags_code: int
+        self, offset: int, size: int, raw_topic: bytes, queue_id: int, queue_offset: int, tags_code: int
     ) -> None:
+        topic = raw_topic.decode("utf-8", "replace")
         try:
             queue = self._queues[topic][queue_id]
         except KeyError:
@@ -409,20 +356,22 @@ class MessageStore:
     def truncate(self, offset: int) -> None:
         """Log, queues, queue offsets and confirmOffset end at `offset` at most; durable when it returns."""
         with self._flush_lock:
-            self._forget_queued()
             if offset < self.commit_log.max_offset:
                 self.commit_log.truncate(offset)
+            self._forget_queued()
             self.confirm_offset = min(self.confirm_offset, self.commit_log.max_offset)
             for queue in self._each_queue():
                 queue.truncate(self.commit_log.max_offset)
             if self.dispatch_offset > self.commit_log.max_offset:
-                self.dispatch_offset = self._queued_end()  # a record boundary, even if `offset` is none
+                self.dispatch_offset = queued_end(
+                    self.commit_log, self._each_queue()
+                )  # a record boundary, even if `offset` is none
             self._write_checkpoint(self.dispatch_offset)
         self._rebuild_next_offsets()
 
     def truncate_half_message(self) -> int:
         """Cut the tail to the last whole record; the log's max_offset then."""
-        end = self._scan_end(self.dispatch_offset, check_crc=False)
+        end = scan_end(self.commit_log, self.dispatch_offset, check_crc=False)
         if end < self.commit_log.max_offset:
             self.truncate(end)
         return self.commit_log.max_offset
@@ -430,8 +379,8 @@ class MessageStore:
     def reset_to(self, offset: int) -> None:
         """Forget all messages; the log begins at `offset`."""
         with self._flush_lock:
-            self._forget_queued()
             self.commit_log.reset_to(offset)
+            self._forget_queued()
             for queue in self._each_queue():
                 queue.destroy()
             self.confirm_offset = self.dispatch_offset = offset

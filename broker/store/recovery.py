@@ -1,0 +1,86 @@
+"""What a start finds out about the files: where the log ends, and from where it must be looked at.
+
+Reads only; MessageStore.load() acts on the answers. Source: RocketMQ 5.3.3 CommitLog.recoverNormally,
+recoverAbnormally; the first bad record ends the log (reference: store, recovery).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from broker.store.checkpoint import Checkpoint
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.record import parse
+
+_STORE_TIMESTAMP = slice(56, 64)  # in a record with IPv4 hosts
+
+
+def scan_end(log: CommitLog, start: int, *, check_crc: bool) -> int:
+    """Follow the chain of good records from `start`; the end of the last one."""
+    offset = start
+    while view := log.view(offset, log.file_bytes):
+        pos, end = 0, len(view)
+        while pos < end:
+            parsed = parse(view, pos, end, offset=offset + pos, check_crc=check_crc)
+            if parsed is None:
+                return offset + pos
+            pos += parsed[0]
+        offset += pos
+    return offset
+
+
+def each_record(log: CommitLog, start: int) -> Iterator[tuple[bytes, int, int]]:
+    """(topic, queue_id, queue_offset) of every indexed record from `start` to the last good one."""
+    offset = start
+    while view := log.view(offset, log.file_bytes):
+        pos, end = 0, len(view)
+        while pos < end:
+            parsed = parse(view, pos, end, offset=offset + pos)
+            if parsed is None:
+                return
+            if parsed[1]:
+                yield parsed[1], parsed[2], parsed[3]
+            pos += parsed[0]
+        offset += pos
+
+
+def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
+    """End of the newest record that a queue points to, if that record is in the log; else its min_offset."""
+    newest = max(queues, key=ConsumeQueue.log_end_offset, default=None)
+    end = 0 if newest is None else newest.log_end_offset()
+    if newest is not None and log.min_offset < end <= log.max_offset:
+        offset, size, _ = newest.unit(newest.max_offset - 1)
+        view = log.view(offset, size)
+        parsed = parse(view, 0, len(view), offset=offset)
+        if parsed is not None and parsed[0] == size:
+            return end
+    return log.min_offset
+
+
+def scan_start(
+    log: CommitLog, checkpoint: Checkpoint, queues_end: int, *, abnormal: bool, own_abort: bool
+) -> int:
+    """A record boundary below which log and queues are known to be whole.
+
+    own_abort: our own process crashed, so the checkpoint keeps flush_checkpoint()'s promise. Otherwise the
+    newest file counts that began before the checkpoint's time.
+    """
+    if not abnormal:
+        return queues_end
+    confirm = checkpoint.confirm_offset
+    if own_abort and queues_end >= confirm > 0 and _is_boundary(log, confirm):
+        return confirm
+    trusted = checkpoint.min_timestamp()
+    for start in reversed(log.file_starts()):
+        view = log.view(start, _STORE_TIMESTAMP.stop)
+        stored = int.from_bytes(view[_STORE_TIMESTAMP], "big")
+        if 0 < stored <= trusted and queues_end >= start and _is_boundary(log, start):
+            return start
+    return log.min_offset
+
+
+def _is_boundary(log: CommitLog, offset: int) -> bool:
+    """A good record, or the never written end, is at `offset`."""
+    if not log.min_offset <= offset <= log.max_offset:
+        return False
+    view = log.view(offset, log.file_bytes)
+    return parse(view, 0, len(view), offset=offset) is not None or not any(view[:8])

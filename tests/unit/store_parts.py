@@ -1,0 +1,82 @@
+"""What the tests of the store and of its handlers share: small files, one topic, a fake connection."""
+
+from pathlib import Path
+
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.record import decode, tags_code
+from broker.topics import Topic
+from remoting.operations.route import TopicConfig
+
+FILE_BYTES = 4_096
+QUEUE_FILE_BYTES = 200
+BORN_HOST = bytes((10, 0, 0, 1, 0, 0, 0x12, 0x34))
+TOPIC = Topic(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
+
+
+def open_store(root: Path, *, master: bool = True, **settings: int) -> MessageStore:
+    sizes = {"commit_log_file_bytes": FILE_BYTES, "consume_queue_file_bytes": QUEUE_FILE_BYTES} | settings
+    store = MessageStore(StoreConfig(root=root, **sizes))  # type: ignore[arg-type]
+    store.load()
+    if master:
+        store.become_master()
+    return store
+
+
+def put(
+    store: MessageStore, body: bytes = b"body", *, queue_id: int = 0, tags: str = ""
+) -> tuple[int, int, int]:
+    properties = b"TAGS\x01" + tags.encode() if tags else b""
+    return store.put(TOPIC, queue_id, body, properties, 0, 0, 1, BORN_HOST, 0, tags_code(properties))
+
+
+def put_many(store: MessageStore, count: int, *, queues: int = 2) -> None:
+    """Messages 0, 1, 2 ... round the queues, confirmed."""
+    for index in range(count):
+        put(store, b"message %d" % index, queue_id=index % queues)
+    store.set_confirm_offset(store.commit_log.max_offset)
+
+
+def bodies(store: MessageStore, queue_id: int = 0, offset: int = 0) -> list[bytes]:
+    """All confirmed bodies of a queue, read as a consumer does."""
+    first, found = offset, list[bytes]()
+    while True:
+        result = store.get("TopicA", queue_id, offset, 32, 1 << 20, None)
+        for view in result.views:
+            at = 0
+            while at < len(view):
+                record = decode(view, at)
+                assert record.queue_offset == len(found) + first
+                found.append(record.body)
+                at += record.size
+        if not result.views:
+            return found
+        offset = result.next_begin_offset
+
+
+def crash(store: MessageStore) -> None:
+    """As after kill -9: the abort file stays, nothing is written any more."""
+    store.close(clean=False)
+
+
+class FakePeer:
+    """A connection as the hot handlers see it."""
+
+    def __init__(self, connection_id: int = 1) -> None:
+        self.connection_id = connection_id
+        self.address = "10.0.0.1:4660"
+        self.address_bytes = BORN_HOST
+        self.sent: list[bytes] = []
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def is_paused(self) -> bool:
+        return False
+
+    def send(self, frame: bytes) -> bool:
+        self.sent.append(frame)
+        return not self.closing
+
+    def write_parts(self, parts: list[bytes | memoryview]) -> bool:
+        return self.send(b"".join(parts))

@@ -1,0 +1,121 @@
+"""ConsumeQueues: units over several files, repeats, gaps, cuts and what a restart finds."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker.store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue
+
+FILE_UNITS = 10
+
+
+def open_queue(path: Path, log_min_offset: int = 0) -> ConsumeQueue:
+    queue = ConsumeQueue(path / "0", "TopicA", 0, FILE_UNITS * UNIT_BYTES)
+    queue.load(log_min_offset=log_min_offset)
+    return queue
+
+
+def fill(queue: ConsumeQueue, count: int) -> None:
+    for index in range(queue.max_offset, queue.max_offset + count):
+        queue.append(index, index * 100, 100, index)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 35])
+def test_what_was_written_is_found_again(tmp_path: Path, count: int) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, count)
+    queue.close()
+    again = open_queue(tmp_path)
+    assert (again.min_offset, again.max_offset, again.next_offset) == (0, count, count)
+    assert [again.unit(index) for index in range(count)] == [(i * 100, 100, i) for i in range(count)]
+    assert again.log_end_offset() == count * 100
+    again.close()
+
+
+def test_an_empty_queue_has_no_file(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_repeats_are_skipped(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, 12)
+    queue.append(3, 999, 999, 999)
+    assert queue.unit(3) == (300, 100, 3)
+    assert queue.max_offset == 12
+    queue.close()
+
+
+def test_units_are_given_file_by_file(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, 25)
+    assert [unit[2] for unit in queue.units(8, 100)] == [8, 9]
+    assert [unit[2] for unit in queue.units(10, 3)] == [10, 11, 12]
+    assert [unit[2] for unit in queue.units(22, 100)] == [22, 23, 24]
+    queue.close()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 9, 10, 11, 24, 25])
+def test_truncate_cuts_for_good(tmp_path: Path, keep: int) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, 25)
+    queue.truncate(keep * 100 + 50)  # in the middle of a record: its unit goes too
+    assert (queue.max_offset, queue.next_offset) == (min(keep, 25), min(keep, 25))
+    queue.close()
+    again = open_queue(tmp_path)
+    assert again.max_offset == keep
+    fill(again, 3)
+    assert again.unit(keep) == (keep * 100, 100, keep)
+    again.close()
+
+
+@pytest.mark.parametrize("first", [1, 9, 10, 13, 40])
+def test_a_queue_may_begin_anywhere(tmp_path: Path, first: int) -> None:
+    queue = open_queue(tmp_path)
+    queue.append(first, 5000, 100, 1)
+    queue.append(first + 1, 5100, 100, 1)
+    assert (queue.min_offset, queue.max_offset) == (first, first + 2)
+    queue.close()
+    again = open_queue(tmp_path, log_min_offset=5000)
+    assert (again.min_offset, again.max_offset) == (first, first + 2)
+    if first % FILE_UNITS:
+        assert bytes(again._files[0].map[:UNIT_BYTES]) == FILLER  # as the peer writes it
+    again.close()
+
+
+def test_a_hole_is_filled_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, 3)
+    with caplog.at_level(logging.ERROR):
+        queue.append(25, 2500, 100, 25)
+    assert "unit 25 follows 3" in caplog.text
+    assert (queue.min_offset, queue.max_offset) == (0, 26)
+    assert queue.unit(2) == (200, 100, 2)
+    assert queue.unit(25) == (2500, 100, 25)
+    assert {queue.unit(index)[1] for index in range(3, 25)} == {2147483647}
+    queue.close()
+    again = open_queue(tmp_path)
+    assert (again.min_offset, again.max_offset) == (0, 26)
+    again.close()
+
+
+def test_min_offset_follows_the_log(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, 25)
+    queue.correct_min_offset(1234)
+    assert queue.min_offset == 13
+    queue.correct_min_offset(9999)
+    assert queue.min_offset == 25
+    queue.close()
+
+
+def test_units_lost_by_a_power_failure_are_not_believed(tmp_path: Path) -> None:
+    """Pages of the newest units may be on disk while older ones are not."""
+    queue = open_queue(tmp_path)
+    fill(queue, 9)
+    queue._files[0].map[4 * UNIT_BYTES : 6 * UNIT_BYTES] = bytes(2 * UNIT_BYTES)
+    queue.truncate(300)
+    assert queue.max_offset == 3
+    queue.close()

@@ -1,0 +1,362 @@
+"""The store as a whole: what consumers see, dispatch on both roles, recovery, cutting, queue offsets."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.store import message_store
+from broker.store.checkpoint import read_checkpoint
+from broker.store.mapped_file import StoreError, file_name
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.reading import GetStatus
+from broker.store.record import decode, java_hash
+from tests.unit.store_parts import FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
+
+
+def copy_log(source: MessageStore, target: MessageStore, piece_bytes: int = 700) -> None:
+    """What HA does: the master's bytes, received in place."""
+    while target.commit_log.max_offset < source.commit_log.max_offset:
+        room = target.commit_log.receive_view()
+        piece = source.commit_log.view(target.commit_log.max_offset, min(len(room), piece_bytes))
+        room[: len(piece)] = piece
+        target.commit_log.received(len(piece))
+
+
+def next_offset(store: MessageStore, queue_id: int = 0) -> int:
+    queue = store.find_queue("TopicA", queue_id)
+    return 0 if queue is None else queue.next_offset
+
+
+def test_nothing_is_visible_beyond_confirm_offset(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    ends = [put(store, b"%d" % index)[1] for index in range(10)]
+    assert store.get("TopicA", 0, 0, 32, 1 << 20, None).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    store.set_confirm_offset(ends[3] + 5)  # in the middle of the fifth
+    assert bodies(store) == [b"0", b"1", b"2", b"3"]
+    assert store.max_queue_offset("TopicA", 0) == 4
+    assert not store.dispatch_behind
+    store.set_confirm_offset(1 << 40)
+    assert len(bodies(store)) == 10
+    assert store.confirm_offset == ends[-1]
+    store.set_confirm_offset(ends[0])
+    assert store.confirm_offset == ends[-1]  # never back
+    store.close()
+
+
+def test_put_is_for_masters(tmp_path: Path) -> None:
+    store = open_store(tmp_path, master=False)
+    with pytest.raises(AssertionError, match="not master"):
+        put(store)
+    store.become_master()
+    put(store)
+    store.become_slave()
+    with pytest.raises(AssertionError, match="not master"):
+        put(store)
+    store.close()
+
+
+def test_a_refused_message_leaves_no_gap(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store)
+    with pytest.raises(ValueError, match="does not fit"):
+        put(store, b"x" * FILE_BYTES)
+    assert put(store)[2] == 1
+    store.close()
+
+
+def test_client_host_bits_are_ignored(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.put(TOPIC, 0, b"body", b"", 0, 0x31, 1, bytes(8), 0, 0)
+    record = decode(store.commit_log.view(0, FILE_BYTES))
+    assert (record.sys_flag, record.body) == (0x01, b"body")
+    store.close()
+
+
+@pytest.mark.parametrize("records_max", [1, 7, 1000])
+def test_a_replica_dispatches_in_slices(tmp_path: Path, records_max: int) -> None:
+    master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+    put_many(master, 60)
+    copy_log(master, slave)
+    seen: list[tuple[str, int]] = []
+    slave.on_queue = lambda topic, queue_id: seen.append((topic, queue_id))
+    slave.set_confirm_offset(master.confirm_offset - 1)
+    while slave.dispatch(records_max):
+        pass
+    assert len(bodies(slave, 0)) + len(bodies(slave, 1)) == 59
+    slave.set_confirm_offset(master.confirm_offset)
+    slave.dispatch(records_max)
+    for queue_id in (0, 1):
+        assert bodies(slave, queue_id) == bodies(master, queue_id)
+    assert sorted(seen) == [("TopicA", 0), ("TopicA", 1)]
+    master.close()
+    slave.close()
+
+
+def test_a_replica_that_begins_mid_log(tmp_path: Path) -> None:
+    master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+    put_many(master, 60)
+    slave.reset_to(FILE_BYTES)
+    copy_log(master, slave)
+    slave.set_confirm_offset(master.confirm_offset)
+    slave.dispatch(1000)
+    first = slave.min_queue_offset("TopicA", 0)
+    assert first > 0
+    assert bodies(slave, 0, first) == bodies(master, 0, first)
+    early = slave.get("TopicA", 0, 0, 32, 1 << 20, None)
+    assert (early.status, early.next_begin_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
+    crash(slave)
+    again = open_store(tmp_path / "s", master=False)
+    assert again.commit_log.min_offset == FILE_BYTES
+    assert again.min_queue_offset("TopicA", 0) == first
+    assert bodies(again, 0, first) == bodies(master, 0, first)
+    master.close()
+    again.close()
+
+
+def test_a_new_master_never_reuses_queue_offsets_of_its_unconfirmed_tail(tmp_path: Path) -> None:
+    """The promise S4: records that were replicated but not yet indexed count."""
+    master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+    put_many(master, 10, queues=1)
+    confirmed = master.confirm_offset
+    for _ in range(5):
+        put(master, b"tail")
+    copy_log(master, slave)
+    slave.set_confirm_offset(confirmed)
+    slave.become_master()
+    assert slave.max_queue_offset("TopicA", 0) == 0  # not dispatched yet
+    assert put(slave, b"new")[2] == 15
+    slave.set_confirm_offset(slave.commit_log.max_offset)
+    assert slave.dispatch_behind
+    while slave.dispatch(3):
+        pass
+    assert bodies(slave)[-2:] == [b"tail", b"new"]
+    assert slave.max_queue_offset("TopicA", 0) == 16
+    master.close()
+    slave.close()
+
+
+def test_more_unconfirmed_messages_than_are_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "QUEUED_UNITS_MAX", 10)
+    store = open_store(tmp_path)
+    for index in range(37):
+        put(store, b"%d" % index)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    while store.dispatch(4):
+        pass
+    assert bodies(store) == [b"%d" % index for index in range(37)]
+    put(store, b"last")
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert bodies(store)[-1] == b"last"  # by the fast way again
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_everything_is_there_after_a_restart(tmp_path: Path, clean: bool, checkpointed: bool) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 60)
+    if checkpointed:
+        store.flush_checkpoint()
+    put_many(store, 10)
+    put(store, b"unconfirmed")
+    before = [bodies(store, 0), bodies(store, 1)]
+    confirm, end = store.confirm_offset, store.commit_log.max_offset
+    store.close(clean=clean)
+    assert (tmp_path / "abort").exists() is not clean
+    again = open_store(tmp_path, master=False)
+    assert [bodies(again, 0), bodies(again, 1)] == before
+    assert (again.commit_log.max_offset, again.confirm_offset) == (end, confirm)
+    assert next_offset(again) == len(before[0]) + 1  # the unconfirmed one keeps its queue offset
+    again.close()
+
+
+def test_a_torn_last_record_is_cut(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 10, queues=1)
+    offset, end, _ = put(store, b"torn" * 20)
+    store.set_confirm_offset(end)
+    crash(store)
+    path = tmp_path / "commitlog" / file_name(0)
+    raw = bytearray(path.read_bytes())
+    raw[offset + 90] ^= 1
+    path.write_bytes(raw)
+    again = open_store(tmp_path)
+    assert again.commit_log.max_offset == again.confirm_offset == offset
+    assert len(bodies(again)) == 10
+    assert put(again, b"next")[2] == 10
+    assert not any(path.read_bytes()[again.commit_log.max_offset :])
+    again.close()
+
+
+@pytest.mark.parametrize("lost", ["queues", "checkpoint", "both"])
+def test_queues_and_checkpoint_can_be_made_again(tmp_path: Path, lost: str) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 60)
+    before = bodies(store, 1)
+    crash(store)
+    if lost != "checkpoint":
+        shutil.rmtree(tmp_path / "consumequeue")
+    if lost != "queues":
+        (tmp_path / "checkpoint").unlink(missing_ok=True)
+    again = open_store(tmp_path)
+    again.set_confirm_offset(again.commit_log.max_offset)
+    while again.dispatch(100):
+        pass
+    assert bodies(again, 1) == before
+    assert put(again, queue_id=1)[2] == len(before)
+    again.close()
+
+
+def test_a_power_failure_that_lost_queue_units(tmp_path: Path) -> None:
+    """Newer pages of a queue are on disk, older ones are not: all after the checkpoint is built again."""
+    store = open_store(tmp_path)
+    put_many(store, 20, queues=1)
+    store.flush_checkpoint()
+    put_many(store, 40, queues=1)
+    before = bodies(store)
+    crash(store)
+    path = tmp_path / "consumequeue" / "TopicA" / "0" / file_name(400)
+    path.write_bytes(bytes(60) + path.read_bytes()[60:])
+    again = open_store(tmp_path)
+    assert bodies(again) == before
+    again.close()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 25, 59])
+def test_truncate_takes_queues_and_queue_offsets_along(tmp_path: Path, keep: int) -> None:
+    store = open_store(tmp_path)
+    offsets = [put(store, b"%d" % index, queue_id=index % 2)[0] for index in range(60)]
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.truncate(offsets[keep])
+    assert store.confirm_offset == store.commit_log.max_offset == offsets[keep]
+    assert read_checkpoint(tmp_path / "checkpoint").confirm_offset <= offsets[keep]
+    kept = [b"%d" % index for index in range(keep)]
+    assert [bodies(store, 0), bodies(store, 1)] == [kept[::2], kept[1::2]]
+    assert put(store, queue_id=keep % 2)[2] == keep // 2
+    store.set_confirm_offset(store.commit_log.max_offset)
+    crash(store)
+    again = open_store(tmp_path)
+    assert len(bodies(again, 0)) + len(bodies(again, 1)) == keep + 1
+    again.close()
+
+
+def test_half_a_message_at_the_end_is_cut(tmp_path: Path) -> None:
+    master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+    ends = [put(master)[1] for _ in range(5)]
+    copy_log(master, slave)
+    slave.truncate(ends[3] - 1)  # any byte, as an HA truncation may ask
+    assert slave.truncate_half_message() == ends[2]
+    slave.become_master()
+    assert put(slave)[2] == 3
+    master.close()
+    slave.close()
+
+
+def test_the_peers_data_directory_is_opened_as_it_is(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES, tmp_path / "store")
+    config = StoreConfig(tmp_path / "store", commit_log_file_bytes=65_536, consume_queue_file_bytes=6_000)
+    before = {
+        path: path.read_bytes()
+        for path in (tmp_path / "store" / "consumequeue").rglob("0*")
+        if path.is_file()
+    }
+    store = MessageStore(config)
+    store.load()
+    assert store.commit_log.max_offset == store.confirm_offset == 0x157C2
+    assert [store.max_queue_offset("FxNormal", queue_id) for queue_id in range(4)] == [28, 27, 23, 27]
+    result = store.get("FxNormal", 0, 0, 32, 1 << 20, frozenset({java_hash("TagA")}))
+    assert result.status is GetStatus.FOUND
+    store.close()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_two_processes_cannot_have_one_store(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(StoreError, match="in use by another broker"):
+        open_store(tmp_path)
+    store.close()
+    open_store(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_begin"),
+    [
+        (0, GetStatus.FOUND, 10),
+        (9, GetStatus.FOUND, 10),
+        (10, GetStatus.OFFSET_OVERFLOW_ONE, 10),
+        (11, GetStatus.OFFSET_OVERFLOW_BADLY, 10),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_get_outside_and_inside(tmp_path: Path, offset: int, status: GetStatus, next_begin: int) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 10, queues=1)
+    result = store.get("TopicA", 0, offset, 32, 1 << 20, None)
+    assert (result.status, result.next_begin_offset) == (status, next_begin)
+    assert (result.min_offset, result.max_offset) == (0, 10)
+    assert store.get("Nobody", 0, 0, 1, 1, None).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+    store.close()
+
+
+def test_get_merges_neighbours_and_keeps_its_limits(tmp_path: Path) -> None:
+    store = open_store(tmp_path, commit_log_file_bytes=65_536)
+    put_many(store, 9, queues=1)
+    whole = store.get("TopicA", 0, 0, 32, 1 << 20, None)
+    assert (len(whole.views), whole.message_count, whole.next_begin_offset) == (1, 9, 9)
+    for count in (1, 3, 8):
+        assert store.get("TopicA", 0, 0, count, 1 << 20, None).message_count == count
+    size = len(whole.views[0]) // 9
+    assert store.get("TopicA", 0, 0, 32, 3 * size, None).message_count == 3
+    assert store.get("TopicA", 0, 0, 32, 1, None).message_count == 1  # the first one always
+    store.close()
+
+
+def test_get_by_tag(tmp_path: Path) -> None:
+    store = open_store(tmp_path, commit_log_file_bytes=65_536)
+    for index in range(9):
+        put(store, b"%d" % index, tags="ABC"[index % 3])
+    store.set_confirm_offset(store.commit_log.max_offset)
+    result = store.get("TopicA", 0, 0, 32, 1 << 20, frozenset({java_hash("B")}))
+    assert [decode(view).body for view in result.views] == [b"1", b"4", b"7"]
+    assert result.next_begin_offset == 9
+    none = store.get("TopicA", 0, 0, 32, 1 << 20, frozenset({java_hash("D")}))
+    assert (none.status, none.next_begin_offset) == (GetStatus.NO_MATCHED_MESSAGE, 9)
+    store.close()
+
+
+def test_waiters_are_called_once_when_their_offset_is_there(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    called: list[str] = []
+    assert store.wait_for("TopicA", 0, 0, lambda: called.append("first"))
+    assert store.wait_for("TopicA", 0, 1, lambda: called.append("second"))
+    assert store.wait_for("TopicA", 1, 0, lambda: called.append("other queue"))
+    ends = [put(store)[1] for _ in range(3)]
+    assert called == []
+    store.set_confirm_offset(ends[0])
+    assert called == ["first"]
+    store.set_confirm_offset(ends[2])
+    assert called == ["first", "second"]
+    store.close()
+
+
+def test_waiters_are_bounded_and_can_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_store, "WAITERS_MAX", 1)
+    store = open_store(tmp_path)
+    called: list[int] = []
+
+    def waiter() -> None:
+        called.append(1)
+
+    assert store.wait_for("TopicA", 0, 0, waiter)
+    assert not store.wait_for("TopicA", 0, 0, waiter)
+    store.stop_waiting("TopicA", 0, waiter)
+    assert store.wait_for("TopicA", 0, 0, waiter)
+    store.stop_waiting("TopicA", 0, waiter)
+    put_many(store, 1)
+    assert called == []
+    store.close()
