@@ -1,0 +1,225 @@
+"""A controller without raft, sockets and time: what the unit tests of the controller plugin stand on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from namesrv.core.liveness import BrokerKey, HeartbeatTable
+from namesrv.plugins import PluginContext
+from namesrv.plugins.controller.config import ControllerConfig
+from namesrv.plugins.controller.plugin import ControllerPlugin
+from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, NotActive, StateMachine
+from remoting.command import RemotingCommand, decode
+from remoting.operation import Call, Operation, Reply, Unknown
+from remoting.operations import controller as wire
+from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+
+CLUSTER, GROUP = "C1", "broker-a"
+
+
+class FakeReplicator:
+    """Applies at once. `next_outcome`: the answer of the next append, which is then not applied.
+    `lose_answers`: appends are applied, and answered Unknown."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self.machine = machine
+        self.active = True
+        self.lose_answers = False
+        self.next_outcome: AppendOutcome | None = None
+        self.events: list[bytes] = []
+        self.callbacks: list[Callable[[bool], None]] = []
+
+    @property
+    def is_active(self) -> bool:
+        return self.active
+
+    @property
+    def leader_id(self) -> str | None:
+        return "n0" if self.active else "n1"
+
+    @property
+    def self_id(self) -> str:
+        return "n0"
+
+    @property
+    def epoch(self) -> int | None:
+        return 1 if self.active else None
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
+        outcome, self.next_outcome = self.next_outcome, None
+        if outcome is not None:
+            return outcome
+        if not self.active:
+            return NotActive("n1")
+        self.events.append(event)
+        result = self.machine.apply(event)
+        return Unknown("the answer was lost") if self.lose_answers else Applied(result)
+
+    async def barrier(self) -> AppendOutcome:
+        return Applied(None) if self.active else NotActive("n1")
+
+    def on_active_changed(self, callback: Callable[[bool], None]) -> None:
+        self.callbacks.append(callback)
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def become(self, active: bool) -> None:
+        self.active = active
+        for callback in self.callbacks:
+            callback(active)
+
+
+@dataclass
+class FakePeer:
+    """The connection of one broker process."""
+
+    connection_id: int
+    address: str = "127.0.0.1:50000"
+    frames: list[bytes] = field(default_factory=list)
+    closing: bool = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def send(self, frame: bytes) -> bool:
+        self.frames.append(frame)
+        return True
+
+    def pushed(self) -> list[RemotingCommand]:
+        frames, self.frames[:] = list(self.frames), []
+        return [decode(frame[4:]) for frame in frames]
+
+
+def config(**values: object) -> ControllerConfig:
+    return ControllerConfig.model_validate(
+        {
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": "n0-127.0.0.1:9878;n1-127.0.0.1:9868",
+            "controllerDLegerSelfId": "n0",
+            "controllerRaftInsecure": True,
+            **values,
+        }
+    )
+
+
+class Bench:
+    """One controller on virtual time and brokers that speak to it. Active at once, without a grace window."""
+
+    def __init__(self, tmp_path: Path, **values: object) -> None:
+        self.now_ms = 100_000
+        self.liveness = HeartbeatTable()
+        self.subscribers: list[Callable[[BrokerKey], None]] = []
+        context = PluginContext(
+            liveness=self.liveness,
+            clock=lambda: self.now_ms,
+            on_inactive=self.subscribers.append,
+            wake_scan=lambda: None,
+        )
+        self.plugin = ControllerPlugin(
+            context, config(controllerStorePath=tmp_path, **values), make_replicator=FakeReplicator
+        )
+        replicator = self.plugin.replicator
+        assert isinstance(replicator, FakeReplicator)
+        self.replicator = replicator
+        self.peers: dict[int, FakePeer] = {}
+        self._connections = 0
+
+    async def ask(
+        self,
+        operation: Operation[Any, Any],
+        body: object = None,
+        peer: FakePeer | None = None,
+        **header: object,
+    ) -> Reply:
+        """Raises CommandError, like the handler."""
+        _operation, handler = self.plugin.table.handlers[operation.code]
+        request = operation.request.model_validate(header)
+        reply = await handler(request, Call(peer or FakePeer(0), body))
+        if isinstance(reply, Reply):
+            return reply
+        return Reply(reply)
+
+    async def beat(self, broker_id: int, **values: object) -> None:
+        """A heartbeat over the broker's connection, opened if it has none."""
+        if broker_id not in self.peers:
+            self._connections += 1
+            self.peers[broker_id] = FakePeer(self._connections)
+        header = BrokerHeartbeatRequest(
+            cluster_name=CLUSTER,
+            broker_name=GROUP,
+            broker_id=broker_id,
+            broker_addr=address(broker_id),
+            heartbeat_timeout_mills=3_000,
+        )
+        await self.ask(BROKER_HEARTBEAT, None, self.peers[broker_id], **{**header.model_dump(), **values})
+
+    def lose(self, broker_id: int) -> None:
+        """The connection breaks and the grace passes; the name server reports the inactive broker."""
+        self.liveness.connection_closed(self.peers.pop(broker_id).connection_id, self.now_ms)
+        self.now_ms += 51
+        for key in self.liveness.scan_not_active(self.now_ms):
+            assert isinstance(key, BrokerKey)
+            for subscriber in self.subscribers:
+                subscriber(key)
+
+    async def apply(self, broker_id: int, check_code: str | None = None) -> Reply:
+        return await self.ask(
+            wire.APPLY_BROKER_ID,
+            cluster_name=CLUSTER,
+            broker_name=GROUP,
+            applied_broker_id=broker_id,
+            register_check_code=check_code or f"{address(broker_id)};1",
+        )
+
+    async def register(self, broker_id: int, broker_address: str | None = None, **values: object) -> Reply:
+        header = {
+            "cluster_name": CLUSTER,
+            "broker_name": GROUP,
+            "broker_id": broker_id,
+            "broker_address": broker_address or address(broker_id),
+        }
+        return await self.ask(wire.REGISTER_BROKER_TO_CONTROLLER, **{**header, **values})
+
+    async def elect(self, broker_id: int, designate: bool = False) -> Reply:
+        return await self.ask(
+            wire.ELECT_MASTER,
+            cluster_name=CLUSTER,
+            broker_name=GROUP,
+            broker_id=broker_id,
+            designate_elect=designate,
+        )
+
+    async def alter(self, members: list[int], *, master: int, epoch: int, set_epoch: int) -> Reply:
+        return await self.ask(
+            wire.ALTER_SYNC_STATE_SET,
+            wire.SyncStateSet(sync_state_set=members, sync_state_set_epoch=set_epoch),
+            broker_name=GROUP,
+            master_broker_id=master,
+            master_epoch=epoch,
+        )
+
+    async def group_of(self, *broker_ids: int) -> None:
+        """Registered, alive, the first is master, all in the SyncStateSet: masterEpoch 1, set epoch 2."""
+        for broker_id in broker_ids:
+            await self.apply(broker_id)
+            await self.register(broker_id)
+            await self.beat(broker_id)
+        await self.elect(broker_ids[0])
+        if len(broker_ids) > 1:
+            await self.alter(list(broker_ids), master=broker_ids[0], epoch=1, set_epoch=1)
+        for peer in self.peers.values():
+            peer.frames.clear()
+
+    @property
+    def broker_set(self) -> Any:
+        return self.plugin.machine.state.brokers[GROUP]
+
+
+def address(broker_id: int) -> str:
+    return f"10.0.0.{broker_id}:10911"

@@ -1,0 +1,434 @@
+"""The controller's operations against an in-memory log. Numbers are the pitfalls of RocketMQ's controller."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from namesrv.plugins.controller.raft.api import Busy, NotActive
+from remoting.codes import ResponseCode
+from remoting.operation import CommandError, Unknown
+from remoting.operations import controller as wire
+from remoting.operations.route import BROKER_HEARTBEAT
+from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@asynccontextmanager
+async def reconciling(bench: Bench) -> AsyncIterator[None]:
+    """The reconcile loop runs, in real time but on the bench's clock."""
+    task = asyncio.create_task(bench.plugin.elections.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await bench.plugin.elections.stop()
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def refused(awaitable: object) -> CommandError:
+    with pytest.raises(CommandError) as caught:
+        await awaitable  # type: ignore[misc]
+    return caught.value
+
+
+async def test_the_life_of_a_broker_set(bench: Bench) -> None:
+    def row() -> tuple[object, ...]:
+        group = bench.broker_set
+        return (
+            group.master_epoch,
+            group.sync_state_set_epoch,
+            group.master_broker_id,
+            set(group.sync_state_set),
+            group.next_broker_id,
+        )
+
+    await bench.apply(1)
+    assert row() == (0, 0, None, set(), 2)
+    await bench.apply(2)
+    assert row() == (0, 0, None, set(), 3)
+    await bench.beat(1)
+    await bench.beat(2)
+    await bench.elect(1)
+    assert row() == (1, 1, 1, {1}, 3)
+    await bench.alter([1, 2], master=1, epoch=1, set_epoch=1)
+    assert row() == (1, 2, 1, {1, 2}, 3)
+    bench.lose(1)
+    await bench.elect(-1)
+    assert row() == (2, 3, 2, {2}, 3)
+    await bench.beat(1)
+    await bench.alter([1, 2], master=2, epoch=2, set_epoch=3)
+    assert row() == (2, 4, 2, {1, 2}, 3)
+    bench.lose(1)
+    bench.lose(2)
+    error = await refused(bench.elect(-1))
+    assert error.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+    assert row() == (3, 4, None, {1, 2}, 3)
+    await bench.beat(1)
+    await bench.elect(1)
+    assert row() == (4, 5, 1, {1}, 3)
+
+
+async def test_no_master_does_not_inflate_epochs_27(bench: Bench) -> None:
+    await bench.group_of(1)
+    bench.lose(1)
+    for _ in range(3):
+        await refused(bench.elect(-1))
+    assert bench.broker_set.master_epoch == 2
+
+
+@pytest.mark.parametrize("broker_id", [2, 99])
+async def test_first_election_validates_the_id_29(bench: Bench, broker_id: int) -> None:
+    await bench.apply(1)
+    await bench.apply(2)
+    await bench.beat(1)
+    error = await refused(bench.elect(broker_id))
+    assert error.code in (
+        ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    )
+    assert bench.broker_set.master_epoch == 0
+
+
+async def test_elect_with_a_live_master_answers_2011_with_header_and_body(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    reply = await bench.elect(2)
+    assert reply.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    assert reply.header == wire.MasterInfo(
+        master_broker_id=1, master_address=address(1), master_epoch=1, sync_state_set_epoch=2
+    )
+    assert reply.body == wire.ElectMasterResponseBody(sync_state_set=[1, 2])
+    assert bench.broker_set.master_epoch == 1
+
+
+async def test_designated_election_of_a_large_id_14(bench: Bench) -> None:
+    await bench.group_of(1)
+    await bench.apply(300)
+    await bench.beat(300)
+    await bench.alter([1, 300], master=1, epoch=1, set_epoch=1)
+    reply = await bench.elect(300, designate=True)
+    assert reply.code == 0
+    assert isinstance(reply.body, wire.ElectMasterResponseBody)
+    assert reply.body.broker_member_group == wire.BrokerMemberGroup(
+        cluster=CLUSTER, broker_name=GROUP, broker_addrs={1: address(1), 300: address(300)}
+    )
+    assert (bench.broker_set.master_broker_id, bench.broker_set.sync_state_set) == (300, {300})
+    assert (await bench.ask(wire.GET_NEXT_BROKER_ID, cluster_name=CLUSTER, broker_name=GROUP)).header == (
+        wire.GetNextBrokerIdResponse(cluster_name=CLUSTER, broker_name=GROUP, next_broker_id=301)
+    )
+
+
+async def test_designated_outside_the_set_is_refused(bench: Bench) -> None:
+    await bench.group_of(1)
+    await bench.apply(2)
+    await bench.beat(2)
+    error = await refused(bench.elect(2, designate=True))
+    assert error.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    assert "SyncStateSet" in error.remark
+
+
+async def test_unclean_election_only_when_enabled(tmp_path: Path) -> None:
+    for enabled in (False, True):
+        bench = Bench(tmp_path, enableElectUncleanMaster=enabled)
+        await bench.group_of(1)
+        await bench.apply(2)
+        await bench.beat(2)
+        bench.lose(1)
+        if enabled:
+            await bench.elect(-1)
+            assert bench.broker_set.master_broker_id == 2
+        else:
+            await refused(bench.elect(-1))
+
+
+@pytest.mark.parametrize(
+    ("members", "master", "epoch", "set_epoch", "code"),
+    [
+        ([1], 2, 1, 2, ResponseCode.CONTROLLER_INVALID_MASTER),
+        ([1], 1, 0, 2, ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH),
+        ([1], 1, 1, 1, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+        ([1, 9], 1, 1, 2, ResponseCode.CONTROLLER_INVALID_REPLICAS),
+        ([1, 2, 3], 1, 1, 2, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE),
+        ([2], 1, 1, 2, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+    ],
+)
+async def test_alter_refusals(
+    bench: Bench, members: list[int], master: int, epoch: int, set_epoch: int, code: int
+) -> None:
+    await bench.group_of(1, 2)
+    await bench.apply(3)
+    error = await refused(bench.alter(members, master=master, epoch=epoch, set_epoch=set_epoch))
+    assert error.code == code
+    assert error.header == wire.AlterSyncStateSetResponse(new_sync_state_set_epoch=0)
+    assert bench.broker_set.sync_state_set_epoch == 2
+
+
+async def test_alter_of_nothing(bench: Bench) -> None:
+    error = await refused(bench.alter([1], master=1, epoch=1, set_epoch=1))
+    assert error.code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+    await bench.apply(1)
+    error = await refused(bench.alter([1], master=1, epoch=0, set_epoch=0))  # pitfall 1: no master recorded
+    assert error.code == ResponseCode.CONTROLLER_INVALID_MASTER
+
+
+async def test_repeat_of_an_accepted_alter_succeeds_43(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    bench.replicator.lose_answers = True
+    error = await refused(bench.alter([1], master=1, epoch=1, set_epoch=2))
+    assert error.code == ResponseCode.SYSTEM_ERROR
+    assert "repeat" in error.remark
+    bench.replicator.lose_answers = False
+    reply = await bench.alter([1], master=1, epoch=1, set_epoch=2)
+    assert reply.header == wire.AlterSyncStateSetResponse(new_sync_state_set_epoch=3)
+    assert reply.body == wire.SyncStateSet(sync_state_set=[1], sync_state_set_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Unknown("no majority"), ResponseCode.SYSTEM_ERROR),  # 22: never a success
+        (NotActive("n1"), ResponseCode.CONTROLLER_NOT_LEADER),
+        (Busy(), ResponseCode.SYSTEM_BUSY),
+    ],
+)
+async def test_what_is_not_committed_is_not_a_success(
+    bench: Bench, outcome: Unknown | NotActive | Busy, code: int
+) -> None:
+    bench.replicator.next_outcome = outcome
+    assert (await refused(bench.apply(1))).code == code
+
+
+async def test_apply_broker_id(bench: Bench) -> None:
+    assert (await refused(bench.apply(2))).code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    await bench.apply(1, "a:1;100")
+    await bench.apply(1, "a:1;100")  # the answer was lost: the same check code is the same broker
+    assert len(bench.replicator.events) == 1
+    assert (await refused(bench.apply(1, "b:1;100"))).code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    await bench.apply(3)
+    assert bench.broker_set.next_broker_id == 4  # 33
+    assert (await refused(bench.apply(4, "no millis"))).code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+
+async def test_one_name_in_two_clusters_is_refused_48(bench: Bench) -> None:
+    await bench.group_of(1)
+    for request in (
+        bench.ask(wire.GET_NEXT_BROKER_ID, cluster_name="C2", broker_name=GROUP),
+        bench.register(1, cluster_name="C2"),
+        bench.ask(wire.ELECT_MASTER, cluster_name="C2", broker_name=GROUP, broker_id=1),
+        bench.ask(
+            wire.APPLY_BROKER_ID,
+            cluster_name="C2",
+            broker_name=GROUP,
+            applied_broker_id=2,
+            register_check_code="a:1;1",
+        ),
+    ):
+        error = await refused(request)
+        assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        assert CLUSTER in error.remark
+
+
+async def test_register(bench: Bench) -> None:
+    assert (await refused(bench.register(1))).code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    await bench.group_of(1, 2)
+    assert (await refused(bench.register(3))).code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    header = (await bench.register(2)).header
+    assert isinstance(header, wire.RegisterBrokerToControllerResponse)
+    assert (header.master_broker_id, header.master_address) == (1, address(1))
+    bench.lose(1)
+    reply = await bench.register(2)
+    assert reply.header == wire.RegisterBrokerToControllerResponse(cluster_name=CLUSTER, broker_name=GROUP)
+    assert reply.body == wire.SyncStateSet(sync_state_set=[1, 2], sync_state_set_epoch=2)
+
+
+async def test_a_master_with_a_new_address_is_answered_the_new_one_42(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    header = (await bench.register(1, "10.9.9.9:10911")).header
+    assert isinstance(header, wire.RegisterBrokerToControllerResponse)
+    assert header.master_address == "10.9.9.9:10911"
+    (push,) = bench.peers[2].pushed()
+    assert push.ext_fields["masterAddress"] == "10.9.9.9:10911"
+
+
+async def test_reads(bench: Bench) -> None:
+    error = await refused(bench.ask(wire.GET_REPLICA_INFO, broker_name=GROUP))
+    assert error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+    await bench.group_of(1, 2)
+    await bench.apply(3)
+    bench.lose(1)
+    reply = await bench.ask(wire.GET_REPLICA_INFO, broker_name=GROUP)
+    assert isinstance(reply.header, wire.MasterInfo)
+    assert reply.header.master_broker_id == 1  # recorded, alive or not
+    reply = await bench.ask(wire.GET_SYNC_STATE_DATA, [GROUP, "unknown"])
+    assert isinstance(reply.body, wire.BrokerReplicasInfo)
+    info = reply.body.replicas_info_table[GROUP]
+    assert [(each.broker_id, each.alive) for each in info.in_sync_replicas] == [(1, False), (2, True)]
+    assert [each.broker_id for each in info.not_in_sync_replicas] == [3]  # 18
+    assert list(reply.body.replicas_info_table) == [GROUP]
+    assert (
+        await refused(bench.ask(wire.GET_SYNC_STATE_DATA, None))
+    ).code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+
+async def test_a_follower_answers_2007_but_says_who_leads(bench: Bench) -> None:
+    bench.replicator.active = False
+    for request in (
+        bench.apply(1),
+        bench.register(1),
+        bench.elect(1),
+        bench.alter([1], master=1, epoch=1, set_epoch=1),
+        bench.ask(wire.GET_REPLICA_INFO, broker_name=GROUP),
+        bench.ask(wire.GET_SYNC_STATE_DATA, [GROUP]),
+        bench.ask(wire.GET_NEXT_BROKER_ID, cluster_name=CLUSTER, broker_name=GROUP),
+    ):
+        error = await refused(request)
+        assert (error.code, error.remark, error.header) == (
+            ResponseCode.CONTROLLER_NOT_LEADER, "The controller is not in leader state", None,
+        )  # fmt: skip
+    reply = await bench.ask(wire.GET_METADATA_INFO)
+    assert reply.header == wire.ControllerMetadata(
+        group="group1",
+        controller_leader_id="n1",
+        controller_leader_address="127.0.0.1:9868",
+        is_leader=False,
+        peers="n0:127.0.0.1:9878;n1:127.0.0.1:9868;",
+    )
+
+
+async def test_heartbeat_without_id_5(bench: Bench) -> None:
+    request = {"cluster_name": CLUSTER, "broker_name": GROUP, "broker_addr": "a:1"}
+    error = await refused(bench.ask(BROKER_HEARTBEAT, None, FakePeer(1), **request))
+    assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    assert list(bench.liveness.keys()) == []
+
+
+async def test_a_lost_master_is_replaced_at_once_and_everybody_is_told(bench: Bench) -> None:
+    await bench.group_of(1, 2, 3)
+    await bench.beat(2, epoch=1, max_offset=5)
+    await bench.beat(3, epoch=1, max_offset=5 + 2**32)  # 25
+    async with reconciling(bench):
+        await turns()
+        bench.lose(1)
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (3, 2)
+    for broker_id in (2, 3):
+        (push,) = bench.peers[broker_id].pushed()
+        assert (push.code, push.is_oneway) == (1008, True)
+        assert push.ext_fields == {
+            "masterBrokerId": "3", "masterEpoch": "2", "syncStateSetEpoch": "3",
+            "masterAddress": address(3), "brokerName": GROUP,
+        }  # fmt: skip
+        assert push.body == b'{"syncStateSet":[3],"syncStateSetEpoch":3}'
+
+
+async def test_a_lost_slave_changes_nothing(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    async with reconciling(bench):
+        await turns()
+        bench.lose(2)
+        await turns()
+    assert (bench.broker_set.master_epoch, bench.broker_set.sync_state_set) == (1, {1, 2})
+
+
+async def test_a_group_without_master_elects_when_a_member_comes_28(bench: Bench) -> None:
+    await bench.group_of(1)
+    async with reconciling(bench):
+        await turns()
+        bench.lose(1)
+        await turns()
+        # the outage is short: nobody else may lead, and the master is not cleared at once
+        assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 1)
+        assert "no member" in bench.plugin.elections.retries[GROUP].reason
+        bench.now_ms += 6_000
+        bench.plugin.elections.look_at_all()
+        await turns()
+        assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (None, 2)
+        for _ in range(3):
+            bench.now_ms += 6_000
+            bench.plugin.elections.look_at_all()
+            await turns()
+        assert bench.broker_set.master_epoch == 2  # 27
+        await bench.beat(1)
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 3)
+    assert bench.plugin.elections.retries == {}
+    assert bench.peers[1].pushed()[-1].ext_fields["masterEpoch"] == "3"
+
+
+async def test_a_new_leader_waits_before_it_judges_34(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    for key in list(bench.liveness.keys()):
+        bench.liveness.forget(key)  # a restarted controller: it never heard anybody
+    bench.peers.clear()
+    bench.replicator.become(False)
+    async with reconciling(bench):
+        bench.replicator.become(True)
+        await bench.beat(2)  # the first to be heard is not the master
+        await turns()
+        assert bench.broker_set.master_broker_id == 1
+        bench.now_ms += 2_999
+        bench.plugin.elections.look_at_all()
+        await bench.beat(2)
+        await turns()
+        assert bench.broker_set.master_broker_id == 1
+        bench.now_ms += 2
+        bench.plugin.elections.look_at_all()
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
+
+
+async def test_a_new_leader_knows_whom_it_lost_itself(bench: Bench) -> None:
+    """A missed event (2): the master died while nobody led. Its loss was heard here, so there is no wait."""
+    await bench.group_of(1, 2)
+    bench.replicator.become(False)
+    async with reconciling(bench):
+        bench.lose(1)
+        await turns()
+        assert bench.broker_set.master_broker_id == 1
+        bench.replicator.become(True)
+        await turns()
+    assert bench.broker_set.master_broker_id == 2
+
+
+async def test_an_election_whose_outcome_is_unknown_is_tried_again(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    async with reconciling(bench):
+        await turns()
+        bench.replicator.next_outcome = Unknown("no majority")
+        bench.lose(1)
+        await turns()
+        assert bench.broker_set.master_broker_id == 1
+        assert "unknown" in bench.plugin.elections.retries[GROUP].reason
+        bench.now_ms += 101
+        bench.plugin.elections.look_at(GROUP)
+        await turns()
+    assert bench.broker_set.master_broker_id == 2
+
+
+async def test_a_late_close_of_an_old_connection_evicts_nobody_23(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    old = bench.peers.pop(1)
+    await bench.beat(1)  # reconnected
+    bench.liveness.connection_closed(old.connection_id, bench.now_ms)
+    bench.now_ms += 60
+    assert bench.liveness.scan_not_active(bench.now_ms) == []
+    assert (await bench.elect(2)).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+
+
+async def test_who_comes_back_hears_who_is_master(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    bench.lose(2)
+    await bench.beat(2)
+    (push,) = bench.peers[2].pushed()
+    assert push.ext_fields["masterBrokerId"] == "1"
