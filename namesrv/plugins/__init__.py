@@ -59,7 +59,7 @@ class PluginContext:
     config_path: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
-    http: list[Any] = field(default_factory=list)  # fastapi.APIRouters, added before or in start()
+    http: list[Any] = field(default_factory=list)  # OperationTables or APIRouters, added before or in start()
 
 
 class Plugin(Protocol):

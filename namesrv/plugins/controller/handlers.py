@@ -44,6 +44,12 @@ class ControllerHandlers:
         self._elections, self._watch, self._liveness, self._clock = elections, watch, liveness, clock
 
     def bind(self, table: OperationTable) -> None:
+        """For the TCP door."""
+        self.bind_requests(table)
+        table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
+
+    def bind_requests(self, table: OperationTable) -> None:
+        """For any door: all but the heartbeat, which says that a connection lives."""
         table.bind(wire.ALTER_SYNC_STATE_SET, self.alter_sync_state_set)
         table.bind(wire.ELECT_MASTER, self.elect_master)
         table.bind(wire.REGISTER_BROKER_TO_CONTROLLER, self.register_broker)
@@ -52,7 +58,6 @@ class ControllerHandlers:
         table.bind(wire.GET_SYNC_STATE_DATA, self.get_sync_state_data)
         table.bind(wire.GET_NEXT_BROKER_ID, self.get_next_broker_id)
         table.bind(wire.APPLY_BROKER_ID, self.apply_broker_id)
-        table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
 
     async def alter_sync_state_set(self, request: wire.AlterSyncStateSetRequest, call: Call) -> Reply:
         body = call.body

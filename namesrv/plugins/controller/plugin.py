@@ -56,6 +56,9 @@ class ControllerPlugin:
         )
         self.table = OperationTable()
         self.handlers.bind(self.table)
+        http_table = OperationTable()
+        self.handlers.bind_requests(http_table)
+        context.http.append(http_table)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
         self._door = TcpDoor(
             self.table,
