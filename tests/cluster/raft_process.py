@@ -1,6 +1,6 @@
 """One raft member as a process, driven by lines of JSON: python -m tests.cluster.raft_process SETTINGS-JSON.
 
-In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true}. Out: one line each, in order.
+In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true}. Out: one line each, in turn.
 """
 
 import asyncio

@@ -93,6 +93,14 @@ class Processes:
             await asyncio.sleep(0.005)
         raise AssertionError("no active member")
 
+    async def whole(self) -> None:
+        """Every member is up and linked to both others: the next kill leaves a majority that is ready."""
+        deadline = time.monotonic() + WAIT_S
+        for each in self.all:
+            while len((await each.ask(status=True))["connected"]) < 2:
+                assert time.monotonic() < deadline, "a member did not come back"
+                await asyncio.sleep(0.02)
+
     async def append(self, text: str) -> int:
         """Repeats with the same id until it is applied; the answer is the event's place."""
         deadline = time.monotonic() + WAIT_S
@@ -116,10 +124,11 @@ async def test_kill_9_of_the_leader_again_and_again(tmp_path: Path) -> None:
                 count += 1
 
         clients = [asyncio.create_task(client(name)) for name in "ab"]
-        for turn in range(4):
-            leader = await group.active()
+        for turn in range(5):
             for step in range(20):
                 await group.append(f"step-{turn}-{step}")
+            await group.whole()
+            leader = await group.active()
             await leader.end(signal.SIGKILL)
             killed = time.monotonic()
             await group.append(f"turn-{turn}")

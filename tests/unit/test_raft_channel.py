@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from namesrv.plugins.controller.raft.channel import ChannelError, KeyChannel, PlainChannel
-from namesrv.plugins.controller.raft.codec import Hello, encode
+from namesrv.plugins.controller.raft.codec import Hello, Ping, encode
+from namesrv.plugins.controller.raft.links import Link, Links, LinkSettings
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from remoting.config import ConfigError
 from tests.unit.raft_group import SECRET, Group, ListMachine, until
@@ -174,3 +175,49 @@ async def test_the_newer_connection_of_a_member_replaces_the_older(tmp_path: Pat
     old_writer.close()
     new_writer.close()
     await group.stop("n0")
+
+
+class NoPoller:
+    def subscribe(self, descr: int, callback: object, event_mask: int, /) -> None: ...
+    def unsubscribe(self, descr: int, /) -> None: ...
+
+
+class NoEvents:
+    def __init__(self) -> None:
+        self.down: list[str] = []
+
+    def link_up(self, member: str) -> None: ...
+    def link_frame(self, member: str, frame: bytes) -> None: ...
+    def link_down(self, member: str) -> None:
+        self.down.append(member)
+
+
+def test_an_idle_link_is_pinged_and_a_silent_one_is_closed() -> None:
+    """Else the first vote request after a quiet hour is lost with the link that nobody used."""
+    clock, events = [100.0], NoEvents()
+    wiring = LinkSettings(
+        self_id="n0",
+        members=frozenset(("n0", "n1")),
+        cluster_id="group",
+        listen=(socket.AF_INET, ("127.0.0.1", 0)),
+        connection_timeout_s=1.6,
+        retry_s=0.3,
+        channel=lambda _dialed: PlainChannel(),
+        lookup=lambda _member: None,
+        now=lambda: clock[0],
+    )
+    links = Links(wiring, NoPoller(), events)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    with theirs:
+        link = Link(links, ours, member=None)
+        links.frame(link, encode(Hello(1, "group", "n1", "n0", "")))
+        theirs.settimeout(5)
+        assert theirs.recv(1000)
+        clock[0] += 0.5
+        links.tick()
+        assert theirs.recv(1000) == PlainChannel().seal(encode(Ping()))
+        clock[0] += 1.2
+        links.tick()
+        assert events.down == ["n1"]
