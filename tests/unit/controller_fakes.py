@@ -1,5 +1,6 @@
 """A controller without raft, sockets and time: what the unit tests of the controller plugin stand on."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,9 @@ class FakeReplicator:
         self.machine = machine
         self.active = True
         self.lose_answers = False
+        self.deposed = False  # it still thinks that it leads; the majority follows another
         self.next_outcome: AppendOutcome | None = None
+        self.gate: asyncio.Event | None = None  # while not set, answers wait (the event is applied)
         self.events: list[bytes] = []
         self.callbacks: list[Callable[[bool], None]] = []
 
@@ -58,10 +61,12 @@ class FakeReplicator:
             return NotActive("n1")
         self.events.append(event)
         result = self.machine.apply(event)
+        if self.gate is not None:
+            await self.gate.wait()
         return Unknown("the answer was lost") if self.lose_answers else Applied(result)
 
     async def barrier(self) -> AppendOutcome:
-        return Applied(None) if self.active else NotActive("n1")
+        return Applied(None) if self.active and not self.deposed else NotActive("n1")
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
         self.callbacks.append(callback)

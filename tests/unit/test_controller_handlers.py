@@ -432,3 +432,34 @@ async def test_who_comes_back_hears_who_is_master(bench: Bench) -> None:
     await bench.beat(2)
     (push,) = bench.peers[2].pushed()
     assert push.ext_fields["masterBrokerId"] == "1"
+
+
+async def test_a_master_that_dies_during_its_election_is_noticed(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    async with reconciling(bench):
+        await turns()
+        bench.replicator.gate = asyncio.Event()
+        bench.lose(1)
+        await turns()
+        assert bench.broker_set.master_broker_id == 2  # applied; its proposer has not heard so yet
+        bench.lose(2)
+        await bench.beat(1)
+        await turns()
+        bench.replicator.gate.set()
+        await turns()
+        assert "SyncStateSet [2]" in bench.plugin.elections.retries[GROUP].reason
+
+
+async def test_a_deposed_leader_spreads_nothing_that_it_remembers_38(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    bench.replicator.deposed = True
+    for request in (
+        bench.elect(2),  # would be 2011 with the old master
+        bench.register(2),
+        bench.register(9),  # would be "register anew"
+        bench.apply(1, "b:1;1"),  # would be "taken"
+        bench.alter([1, 2], master=1, epoch=1, set_epoch=1),  # would be "done already"
+        bench.ask(wire.GET_REPLICA_INFO, broker_name=GROUP),
+        bench.ask(wire.GET_NEXT_BROKER_ID, cluster_name=CLUSTER, broker_name=GROUP),
+    ):
+        assert (await refused(request)).code == ResponseCode.CONTROLLER_NOT_LEADER

@@ -130,6 +130,7 @@ class Elections:
         if now_ms >= self._next_pass_ms:
             self._next_pass_ms = now_ms + self._config.scan_inactive_master_interval
             names.update(self._proposer.state.brokers)
+        self._names |= names & self._running  # what happened during an election is looked at after it
         for name in sorted(names - self._running):
             broker_set = self._proposer.state.brokers.get(name)
             if broker_set is None or not needs_election(broker_set, self._watch.view(broker_set)):
