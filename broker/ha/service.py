@@ -151,8 +151,6 @@ class HaService:
         )
         mastership.set_changed()
         self._server.accept()
-        for link in self._server.links.values():
-            link.epoch_began()
         self._server.pump()
         self._role_tasks.start("SyncStateSet", mastership.keep_set)
         self._dispatch_soon()

@@ -71,8 +71,7 @@ class MasterLink:
         self._decoder = SlaveStreamDecoder()
         self._from_last_file = False
         self._handshake_due = False
-        self._packet_due = False
-        self._told_confirm = -1
+        self._told_confirm = self._told_epoch = -1
         self._entry: EpochEntry | None = None
         self._entry_of: Epochs | None = None
         self._read_ms = self._sent_ms = now_ms
@@ -147,7 +146,6 @@ class MasterLink:
             )
             return
         self.position, self.ack_offset = start, offset
-        self._packet_due = True
 
     def _note_progress(self, now_ms: int) -> None:
         """Kafka's rule: at _mark_ms the log ended at _mark_offset, and now the slave has all of that."""
@@ -190,7 +188,7 @@ class MasterLink:
         body_bytes = min(end - self.position, self._settings.batch_bytes)
         if body_bytes <= 0:
             body_bytes = 0
-            if not self._heartbeat_due(now_ms):
+            if not self._heartbeat_due(entry, now_ms):
                 return None
         elif self.ack_offset == self.position:
             self._caught_up_ms = now_ms  # it had everything until these bytes came
@@ -201,18 +199,18 @@ class MasterLink:
         send = Send(header.encode(), self.position, body_bytes)
         self.position += body_bytes
         self.sent_bytes += body_bytes
-        self._sent_ms, self._packet_due, self._told_confirm = now_ms, False, log.confirm_offset
+        self._sent_ms, self._told_epoch, self._told_confirm = now_ms, entry.epoch, log.confirm_offset
         return send
 
     def _file_end(self) -> int:
         return self.position - self.position % self._log.file_bytes + self._log.file_bytes
 
-    def _heartbeat_due(self, now_ms: int) -> bool:
-        """At once after the request (it marks an epoch without data), then rarely."""
+    def _heartbeat_due(self, entry: EpochEntry, now_ms: int) -> bool:
+        """At once for an epoch that the slave has not heard of: without data this is its only mark."""
         idle_ms = now_ms - self._sent_ms
         if self._told_confirm != self._log.confirm_offset and idle_ms >= CONFIRM_DELAY_MS:
             return True
-        return self._packet_due or idle_ms >= self._settings.send_heartbeat_interval_ms
+        return self._told_epoch != entry.epoch or idle_ms >= self._settings.send_heartbeat_interval_ms
 
     def _epoch_at(self, offset: int) -> EpochEntry | None:
         """Looked up again whenever the log got a new epoch, so a label can never be a stale one."""
@@ -221,7 +219,3 @@ class MasterLink:
             self._entry_of = self._log.epochs
             self._entry = entry = self._log.epochs.find(offset)
         return entry
-
-    def epoch_began(self) -> None:
-        """A newer epoch of the same master: idle slaves hear of it at once."""
-        self._packet_due = self.position >= 0

@@ -1,0 +1,204 @@
+"""MasterLink: what it sends, how it labels it, and whom it refuses."""
+
+import pytest
+
+from broker.ha.core.epochs import Epochs
+from broker.ha.core.frames import (
+    MASTER_HANDSHAKE_BYTES,
+    TRANSFER_BYTES,
+    Ack,
+    SlaveHandshake,
+    TransferHeader,
+    parse_master_handshake,
+    parse_transfer_header,
+)
+from broker.ha.core.master_link import CONFIRM_DELAY_MS, Close, LinkSettings, MasterLink, MasterLog, Send
+
+SETTINGS = LinkSettings(batch_bytes=100, send_heartbeat_interval_ms=5_000, housekeeping_interval_ms=20_000)
+
+
+def log_of(max_offset: int = 1_000, *pairs: tuple[int, int], min_offset: int = 0) -> MasterLog:
+    return MasterLog(4_096, Epochs.of(pairs or [(1, 0)]), min_offset, max_offset, confirm_offset=max_offset)
+
+
+def link_at(log: MasterLog, offset: int, *, last_file: bool = False, now: int = 0) -> MasterLink:
+    """After its handshake and its first ack."""
+    link = MasterLink(log, SETTINGS, now_ms=now)
+    link.receive_data(SlaveHandshake(2, sync_from_last_file=last_file).encode(), now)
+    effect = link.next_effect(now)
+    assert isinstance(effect, Send)
+    assert effect.body_bytes == 0
+    assert parse_master_handshake(effect.header).epochs == log.epochs.pairs
+    link.receive_data(Ack(offset).encode(), now)
+    return link
+
+
+def packets(link: MasterLink, now: int = 0) -> list[TransferHeader]:
+    """Everything that is due now."""
+    found = []
+    while isinstance(effect := link.next_effect(now), Send):
+        header = parse_transfer_header(effect.header)
+        assert (header.offset, header.body_bytes) == (effect.offset, effect.body_bytes)
+        found.append(header)
+    return found
+
+
+def reason(link: MasterLink, now: int = 0) -> str:
+    effect = link.next_effect(now)
+    assert isinstance(effect, Close)
+    return effect.reason
+
+
+def test_nothing_goes_out_before_the_handshake_and_the_first_ack() -> None:
+    link = MasterLink(log_of(), SETTINGS, now_ms=0)
+    assert link.next_effect(0) is None
+    for byte in SlaveHandshake(2).encode():
+        assert link.next_effect(0) is None
+        link.receive_data(bytes([byte]), 0)
+    effect = link.next_effect(0)
+    assert isinstance(effect, Send)
+    assert len(effect.header) == MASTER_HANDSHAKE_BYTES + 12
+    assert link.next_effect(4_999) is None, "a Java slave reports after 5 s"
+    link.receive_data(Ack(950).encode(), 5_000)
+    assert [header.body_bytes for header in packets(link, 5_000)] == [50]
+
+
+def test_packets_are_contiguous_and_end_with_batch_epoch_and_file() -> None:
+    log = log_of(4_200, (1, 0), (2, 130), (5, 4_000))
+    sent = packets(link_at(log, 0))
+    position = 0
+    for header in sent:
+        entry = log.epochs.find(header.offset)
+        assert entry is not None
+        assert header.offset == position
+        assert (header.epoch, header.epoch_start_offset) == (entry.epoch, entry.start_offset), "pitfall 29"
+        assert position + header.body_bytes <= entry.end_offset
+        assert 0 < header.body_bytes <= 100
+        position += header.body_bytes
+    assert position == 4_200
+    assert {130, 4_000, 4_096} <= {header.offset for header in sent}
+
+
+def test_an_epoch_without_data_is_announced_at_once() -> None:
+    sent = packets(link_at(log_of(100, (1, 0), (2, 100)), 100))
+    assert sent == [TransferHeader(0, 100, 2, 100, 100)]
+
+
+def test_an_epoch_without_data_is_announced_after_the_data_before_it() -> None:
+    sent = packets(link_at(log_of(100, (1, 0), (2, 100)), 50))
+    assert sent == [TransferHeader(50, 50, 1, 0, 100), TransferHeader(0, 100, 2, 100, 100)]
+
+
+def test_a_new_epoch_of_the_same_master_labels_open_links() -> None:
+    """Pitfall 33."""
+    log = log_of(100)
+    link = link_at(log, 100)
+    packets(link)
+    log.epochs = log.epochs.append(7, 100)
+    assert [header.epoch for header in packets(link)] == [7]
+    log.max_offset = 150
+    assert packets(link) == [TransferHeader(50, 100, 7, 100, 100)]
+
+
+@pytest.mark.parametrize(("last_file", "start"), [(False, 300), (True, 8_192)])
+def test_where_an_empty_slave_begins(last_file: bool, start: int) -> None:
+    link = link_at(log_of(8_200, (1, 0), min_offset=300), 0, last_file=last_file)
+    assert packets(link)[0].offset == start
+
+
+@pytest.mark.parametrize("offset", [1, 299, 1_001, -5])
+def test_a_request_outside_the_log_is_refused(offset: int) -> None:
+    """Pitfall 43: the peer sends heartbeats for ever."""
+    assert f"asks for offset {offset}" in reason(link_at(log_of(1_000, (1, 0), min_offset=300), offset))
+
+
+def test_a_slave_whose_bytes_were_deleted_is_closed() -> None:
+    log = log_of(1_000)
+    link = link_at(log, 0)
+    link.next_effect(0)
+    log.min_offset = 500
+    assert "no longer in the log" in reason(link)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (Ack(0).encode(), "before the handshake"),
+        (b"\0\0\0\x09", "state 9"),
+        (SlaveHandshake(-1).encode(), "broker id -1"),
+        (SlaveHandshake(2).encode() + SlaveHandshake(3).encode(), "calls itself 3"),
+        (SlaveHandshake(2).encode() + Ack(500).encode() + Ack(499).encode(), "after ack 500"),
+        (SlaveHandshake(2).encode() + Ack(500).encode() + Ack(501).encode(), "only 500 was sent"),
+    ],
+)
+def test_what_no_slave_sends(data: bytes, text: str) -> None:
+    link = MasterLink(log_of(), SETTINGS, now_ms=0)
+    link.receive_data(data, 0)
+    assert text in reason(link)
+    assert text in reason(link), "and it stays closed"
+
+
+def test_a_repeated_handshake_is_answered_once() -> None:
+    """Pitfall 40."""
+    link = MasterLink(log_of(), SETTINGS, now_ms=0)
+    link.receive_data(SlaveHandshake(2).encode() * 3, 0)
+    assert isinstance(link.next_effect(0), Send)
+    assert link.next_effect(0) is None
+    link.receive_data(Ack(1_000).encode() + SlaveHandshake(2).encode(), 0)
+    assert [len(header.encode()) for header in packets(link)] == [TRANSFER_BYTES]
+
+
+def test_heartbeats() -> None:
+    log = log_of()
+    link = link_at(log, 1_000)
+    assert len(packets(link)) == 1
+    assert packets(link, 4_999) == []
+    assert packets(link, 5_000) == [TransferHeader(0, 1_000, 1, 0, 1_000)]
+    assert packets(link, 5_001) == []
+
+
+def test_an_idle_slave_hears_of_confirm_soon() -> None:
+    log = log_of()
+    log.confirm_offset = 900
+    link = link_at(log, 1_000)
+    packets(link)
+    log.confirm_offset = 1_000
+    assert packets(link, CONFIRM_DELAY_MS - 1) == []
+    assert [header.confirm_offset for header in packets(link, CONFIRM_DELAY_MS)] == [1_000]
+
+
+def test_a_silent_slave_is_closed() -> None:
+    link = link_at(log_of(), 1_000)
+    packets(link)
+    assert isinstance(link.next_effect(20_000), Send)
+    assert "silent" in reason(link, 20_001)
+
+
+def test_caught_up_follows_what_was_there_at_a_mark() -> None:
+    log = log_of(1_000)
+    link = link_at(log, 900)
+    assert packets(link)
+    link.receive_data(Ack(1_000).encode(), 10)
+    assert link.caught_up_ms(5_000) == 5_000, "nothing is missing"
+    log.max_offset = 1_050
+    assert link.caught_up_ms(5_000) == 10
+    packets(link, 6_000)
+    assert link.caught_up_ms(9_000) == 6_000, "until these bytes came it had everything"
+    log.max_offset = 1_100
+    packets(link, 7_000)
+    link.receive_data(Ack(1_050).encode(), 7_500)
+    assert link.caught_up_ms(9_000) == 6_000
+    link.receive_data(Ack(1_100).encode(), 8_000)
+    assert link.caught_up_ms(9_000) == 9_000
+
+
+def test_a_slave_that_is_always_a_packet_behind_is_not_lagging() -> None:
+    log = log_of(1_000)
+    link = link_at(log, 1_000)
+    packets(link)
+    for now in range(10, 50_000, 10):
+        log.max_offset += 100
+        packets(link, now)
+        if now > 10:
+            link.receive_data(Ack(log.max_offset - 100).encode(), now + 5)
+        assert now - link.caught_up_ms(now + 5) <= 30

@@ -1,0 +1,258 @@
+"""SlaveLink: streams of Java masters and of ours, cut anywhere, into a byte-list log."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.ha.core import slave_link as sl
+from broker.ha.core.epochs import Epochs
+from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
+from broker.ha.core.slave_link import SlaveLink, SlaveSettings
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
+
+
+class Replica:
+    """The shell: performs effects on a bytearray, and notes their order."""
+
+    def __init__(
+        self, log: bytes = b"", *pairs: tuple[int, int], base: int = 0, file_bytes: int = 1 << 16
+    ) -> None:
+        self.log = bytearray(log)
+        self.base = base
+        self.saved = Epochs.of(pairs)
+        self.confirm = 0
+        self.sent: list[bytes] = []
+        self.order: list[str] = []
+        self.close: sl.Close | None = None
+        self.now = 0
+        self.link = self.new_link(file_bytes)
+
+    def new_link(self, file_bytes: int = 1 << 16) -> SlaveLink:
+        return SlaveLink(
+            2,
+            SlaveSettings(file_bytes),
+            epochs=self.saved,
+            min_offset=self.base,
+            max_offset=self.base + len(self.log),
+            now_ms=self.now,
+        )
+
+    def receive(self, data: bytes, step: int = 1 << 20) -> None:
+        self.perform()
+        at = 0
+        while at < len(data) and self.close is None:
+            link = self.link
+            count = min(step, link.body_wanted or link.control_wanted, len(data) - at)
+            if link.body_wanted:
+                self.log += data[at : at + count]
+                link.body_received(count, self.now)
+            else:
+                link.receive_control(data[at : at + count], self.now)
+            at += count
+            self.perform()
+
+    def perform(self) -> None:
+        while (effect := self.link.next_effect(self.now)) is not None:
+            self.order.append(type(effect).__name__)
+            match effect:
+                case sl.SendBytes(data):
+                    self.sent.append(data)
+                case sl.Truncate(offset):
+                    del self.log[offset - self.base :]
+                    self.link.truncated(offset)
+                case sl.SaveEpochs(epochs):
+                    self.saved = epochs
+                case sl.ResetTo(offset):
+                    assert not self.log
+                    self.base = offset
+                case sl.BodyAt(offset, _):
+                    assert offset == self.base + len(self.log)
+                case sl.Confirm(offset):
+                    self.confirm = offset
+                case sl.Close():
+                    self.close = effect
+
+    @property
+    def acks(self) -> list[int]:
+        return [ACK.unpack(data)[1] for data in self.sent if len(data) == ACK.size]
+
+
+def greeting(max_offset: int, *pairs: tuple[int, int]) -> bytes:
+    return MasterHandshake(max_offset, pairs).encode()
+
+
+def transfer(offset: int, body: bytes, epoch: int, start: int, confirm: int = 0) -> bytes:
+    return TransferHeader(len(body), offset, epoch, start, confirm).encode() + body
+
+
+def bodies(stream: bytes) -> bytes:
+    """The log bytes of a captured stream, parsed naively."""
+    at, found = 20 + int.from_bytes(stream[4:8], "big"), b""
+    while at < len(stream):
+        size = int.from_bytes(stream[at + 4 : at + 8], "big")
+        found += stream[at + 36 : at + 36 + size]
+        at += 36 + size
+    return found
+
+
+@pytest.mark.parametrize("step", [1, 13, 1 << 20])
+def test_the_stream_of_a_java_master_into_an_empty_log(step: int) -> None:
+    stream = (FIXTURES / "link-1.master-to-slave.bin").read_bytes()
+    replica = Replica()
+    replica.receive(stream, step)
+    assert replica.close is None
+    assert bytes(replica.log) == bodies(stream)
+    assert replica.saved.pairs == ((1, 0),)
+    assert replica.sent[0] == SlaveHandshake(2).encode()
+    assert replica.acks[0] == 0, "reported at once, not after 5 s"
+    assert replica.acks[-1] == len(replica.log)
+    assert replica.acks == sorted(set(replica.acks))
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20])
+def test_the_stream_of_a_java_master_after_an_election(step: int) -> None:
+    stream = (FIXTURES / "link-2.master-to-slave.bin").read_bytes()
+    start = int.from_bytes(stream[8:16], "big")
+    replica = Replica(bytes(start), (1, 0), file_bytes=1 << 16)
+    replica.receive(stream, step)
+    assert replica.close is None
+    assert bytes(replica.log[start:]) == bodies(stream)
+    assert replica.saved.pairs == ((1, 0), (2, start))
+
+
+def test_cut_then_epochs_then_ack() -> None:
+    """A crash between any two of them must leave a log that is cut to the right place by the next try."""
+    replica = Replica(b"a" * 300, (1, 0), (2, 100))
+    replica.receive(greeting(400, (1, 0), (3, 150)))
+    assert replica.order == ["SendBytes", "Truncate", "SaveEpochs", "SendBytes"]
+    assert replica.acks == [100]
+    assert replica.saved.pairs == ((1, 0),)
+
+
+def test_a_cut_inside_a_message_reports_where_the_log_really_ends() -> None:
+    replica = Replica(b"a" * 300, (1, 0))
+    replica.perform()
+    replica.link.receive_control(greeting(250, (1, 0))[:20], 0)
+    replica.link.receive_control(greeting(250, (1, 0))[20:], 0)
+    assert replica.link.next_effect(0) == sl.Truncate(250)
+    replica.link.truncated(240)
+    assert replica.link.next_effect(0) == sl.SendBytes(Ack(240).encode())
+
+
+@pytest.mark.parametrize("pairs", [[(2, 100)], []])
+def test_no_common_epoch_is_fatal_and_changes_nothing(pairs: list[tuple[int, int]]) -> None:
+    replica = Replica(b"a" * 300, *pairs)
+    replica.receive(greeting(600, (3, 250), (4, 500)))
+    assert replica.close is not None
+    assert replica.close.fatal
+    assert "no common epoch" in replica.close.reason
+    assert len(replica.log) == 300
+    assert replica.sent == [SlaveHandshake(2).encode()], "no ack"
+
+
+def test_an_empty_log_forgets_epochs_that_lead_nowhere() -> None:
+    replica = Replica(b"", (2, 100), base=100)
+    replica.receive(greeting(600, (3, 250), (4, 500)) + transfer(256, b"x" * 10, 3, 250))
+    assert replica.close is None
+    assert replica.acks == [0, 266]
+    assert replica.saved.pairs == ((3, 250),)
+
+
+def test_epochs_are_saved_before_their_bytes() -> None:
+    replica = Replica(b"a" * 100, (1, 0))
+    replica.receive(greeting(100, (1, 0), (2, 100)))
+    del replica.order[:]
+    replica.receive(transfer(100, b"b" * 20, 2, 100, confirm=110))
+    assert replica.order == ["SaveEpochs", "BodyAt", "SendBytes", "Confirm"]
+    assert replica.saved.pairs == ((1, 0), (2, 100))
+    assert (replica.acks[-1], replica.confirm) == (120, 110)
+
+
+def test_confirm_is_never_above_our_own_end() -> None:
+    replica = Replica()
+    replica.receive(greeting(500, (1, 0)) + transfer(0, b"b" * 20, 1, 0, confirm=500))
+    assert replica.confirm == 20
+
+
+def test_the_last_piece_of_an_epoch_labelled_with_the_next_one() -> None:
+    """What a Java master sends (pitfall 29): the truth stands in the handshake's list."""
+    replica = Replica()
+    replica.receive(greeting(60, (1, 0), (2, 20), (3, 40)))
+    replica.receive(transfer(0, b"a" * 20, 2, 20))
+    assert replica.saved.pairs == ((1, 0),)
+    replica.receive(transfer(20, b"b" * 20, 3, 40))
+    assert replica.saved.pairs == ((1, 0), (2, 20))
+    replica.receive(transfer(40, b"", 3, 40))
+    assert replica.saved.pairs == ((1, 0), (2, 20), (3, 40))
+
+
+def test_epochs_that_passed_while_we_were_away() -> None:
+    """Pitfall 31: nothing is remembered from an older link."""
+    replica = Replica(b"a" * 20, (1, 0))
+    replica.receive(greeting(60, (1, 0), (2, 20), (3, 40)) + transfer(20, b"b" * 40, 2, 20))
+    assert replica.saved.pairs == ((1, 0), (2, 20), (3, 40)), "one packet over an epoch's end"
+    replica.link = replica.new_link()
+    replica.receive(greeting(60, (1, 0), (2, 20), (3, 40)) + transfer(60, b"", 3, 40))
+    assert replica.close is None
+    assert replica.acks[-1] == 60
+
+
+def test_a_stale_label_of_a_java_master_is_ignored() -> None:
+    replica = Replica(b"a" * 20, (1, 0), (2, 20))
+    replica.receive(greeting(20, (1, 0), (2, 20)) + transfer(20, b"b", 1, 0))
+    assert replica.close is None
+    assert replica.saved.pairs == ((1, 0), (2, 20))
+
+
+def test_heartbeats_of_a_master_without_data() -> None:
+    replica = Replica()
+    replica.receive(greeting(0) + transfer(-1, b"", -1, -1) + transfer(-1, b"", -1, -1))
+    assert replica.close is None
+    assert replica.saved == Epochs()
+
+
+def test_a_gap_closes() -> None:
+    replica = Replica(b"a" * 20, (1, 0))
+    replica.receive(greeting(100, (1, 0)) + transfer(30, b"b", 1, 0))
+    assert replica.close == sl.Close("packet at offset 30, but this log ends at 20")
+
+
+def test_a_packet_over_the_end_of_a_file_is_fatal() -> None:
+    """Pitfall 58."""
+    replica = Replica(b"a" * 60, (1, 0), file_bytes=64)
+    replica.receive(greeting(100, (1, 0)) + transfer(60, b"b" * 5, 1, 0))
+    assert replica.close is not None
+    assert replica.close.fatal
+    assert "mappedFileSizeCommitLog" in replica.close.reason
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\x02" + bytes(16),
+        greeting(5, (1, 0))[:19] + b"\x09" + greeting(5, (1, 0))[20:],
+        greeting(5, (1, 0)) + b"\0\0\0\x01" + bytes(32),
+    ],
+)
+def test_garbage_is_one_close(data: bytes) -> None:
+    replica = Replica()
+    replica.receive(data + bytes(100))
+    assert replica.order.count("Close") == 1
+
+
+def test_reports_by_time() -> None:
+    replica = Replica()
+    replica.receive(greeting(100, (1, 0)) + transfer(0, b"a" * 100, 1, 0)[:86])
+    assert replica.acks == [0], "half a packet"
+    replica.link.tick(sl.ACK_DELAY_MS)
+    replica.now = sl.ACK_DELAY_MS
+    replica.perform()
+    assert replica.acks == [0, 50]
+    replica.link.tick(5_000 + replica.now)
+    replica.perform()
+    assert replica.acks == [0, 50, 50]
+    replica.link.tick(20_001)
+    replica.perform()
+    assert replica.close is not None
+    assert "silent" in replica.close.reason

@@ -1,0 +1,249 @@
+"""Who is in the set, whose acks count, and what a lost answer may and may not change."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from broker.core.confirm_offset import confirm_offset, replicated_offset
+from broker.core.sync_state_set import (
+    HOLD_MS,
+    HOLD_PAUSE_MS,
+    SETTLE_MS,
+    Proposal,
+    SyncStateSet,
+    SyncStateSetKeeper,
+)
+
+MAX_LAG_MS = 15_000
+
+
+@dataclass
+class Slave:
+    ack_offset: int
+    learner: bool = False
+    caught_up: int = 0
+
+    def caught_up_ms(self, now_ms: int) -> int:
+        return self.caught_up
+
+
+def keeper_of(*members: int, all_ack: bool = True) -> SyncStateSetKeeper:
+    agreed = SyncStateSet(frozenset(members), 5)
+    return SyncStateSetKeeper(1, agreed, all_ack=all_ack, max_lag_ms=MAX_LAG_MS, now_ms=0)
+
+
+def look(
+    keeper: SyncStateSetKeeper,
+    slaves: dict[int, Slave],
+    *,
+    confirm: int = 100,
+    epoch_start: int = 0,
+    now: int = 0,
+) -> Proposal | None:
+    return keeper.next_proposal(slaves, confirm_offset=confirm, epoch_start_offset=epoch_start, now_ms=now)
+
+
+def agreed(*members: int, epoch: int = 6) -> SyncStateSet:
+    return SyncStateSet(frozenset(members), epoch)
+
+
+# -- joining ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slave", "confirm", "epoch_start", "joins"),
+    [
+        (Slave(100), 100, 0, True),
+        (Slave(100), 100, 101, False),  # not yet in this master's epoch
+        (Slave(100), 100, 100, True),
+        (Slave(0), 0, 0, True),  # a group without a message
+        (Slave(-1), 0, 0, False),  # no ack yet
+        (Slave(99), 100, 0, False),
+        (Slave(100, learner=True), 100, 0, False),
+    ],
+)
+def test_who_joins(slave: Slave, confirm: int, epoch_start: int, joins: bool) -> None:
+    proposal = look(keeper_of(1), {2: slave}, confirm=confirm, epoch_start=epoch_start)
+    assert proposal == (Proposal(frozenset({1, 2}), 5) if joins else None)
+
+
+def test_a_candidate_counts_from_the_moment_it_is_proposed() -> None:
+    """Pitfall 6: the controller may use the new set before we hear of it."""
+    keeper = keeper_of(1)
+    assert keeper.others == set()
+    look(keeper, {2: Slave(100)})
+    assert keeper.others == {2}
+    assert keeper.agreed_others == set()
+    assert keeper.answered(agreed(1, 2), now_ms=1)
+    assert keeper.others == keeper.agreed_others == {2}
+    assert not keeper.must_read
+
+
+def test_one_proposal_at_a_time() -> None:
+    keeper = keeper_of(1)
+    assert look(keeper, {2: Slave(100)}) is not None
+    assert look(keeper, {2: Slave(100), 3: Slave(100)}) is None
+    keeper.answered(agreed(1, 2), now_ms=1)
+    assert look(keeper, {2: Slave(100), 3: Slave(100)}) == Proposal(frozenset({1, 2, 3}), 6)
+
+
+def test_a_close_follower_is_waited_for_shortly() -> None:
+    keeper = keeper_of(1)
+    near = Slave(90, caught_up=0)
+    assert look(keeper, {2: near}, now=10) is None
+    assert keeper.others == {2}, "confirmOffset waits for it"
+    near.ack_offset = 100
+    assert look(keeper, {2: near}, now=20) == Proposal(frozenset({1, 2}), 5)
+
+
+def test_waiting_for_a_follower_ends() -> None:
+    keeper = keeper_of(1)
+    near = Slave(90)
+    look(keeper, {2: near}, now=10)
+    look(keeper, {2: near}, now=11 + HOLD_MS)
+    assert keeper.others == set(), "it did not arrive"
+    near.caught_up = 1_000
+    look(keeper, {2: near}, now=1_000)
+    assert keeper.others == set(), "and is not waited for again at once"
+    near.caught_up = HOLD_PAUSE_MS + 1_000
+    look(keeper, {2: near}, now=HOLD_PAUSE_MS + 1_000)
+    assert keeper.others == {2}
+    look(keeper, {}, now=HOLD_PAUSE_MS + 1_001)
+    assert keeper.others == set(), "a lost link holds nothing"
+
+
+# -- leaving ---------------------------------------------------------------------------------------------
+
+
+def test_a_lost_link_leaves_at_once() -> None:
+    keeper = keeper_of(1, 2)
+    assert look(keeper, {2: Slave(100)}) is None
+    assert look(keeper, {}) == Proposal(frozenset({1}), 5)
+    assert keeper.others == {2}, "until the controller agrees its ack is waited for"
+    keeper.answered(agreed(1), now_ms=1)
+    assert keeper.others == set()
+
+
+def test_a_member_that_never_came_has_time() -> None:
+    keeper = keeper_of(1, 2)
+    assert look(keeper, {}, now=MAX_LAG_MS) is None
+    assert look(keeper, {}, now=MAX_LAG_MS + 1) == Proposal(frozenset({1}), 5)
+
+
+def test_lag_leaves_after_the_limit() -> None:
+    keeper = keeper_of(1, 2)
+    slave = Slave(50, caught_up=1_000)
+    assert look(keeper, {2: slave}, now=1_000 + MAX_LAG_MS) is None
+    assert look(keeper, {2: slave}, now=1_001 + MAX_LAG_MS) == Proposal(frozenset({1}), 5)
+
+
+def test_self_is_in_every_proposal() -> None:
+    keeper = keeper_of(2)  # a set that should never come
+    proposal = look(keeper, {2: Slave(100)})
+    assert proposal == Proposal(frozenset({1, 2}), 5)
+
+
+# -- doubt -----------------------------------------------------------------------------------------------
+
+
+def in_doubt() -> SyncStateSetKeeper:
+    keeper = keeper_of(1)
+    look(keeper, {2: Slave(100)}, now=1_000)
+    keeper.answered(None, now_ms=4_000)
+    return keeper
+
+
+def test_no_answer_keeps_the_union() -> None:
+    keeper = in_doubt()
+    assert keeper.must_read
+    assert not keeper.in_flight
+    assert keeper.others == {2}
+
+
+def test_a_higher_set_epoch_settles_the_doubt() -> None:
+    keeper = in_doubt()
+    assert keeper.read(agreed(1, 3), begun_ms=4_001)
+    assert not keeper.must_read
+    assert keeper.others == {3}, "our proposal is refused from now on"
+
+
+def test_the_same_set_epoch_settles_only_when_the_request_must_be_dead() -> None:
+    keeper = in_doubt()
+    keeper.read(agreed(1, epoch=5), begun_ms=4_001)
+    assert keeper.others == {2}, "the request may still be on its way"
+    keeper.read(None, begun_ms=4_000 + SETTLE_MS)
+    assert keeper.others == {2}, "no reading proves nothing"
+    keeper.read(agreed(1, epoch=5), begun_ms=4_000 + SETTLE_MS)
+    assert keeper.others == set()
+    assert not keeper.must_read
+
+
+def test_the_same_proposal_goes_out_again() -> None:
+    keeper = in_doubt()
+    again = look(keeper, {2: Slave(100)}, now=5_000)
+    assert again == Proposal(frozenset({1, 2}), 5)
+    assert keeper.answered(agreed(1, 2), now_ms=5_001)
+    assert keeper.others == {2}
+
+
+def test_two_unknown_proposals_both_count() -> None:
+    keeper = in_doubt()
+    assert look(keeper, {3: Slave(100)}, now=5_000) == Proposal(frozenset({1, 3}), 5)
+    keeper.answered(None, now_ms=6_000)
+    assert keeper.others == {2, 3}
+
+
+def test_a_set_from_a_poll_overtakes_the_answer() -> None:
+    keeper = keeper_of(1)
+    look(keeper, {2: Slave(100)})
+    assert keeper.adopt(agreed(1, 2))
+    assert keeper.in_flight
+    assert not keeper.answered(agreed(1, 2), now_ms=9)
+    assert not keeper.in_flight
+    assert not keeper.must_read
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_an_older_set_is_not_believed(epoch: int) -> None:
+    keeper = keeper_of(1, 2)
+    assert not keeper.adopt(agreed(1, epoch=epoch))
+    assert keeper.agreed.members == {1, 2}
+
+
+# -- offsets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("current", "others", "acks", "expected"),
+    [
+        (10, [], {}, 100),  # alone
+        (10, [2], {2: 60}, 60),
+        (10, [2, 3], {2: 60, 3: 40}, 40),
+        (10, [2], {}, 10),  # pitfall 7: a member without a link holds
+        (10, [2, 3], {2: 60, 3: 0}, 10),  # pitfall 38: a fresh link holds
+        (10, [2, 3], {2: 60, 3: -1}, 10),
+        (50, [2], {2: 40}, 50),  # never back
+        (10, [2], {2: 500}, 100),  # never past the log
+        (10, [2], {2: 60, 9: 20}, 60),  # others' acks do not count
+    ],
+)
+def test_confirm_offset(current: int, others: list[int], acks: dict[int, int], expected: int) -> None:
+    assert confirm_offset(current, max_offset=100, others=others, acks=acks, all_ack=True) == expected
+    assert confirm_offset(current, max_offset=100, others=others, acks=acks, all_ack=False) == 100
+
+
+@pytest.mark.parametrize(
+    ("copies", "others", "acks", "expected"),
+    [
+        (0, [], {}, 100),
+        (1, [2], {}, 100),
+        (2, [2, 3], {2: 60, 3: 40}, 60),
+        (3, [2, 3], {2: 60, 3: 40}, 40),
+        (3, [2], {2: 60, 3: 40}, 0),  # too few members
+        (2, [2], {9: 100}, 0),  # pitfall 53: not a member
+        (2, [2], {2: 500}, 100),
+        (2, [2], {2: -1}, 0),
+    ],
+)
+def test_replicated_offset(copies: int, others: list[int], acks: dict[int, int], expected: int) -> None:
+    assert replicated_offset(max_offset=100, others=others, acks=acks, copies=copies) == expected
