@@ -24,6 +24,11 @@ def file_name(start_offset: int) -> str:
     return f"{start_offset:0{NAME_DIGITS}d}"
 
 
+def is_file_name(name: str) -> bool:
+    """May a directory be called so? Topics of damaged or foreign records never lead out of ours."""
+    return 0 < len(name.encode()) <= 255 and name not in (".", "..") and not {"/", "\0"} & set(name)
+
+
 def listed_files(directory: Path) -> list[Path]:
     """The log's files by ascending start offset; anything with another kind of name is ignored."""
     if not directory.is_dir():

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
-from broker.store.mapped_file import StoreError
+from broker.store.mapped_file import StoreError, is_file_name
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
@@ -143,7 +143,10 @@ class MessageStore:
         for queue in self._each_queue():
             queue.next_offset = queue.max_offset
         for topic, queue_id, queue_offset in each_record(self.commit_log, self.dispatch_offset):
-            queue = self._queue(topic.decode("utf-8", "replace"), queue_id)
+            name = topic.decode("utf-8", "replace")
+            if not is_file_name(name):
+                continue
+            queue = self._queue(name, queue_id)
             queue.next_offset = max(queue.next_offset, queue_offset + 1)
 
     # -- queues ------------------------------------------------------------------------------------------
@@ -299,6 +302,9 @@ class MessageStore:
         try:
             queue = self._queues[topic][queue_id]
         except KeyError:
+            if not is_file_name(topic):
+                log.error("record at %d has the topic %r: no queue for it", offset, topic)
+                return
             queue = self._queue(topic, queue_id)
             if self.on_queue is not None:
                 self.on_queue(topic, queue_id)
@@ -366,6 +372,7 @@ class MessageStore:
                 self.dispatch_offset = queued_end(
                     self.commit_log, self._each_queue()
                 )  # a record boundary, even if `offset` is none
+            self._flush()  # what the checkpoint says to be durable must be
             self._write_checkpoint(self.dispatch_offset)
         self._rebuild_next_offsets()
 

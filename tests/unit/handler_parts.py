@@ -1,0 +1,107 @@
+"""A broker's handlers without a broker: real store and topics, a loop made of a list, requests as bytes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.handlers.admin import BrokerHandlers, bind_broker_operations
+from broker.handlers.parts import BrokerParts
+from broker.pending import PendingReplies, SendGate
+from broker.store.message_store import MessageStore
+from broker.topics import TopicTable
+from remoting.command import RemotingCommand, decode
+from remoting.dispatch import Dispatcher
+from remoting.operation import OperationTable
+from remoting.operations.route import TopicConfig
+from tests.unit.store_parts import FakePeer, open_store
+
+
+class Broker:
+    """request() goes the way a connection takes: typed decoder first, the lenient way if that refuses."""
+
+    def __init__(self, path: Path, *, auto_create: bool = True, pending_max: int = 100) -> None:
+        self.store: MessageStore = open_store(path, commit_log_file_bytes=1 << 20)
+        self.topics = TopicTable(
+            path / "config" / "topics.json", broker_name="b", cluster_name="c", auto_create=auto_create
+        )
+        self.topics.load()
+        self.topics.update(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
+        self.gate = SendGate()
+        self.gate.writable, self.gate.remark = True, ""
+        self.pending = PendingReplies(pending_max)
+        self.soon: list[Callable[[], None]] = []
+        self.ticks = 0
+        parts = BrokerParts(
+            store=self.store,
+            topics=self.topics,
+            gate=self.gate,
+            pending=self.pending,
+            call_soon=self.soon.append,
+            end_of_tick=self._end_of_tick,
+            cluster_name="c",
+            message_bytes_max=100_000,
+            properties_text=lambda: "haListenPort=10912\n",
+            runtime_info=lambda: {"masterEpoch": "7"},
+        )
+        self.table = OperationTable()
+        self.handlers: BrokerHandlers = bind_broker_operations(self.table, parts)
+        self.dispatcher = Dispatcher(self.table, name="test")
+        self.peer = FakePeer()
+
+    def _end_of_tick(self) -> None:
+        self.ticks += 1
+        if not self.gate.wait:
+            self.store.set_confirm_offset(self.store.commit_log.max_offset)
+
+    def tick(self) -> None:
+        due, self.soon[:] = list(self.soon), []
+        for callback in due:
+            callback()
+
+    def replicated(self) -> None:
+        """All replicas have everything."""
+        self.store.set_confirm_offset(self.store.commit_log.max_offset)
+        self.pending.release(self.store.commit_log.max_offset)
+
+    def request(
+        self, code: int, ext: dict[str, object], body: bytes = b"", *, flag: int = 0, lenient: bool = False
+    ) -> RemotingCommand | None:
+        """The answer given at once, if any."""
+        fields = {key: value for key, value in ext.items() if value is not None}
+        if lenient:
+            text = {key: str(value) for key, value in fields.items()}
+            reply = self.dispatcher.request(RemotingCommand(code, 9, flag, None, text, body), self.peer)  # type: ignore[arg-type]
+        else:
+            header = json.dumps({"code": code, "extFields": fields, "flag": flag, "opaque": 9}).encode()
+            decoder, handler = self.dispatcher.hot[b'{"code":%d' % code]
+            reply = self.dispatcher.hot_request(handler, decoder(header), (header, body), self.peer)  # type: ignore[arg-type]
+        return None if reply is None else decode(reply[4:])
+
+    def answers(self) -> list[RemotingCommand]:
+        """What was sent to the peer later; forgets it."""
+        raw, found = b"".join(self.peer.sent), []
+        self.peer.sent.clear()
+        while raw:
+            size = 4 + int.from_bytes(raw[:4], "big")
+            found.append(decode(raw[4:size]))
+            raw = raw[size:]
+        return found
+
+    def send(
+        self, body: bytes = b"body", *, lenient: bool = False, flag: int = 0, **changed: object
+    ) -> RemotingCommand | None:
+        fields: dict[str, object] = {
+            "a": "group", "b": "TopicA", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+            "i": "TAGS\x01TagA\x02UNIQ_KEY\x01AC11", "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        return self.request(310, fields | changed, body, lenient=lenient, flag=flag)
+
+    def pull(
+        self, offset: int, *, suspend_ms: int = 0, lenient: bool = False, **changed: object
+    ) -> RemotingCommand | None:
+        fields: dict[str, object] = {
+            "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": str(offset),
+            "maxMsgNums": "32", "commitOffset": "0", "subVersion": "0",
+            "sysFlag": "2" if suspend_ms else "0", "suspendTimeoutMillis": str(suspend_ms),
+        }  # fmt: skip
+        return self.request(11, fields | changed, lenient=lenient)

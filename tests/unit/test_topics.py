@@ -1,0 +1,129 @@
+"""The topic table: file, templates, the master's table, and what a replica has to guess."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.store.mapped_file import StoreError
+from broker.topics import TopicTable, illegal_name
+from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+
+FIXTURE = Path(__file__).parent.parent / "fixtures" / "store" / "config" / "topics.json"
+
+
+def open_table(path: Path, *, auto_create: bool = True) -> TopicTable:
+    table = TopicTable(
+        path / "config" / "topics.json", broker_name="broker-a", cluster_name="c", auto_create=auto_create
+    )
+    table.load()
+    return table
+
+
+def config(name: str, queues: int = 4, perm: int = 6) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def test_the_peers_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    shutil.copy(FIXTURE, tmp_path / "config" / "topics.json")
+    table = open_table(tmp_path)
+    assert table.data_version == DataVersion(counter=8, state_version=2, timestamp=1795247812972)
+    topic = table.get("FxNormal")
+    assert topic is not None
+    assert (topic.queue_count, topic.perm, topic.topic_raw) == (4, 6, b"\x08FxNormal")
+
+
+def test_a_change_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    changes: list[int] = []
+    table.on_change = lambda: changes.append(table.data_version.counter)
+    table.update(config("TopicA"))
+    table.update(config("TopicA"))  # unchanged: no new version
+    assert changes == [1]
+    stored = json.loads(table.path.read_text())
+    assert stored["topicConfigTable"]["TopicA"]["readQueueNums"] == 4
+    assert stored["dataVersion"]["counter"] == 1
+    again = open_table(tmp_path)
+    assert again.wrapper() == table.wrapper()
+
+
+def test_a_damaged_file_falls_back_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = open_table(tmp_path)
+    table.update(config("TopicA"))
+    table.update(config("TopicB"))
+    table.path.write_text('{"dataVersion"')
+    again = open_table(tmp_path)
+    assert again.get("TopicA") is not None
+    assert "using" in caplog.text
+    table.path.with_name("topics.json.bak").write_text("")
+    with pytest.raises(StoreError, match="topic table is damaged"):
+        open_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("default_topic", "asked", "queues"),
+    [("TBW102", 4, 4), ("TBW102", 100, 8), ("TBW102", 0, 8), ("c", 100, 16)],
+)
+def test_auto_creation_follows_the_template(
+    tmp_path: Path, default_topic: str, asked: int, queues: int
+) -> None:
+    topic = open_table(tmp_path).create_on_send("New", default_topic, asked)
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (queues, queues, 6)
+
+
+def test_no_template_no_topic(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    table.update(config("Plain"))
+    assert table.create_on_send("New", "Plain", 4) is None  # does not inherit
+    assert table.create_on_send("New", "Absent", 4) is None
+    retry = table.create_on_send("%RETRY%group", "", 0)
+    assert retry is not None and retry.queue_count == 1
+    closed = open_table(tmp_path / "closed", auto_create=False)
+    assert closed.create_on_send("New", "TBW102", 4) is None
+
+
+def test_a_replica_grows_what_it_meets_and_the_masters_table_wins(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    assert table.ensure_replicated("TopicA", 2).queue_count == 8
+    assert table.ensure_replicated("TopicA", 11).queue_count == 12
+    assert table.data_version.counter == 0
+    remote = TopicConfigSerializeWrapper(
+        topic_config_table={"TopicA": config("TopicA", 12), "TopicB": config("TopicB")},
+        data_version=DataVersion(counter=3, state_version=1, timestamp=7),
+    )
+    assert table.apply_remote(remote)
+    assert not table.apply_remote(remote)
+    assert table.data_version == remote.data_version
+    assert table.get("TopicB") is not None
+    assert table.get("TBW102") is not None  # system topics stay
+
+
+def test_topics_of_an_older_epoch_delete_nothing(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    table.set_state_version(5)
+    table.update(config("TopicA"))
+    stale = TopicConfigSerializeWrapper(data_version=DataVersion(counter=99, state_version=4, timestamp=9))
+    assert not table.apply_remote(stale)
+    assert table.get("TopicA") is not None
+    newer = TopicConfigSerializeWrapper(data_version=DataVersion(counter=1, state_version=6, timestamp=1))
+    assert table.apply_remote(newer)
+    assert table.get("TopicA") is None
+
+
+def test_a_new_master_adopts_the_queues_it_has_records_of(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    table.adopt_queues([("A", 0), ("A", 9), ("B", 1)])
+    assert [table.topics[name].queue_count for name in "AB"] == [10, 8]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "ü", "x" * 128])
+def test_illegal_names(name: str) -> None:
+    assert illegal_name(name) is not None
+
+
+@pytest.mark.parametrize("name", ["a", "%RETRY%g-1_2|x", "x" * 127])
+def test_legal_names(name: str) -> None:
+    assert illegal_name(name) is None
