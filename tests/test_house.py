@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: floors, purity, sizes, and what never stands in the repository."""
+"""The house rules that a machine can check: floors, purity, sizes, and what must never stand in here."""
 
 import ast
 import re
