@@ -63,7 +63,11 @@ class RoleShell(Protocol):
     """What a role change does to the rest of the broker."""
 
     def fence(self, remark: str) -> None:
-        """No more writes; replies that wait get an answer of unknown fate; producers are sent away."""
+        """No more writes. Replies that wait go on waiting: what replicas have confirmed is safe."""
+        ...
+
+    def send_clients_away(self) -> None:
+        """We are no longer master: replies that wait get an answer of unknown fate, connections close."""
         ...
 
     def unfence(self) -> None: ...
@@ -107,6 +111,7 @@ class ReplicasManager:
             asyncio.Event(),
         )
         self._changing = asyncio.Lock()
+        self._no_master_because = ""
         self._ha_address: str | None = None
 
     @property
@@ -193,7 +198,7 @@ class ReplicasManager:
         await self._shell.serve_as(after)
         if after.is_master:
             self._shell.unfence()
-        self._role = after
+        self._role, self._no_master_because = after, ""
         self._master_wanted.clear()
         self._shell.announce(after)
         logger.info(
@@ -216,6 +221,8 @@ class ReplicasManager:
 
     async def _become_slave(self, news: MasterNews) -> bool:
         assert news.master_address is not None
+        if self._role.is_master:
+            self._shell.send_clients_away()
         while (ha_address := await self._shell.find_ha_address(news.master_address)) is None:
             logger.info("the HA address of master %s is not known yet", news.master_address)
             await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
@@ -269,7 +276,9 @@ class ReplicasManager:
         )
         outcome = await self._controller.call(ELECT_MASTER, request, good=MASTER_EXISTS_IS_GOOD)
         if not isinstance(outcome, Ok):
-            logger.info("no master for %s yet: %s", self._broker_name, outcome)
+            if self._master_wanted.is_set() and str(outcome) != self._no_master_because:
+                self._no_master_because = str(outcome)
+                logger.warning("no master for %s yet: %s", self._broker_name, outcome)
             return False
         members = outcome.body.sync_state_set if outcome.body else []
         epoch = outcome.header.sync_state_set_epoch or 0
@@ -297,7 +306,6 @@ class ReplicasManager:
             if isinstance(outcome, Failed) and outcome.code in FENCED:
                 self.poll_now()
             return None
-        logger.info("SyncStateSet is now %s", outcome.body)
         agreed: SyncStateSet = outcome.body
         return agreed if self._acting.epoch == role.epoch else None
 

@@ -4,7 +4,6 @@ The ReplicasManager decides and orders; the HaService replicates; both act on th
 classes here. Nothing in them decides anything.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -38,13 +37,13 @@ class BrokerRoleShell:
         self._close_clients, self._announce = close_clients, announce
 
     def fence(self, remark: str) -> None:
-        """A stock producer keeps sending to a demoted master for up to 30 s, unless its connection closes."""
-        was_writable = self._gate.writable
         self._gate.writable = False
         self._gate.remark = remark
-        if was_writable:
-            self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
-            asyncio.get_running_loop().call_soon(self._close_clients)  # after those answers have left
+
+    def send_clients_away(self) -> None:
+        """A stock producer keeps sending to a demoted master for up to 30 s, unless its connection closes."""
+        self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
+        self._close_clients()  # after those answers have left
 
     def unfence(self) -> None:
         self._gate.remark = ""

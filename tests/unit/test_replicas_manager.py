@@ -108,6 +108,9 @@ class Scene:
         self.writable = False
         self.note("fence")
 
+    def send_clients_away(self) -> None:
+        self.note("clients away")
+
     def unfence(self) -> None:
         self.writable = True
         self.note("unfence")
@@ -180,6 +183,19 @@ async def test_the_order_of_a_promotion(broker: Broker) -> None:
     await broker.scene.until(lambda: "announce 2" in broker.scene.log)
     assert broker.scene.log == ["fence", "ha master 2 [2]", "serve master 2", "unfence", "announce 2"]
     assert manager.role.is_master and broker.scene.writable
+
+
+async def test_only_a_demotion_sends_clients_away(broker: Broker) -> None:
+    broker.controller.elect(2, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    manager.offer(MasterNews(2, 2, "me:1", frozenset({2}), 2))
+    await broker.scene.until(lambda: "announce 2" in broker.scene.log)
+    assert "clients away" not in broker.scene.log
+    broker.scene.log.clear()
+    manager.offer(MasterNews(3, 1, "m:1", frozenset({1}), 3))
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    assert broker.scene.log[:3] == ["fence", "clients away", "find m:1"]
 
 
 async def test_a_failed_change_stays_fenced_and_is_repeated(broker: Broker) -> None:
