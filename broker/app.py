@@ -92,7 +92,7 @@ class Broker:
         self._controlled: Controlled | None = None
         self._handlers: BrokerHandlers | None = None
         self._door: TcpDoor | None = None
-        self._loaded = False
+        self._loaded = self._listening = False
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -118,8 +118,9 @@ class Broker:
             self._controlled = Controlled(self, files, self._sync, self._routes)
             await self._controlled.listen()
         table = self._bind()
-        self._door = TcpDoor(table, host=config.bind_address, port=config.listen_port, name="mqbroker")
+        self._door = TcpDoor(table, host=config.bind_address, port=config.listen_port, name="listenPort")
         await self._door.start()
+        self._listening = True
         self.store.store_host = self._store_host()
         if self._controlled is not None:
             self._controlled.start(self._client, self._pushed, self._tasks)
@@ -175,7 +176,7 @@ class Broker:
         """Within seconds, whatever the others do."""
         self.gate.writable = False
         self.gate.remark = "the broker is stopping"
-        if self._door is not None:
+        if self._listening:
             await self._drain()
             if self.registers:
                 await self._routes.unregister(self._unregistration())

@@ -1,6 +1,7 @@
 """Controller mode of a broker: identity, roles, heartbeats and replication, wired to the rest of the
 broker."""
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -72,12 +73,14 @@ class Controlled:
         self._heartbeats: Heartbeats | None = None
 
     async def listen(self) -> None:
+        config = self._broker.config
         try:
             await self.ha.start()
         except OSError as error:
-            port = self._broker.config.ha_listen_port or self._broker.config.listen_port + 1
+            port = config.ha_listen_port or config.listen_port + 1
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConfigError(
-                f"mqbroker: cannot listen on port {port} for replication: {error.strerror or error}"
+                f"haListenPort: cannot listen on {config.bind_address}:{port}: {reason}"
             ) from error
 
     def bind(self, table: OperationTable) -> None:

@@ -1,0 +1,166 @@
+"""The broker program in this process, alone: serves, keeps its messages, refuses to start with one line."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.__main__ import read_config, run
+from broker.app import Broker
+from broker.config import BrokerConfig
+from broker.slave_sync import ha_address_of
+from remoting import program
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.config import ConfigError
+from remoting.operation import Empty, Failed, Ok
+from remoting.operations.broker import (
+    GET_BROKER_CONFIG,
+    GET_MAX_OFFSET,
+    PULL_MESSAGE,
+    SEND_MESSAGE_V2,
+    PullMessageRequest,
+    QueueRequest,
+    SendMessageRequestV2,
+)
+
+
+def config(tmp_path: Path, **more: object) -> BrokerConfig:
+    settings: dict[str, object] = {
+        "broker_name": "b",
+        "bind_address": "127.0.0.1",
+        "listen_port": 0,
+        "store_path_root_dir": tmp_path / "store",
+        "mapped_file_size_commit_log": 65_536,
+        "mapped_file_size_consume_queue": 2_000,
+        **more,
+    }
+    return BrokerConfig.model_validate(settings)
+
+
+async def send(client: RemotingClient, broker: Broker, body: bytes) -> Ok[object] | Failed:
+    header = SendMessageRequestV2(a="g", b="T", e=0, g=1)
+    outcome = await client.call(broker.address, SEND_MESSAGE_V2, header, body)
+    assert isinstance(outcome, Ok | Failed), outcome
+    return outcome
+
+
+async def max_offset(client: RemotingClient, broker: Broker) -> int:
+    outcome = await client.call(broker.address, GET_MAX_OFFSET, QueueRequest(topic="T", queue_id=0))
+    assert isinstance(outcome, Ok)
+    return outcome.header.offset
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient()
+    yield made
+    await made.close()
+
+
+async def test_a_lone_master_keeps_its_messages_over_a_restart(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        assert isinstance(await send(client, broker, b"one"), Ok)
+        assert await max_offset(client, broker) == 1
+    assert not (tmp_path / "store" / "abort").exists()
+    async with Broker(config(tmp_path)) as broker:
+        assert isinstance(await send(client, broker, b"two"), Ok)
+        assert await max_offset(client, broker) == 2
+        request = PullMessageRequest(
+            consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=10
+        )
+        outcome = await client.call(broker.address, PULL_MESSAGE, request)
+        assert isinstance(outcome, Ok) and b"one" in outcome.body and b"two" in outcome.body
+
+
+async def test_the_configuration_tells_what_was_chosen(tmp_path: Path, client: RemotingClient) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        outcome = await client.call(broker.address, GET_BROKER_CONFIG, Empty())
+        assert isinstance(outcome, Ok)
+        lines = outcome.body.decode().splitlines()
+    assert f"listenPort={broker.address.rpartition(':')[2]}" in lines
+    assert "brokerIP1=127.0.0.1" in lines and "brokerId=0" in lines
+    assert lines == sorted(set(lines))
+
+
+async def test_without_a_controller_a_controlled_broker_takes_nothing(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    """Fenced from the first byte; and it stops in time although nobody ever answered."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, not listening: refused at once
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        controlled = config(
+            tmp_path, enable_controller_mode=True, controller_addr=address, namesrv_addr=address
+        )
+        async with asyncio.timeout(5):
+            async with Broker(controlled) as broker:
+                refused = await send(client, broker, b"x")
+                assert isinstance(refused, Failed)
+                assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                assert "not master yet" in refused.remark
+
+
+async def test_a_taken_port_is_a_config_error_and_leaves_the_store_clean(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with Broker(config(tmp_path, listen_port=port)):
+                pass
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "brokerNme=x"], "mqbroker: unknown key 'brokerNme'"),
+        (["--set", "nonsense"], "is not KEY=VALUE"),
+        (["--frobnicate"], "unrecognized arguments"),
+        (["-c", "/nowhere/broker.conf"], "mqbroker: cannot read /nowhere/broker.conf"),
+        (["--set", "enableControllerMode=true"], "needs controllerAddr"),
+        (["--set", "storePathRootDir=/proc/nowhere"], "storePathRootDir: cannot use"),
+    ],
+)
+def test_what_cannot_start_says_so_in_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert says in said and said.startswith("mqbroker: ")
+
+
+def test_print_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-p", "--set", "brokerName=shown", "-n", "a:9876"]) == 0
+    out = capsys.readouterr().out
+    assert "brokerName=shown\n" in out and "namesrvAddr=a:9876\n" in out
+
+
+def test_namesrv_addr_of_the_environment_is_the_last_resort() -> None:
+    parser = program.Parser()
+    program.add_common_arguments(parser)
+    parser.add_argument("-n", dest="namesrv_addr")
+    environ = {"NAMESRV_ADDR": "env:1"}
+    assert read_config(parser.parse_args([]), environ).namesrv_addr == "env:1"
+    flagged = parser.parse_args(["-n", "flag:1"])
+    assert read_config(flagged, environ).namesrv_addr == "flag:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("haListenPort=1\nbrokerIP2=two\nbrokerIP1=one\n", "two:1"),
+        ("brokerIP1 = one\r\nhaListenPort = 1\r\n", "one:1"),
+        ("haListenPort=1\nbrokerIP2=\n", "asked:1"),
+        ("haListenPort=0\n", None),
+        ("haListenPort=many\n", None),
+        ("", None),
+    ],
+)
+def test_ha_address_from_a_masters_configuration(text: str, found: str | None) -> None:
+    assert ha_address_of(text, "asked:10911") == found

@@ -1,0 +1,170 @@
+"""Finding the active controller and beating all of them, against scripted controllers on real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from broker.controller_client import ControllerClient, Heartbeats
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.doors.tcp import TcpDoor
+from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, Unknown
+from remoting.operations.controller import (
+    GET_METADATA_INFO,
+    GET_REPLICA_INFO,
+    BrokerNameRequest,
+    ControllerMetadata,
+    MasterInfo,
+)
+from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from remoting.tasks import TaskSet
+
+REQUEST = BrokerNameRequest(broker_name="b")
+BEAT = BrokerHeartbeatRequest(cluster_name="C", broker_addr="me:1", broker_name="b", broker_id=1)
+
+
+class FakeController:
+    """Answers 1005 with `leader`, 1004 if it is itself that leader (or never, when `silent`), counts 904."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.leader = ""
+        self.silent = False
+        self.beats = 0
+        self.beat = asyncio.Event()
+        table = OperationTable()
+        table.bind(GET_METADATA_INFO, self._metadata)
+        table.bind(GET_REPLICA_INFO, self._replica_info)
+        table.bind(BROKER_HEARTBEAT, self._heartbeat)
+        self.door = TcpDoor(table, host="127.0.0.1", port=port, name="controller")
+
+    @property
+    def address(self) -> str:
+        return "{}:{}".format(*self.door.address)
+
+    async def _metadata(self, request: Empty, call: Call) -> ControllerMetadata:
+        return ControllerMetadata(
+            controller_leader_address=self.leader or None, is_leader=self.leader == self.address
+        )
+
+    async def _replica_info(self, request: BrokerNameRequest, call: Call) -> Reply | None:
+        if self.silent:
+            return None
+        if self.leader != self.address:
+            raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, "The controller is not in leader state")
+        return Reply(MasterInfo(master_epoch=7))
+
+    async def _heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> None:
+        self.beats += 1
+        self.beat.set()
+
+
+class Three:
+    def __init__(self, controllers: list[FakeController], client: RemotingClient) -> None:
+        self.controllers, self.client = controllers, client
+        self.addresses = [controller.address for controller in controllers]
+
+    def lead(self, index: int, known_by: Callable[[int], bool] = lambda _: True) -> None:
+        for number, controller in enumerate(self.controllers):
+            if known_by(number):
+                controller.leader = self.addresses[index]
+
+
+@pytest.fixture
+async def three() -> AsyncIterator[Three]:
+    controllers = [FakeController() for _ in range(3)]
+    for controller in controllers:
+        await controller.door.start()
+    client = RemotingClient()
+    yield Three(controllers, client)
+    await client.close()
+    for controller in controllers:
+        await controller.door.close()
+
+
+async def test_the_active_one_is_found_and_remembered(three: Three) -> None:
+    three.lead(1)
+    controller = ControllerClient(three.client, three.addresses)
+    outcome = await controller.call(GET_REPLICA_INFO, REQUEST)
+    assert isinstance(outcome, Ok) and outcome.header.master_epoch == 7
+    assert controller.active_address == three.addresses[1]
+
+
+async def test_its_own_word_beats_hearsay(three: Three) -> None:
+    """Two followers still name the dead one."""
+    three.lead(0, known_by=lambda number: number != 2)
+    await three.controllers[0].door.close()
+    three.lead(2, known_by=lambda number: number == 2)
+    outcome = await ControllerClient(three.client, three.addresses).call(GET_REPLICA_INFO, REQUEST)
+    assert isinstance(outcome, Ok)
+
+
+async def test_not_leader_means_looking_again_at_once(three: Three) -> None:
+    three.lead(0)
+    controller = ControllerClient(three.client, three.addresses)
+    assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+    three.lead(2)
+    started = asyncio.get_running_loop().time()
+    assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+    assert asyncio.get_running_loop().time() - started < 1
+    assert controller.active_address == three.addresses[2]
+
+
+async def test_nobody_leads_is_failed_at_the_deadline(three: Three) -> None:
+    outcome = await ControllerClient(three.client, three.addresses).call(
+        GET_REPLICA_INFO, REQUEST, timeout_ms=300
+    )
+    assert isinstance(outcome, Failed) and outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED
+
+
+async def test_a_silent_active_one_is_unknown_and_forgotten(three: Three) -> None:
+    three.lead(0)
+    three.controllers[0].silent = True
+    controller = ControllerClient(three.client, three.addresses)
+    outcome = await controller.call(GET_REPLICA_INFO, REQUEST, timeout_ms=200)
+    assert isinstance(outcome, Unknown)
+    assert controller.active_address is None
+
+
+async def test_callers_share_one_look_up(three: Three) -> None:
+    three.lead(1)
+    controller = ControllerClient(three.client, three.addresses)
+    outcomes = await asyncio.gather(*(controller.call(GET_REPLICA_INFO, REQUEST) for _ in range(20)))
+    assert all(isinstance(outcome, Ok) for outcome in outcomes)
+
+
+async def test_all_controllers_hear_us_and_a_restarted_one_soon_again(three: Three) -> None:
+    tasks = TaskSet()
+    beats = Heartbeats(three.client, three.addresses, interval_ms=60_000, heartbeat=lambda: BEAT)
+    three.client._on_closed = beats.connection_lost
+    beats.start(tasks)
+    async with asyncio.timeout(5):
+        for controller in three.controllers:
+            await controller.beat.wait()
+        first = three.controllers[0]
+        port = first.door.address[1]
+        await first.door.close()
+        again = FakeController(port)
+        await again.door.start()
+        await again.beat.wait()  # long before the interval is over
+    await tasks.stop()
+    await again.door.close()
+
+
+async def test_nothing_is_said_before_there_is_something_to_say(three: Three) -> None:
+    tasks, said = TaskSet(), asyncio.Event()
+    registered = False
+
+    def heartbeat() -> BrokerHeartbeatRequest | None:
+        said.set()
+        return BEAT if registered else None
+
+    beats = Heartbeats(three.client, three.addresses, interval_ms=60_000, heartbeat=heartbeat)
+    beats.start(tasks)
+    async with asyncio.timeout(5):
+        await said.wait()
+        assert not any(controller.beats for controller in three.controllers)
+        registered = True
+        beats.beat_now()
+        await three.controllers[2].beat.wait()
+    await tasks.stop()

@@ -1,0 +1,136 @@
+"""Registration with name servers: all of them, at once when asked, again when a lost one comes back."""
+
+import asyncio
+
+import pytest
+
+from broker.route_registration import Registration, RouteRegistration
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.doors.tcp import TcpDoor
+from remoting.operation import Call, CommandError, Empty, OperationTable
+from remoting.operations.route import (
+    REGISTER_BROKER,
+    UNREGISTER_BROKER,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    UnregisterBrokerRequest,
+)
+from remoting.tasks import TaskSet
+
+GONE = UnregisterBrokerRequest(broker_name="b", broker_addr="me:1", cluster_name="C", broker_id=0)
+
+
+class FakeNameServer:
+    def __init__(self, port: int = 0) -> None:
+        self.seen: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        self.refuse = False
+        table = OperationTable()
+        table.bind(REGISTER_BROKER, self._register)
+        table.bind(UNREGISTER_BROKER, self._unregister)
+        self.door = TcpDoor(table, host="127.0.0.1", port=port, name="name server")
+
+    async def start(self) -> str:
+        await self.door.start()
+        return "{}:{}".format(*self.door.address)
+
+    async def _register(self, request: RegisterBrokerRequest, call: Call) -> RegisterBrokerResponse:
+        if self.refuse:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "stateVersion is older")
+        self.seen.put_nowait((request.broker_id, call.raw_body))
+        return RegisterBrokerResponse(master_addr="m:1", ha_server_addr="m:2")
+
+    async def _unregister(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
+        self.seen.put_nowait((-1, b""))
+        return Empty()
+
+
+def announced(broker_id: int) -> Registration:
+    header = RegisterBrokerRequest(broker_name="b", broker_addr="me:1", cluster_name="C", broker_id=broker_id)
+    return header, b"{}"
+
+
+async def test_every_name_server_hears_every_change_and_the_end() -> None:
+    servers = [FakeNameServer(), FakeNameServer()]
+    addresses = [await server.start() for server in servers]
+    now: Registration | None = None
+    answers: list[RegisterBrokerResponse] = []
+    client, tasks = RemotingClient(), TaskSet()
+    routes = RouteRegistration(
+        client,
+        addresses,
+        period_ms=60_000,
+        timeout_ms=1_000,
+        registration=lambda: now,
+        on_answer=answers.append,
+    )
+    routes.start(tasks)
+    async with asyncio.timeout(5):
+        await routes.unregister(GONE)  # nobody knows us yet: nothing is said
+        for broker_id in (2, 0):
+            now = announced(broker_id)
+            routes.trigger()
+            for server in servers:
+                assert await server.seen.get() == (broker_id, b"{}")
+        await routes.unregister(GONE)
+        for server in servers:
+            assert (await server.seen.get())[0] == -1
+    assert answers[0].ha_server_addr == "m:2"
+    await tasks.stop()
+    await client.close()
+    for server in servers:
+        assert server.seen.empty()
+        await server.door.close()
+
+
+async def test_a_restarted_name_server_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.route_registration.RETRY_MS", 20)
+    server = FakeNameServer()
+    address = await server.start()
+    tasks = TaskSet()
+    routes: RouteRegistration
+    client = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost))
+    routes = RouteRegistration(
+        client, [address], period_ms=60_000, timeout_ms=1_000, registration=lambda: announced(0)
+    )
+    routes.start(tasks)
+    async with asyncio.timeout(5):
+        await server.seen.get()
+        await server.door.close()
+        again = FakeNameServer(int(address.rpartition(":")[2]))
+        await again.start()
+        await again.seen.get()
+    await tasks.stop()
+    await client.close()
+    await again.door.close()
+
+
+async def test_a_refusal_is_logged_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("broker.route_registration.RETRY_MS", 10)
+    server = FakeNameServer()
+    server.refuse = True
+    address = await server.start()
+    tries, enough = 0, asyncio.Event()
+
+    def registration() -> Registration:
+        nonlocal tries
+        tries += 1
+        if tries == 5:
+            server.refuse = False
+            enough.set()
+        return announced(0)
+
+    client, tasks = RemotingClient(), TaskSet()
+    RouteRegistration(client, [address], period_ms=60_000, timeout_ms=1_000, registration=registration).start(
+        tasks
+    )
+    async with asyncio.timeout(5):
+        await enough.wait()
+        await server.seen.get()
+    assert caplog.text.count("does not take our registration") == 1
+    assert "stateVersion is older" in caplog.text
+    await tasks.stop()
+    await client.close()
+    await server.door.close()
