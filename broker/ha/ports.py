@@ -18,7 +18,7 @@ class HaSettings:
     send_heartbeat_interval_ms: int = 5_000  # haSendHeartbeatInterval
     housekeeping_interval_ms: int = 20_000  # haHousekeepingInterval
     max_time_slave_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup
-    check_sync_state_set_period_ms: int = 5_000  # checkSyncStateSetPeriod
+    check_sync_state_set_period_ms: int = 5_000  # checkSyncStateSetPeriod: accepted; we look every 100 ms
     all_ack: bool = False  # allAckInSyncStateSet
     in_sync_replicas: int = 1  # inSyncReplicas
     sync_from_last_file: bool = False

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.ports import HaSettings
 from broker.ha.service import HaService
 from broker.store.message_store import MessageStore, StoreConfig
@@ -357,8 +358,6 @@ async def test_a_broker_that_is_not_master_accepts_nobody(tmp_path: Path) -> Non
 
 async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
     """Pitfalls 36 and 37: the end of the older one proposes nothing and its acks count no more."""
-    from broker.ha.core.frames import Ack, SlaveHandshake
-
     async with group(tmp_path, 1) as (master,):
         await master.lead(1)
         end = master.put()
@@ -376,6 +375,36 @@ async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
         assert master.controller.history == [[1, 9]], "no shrink for the older connection"
         for _, writer in links:
             writer.close()
+
+
+async def test_half_a_message_is_cut_before_the_next_dial(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        end = master.put(count=2)
+        requests: list[int] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """Half of the second message, then the line breaks."""
+            await reader.readexactly(16)
+            writer.write(MasterHandshake(end, ((1, 0),)).encode())
+            requests.append(ACK.unpack(await reader.readexactly(12))[1])
+            body = master.log_bytes()[requests[-1] : end - 30]
+            writer.write(TransferHeader(end - requests[-1], requests[-1], 1, 0, 0).encode() + body)
+            await writer.drain()
+            if len(requests) == 1:
+                await until(lambda: slave.store.commit_log.max_offset == end - 30, "half of it is there")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        await slave.service.become_slave(broker_id=2, epoch=1, master_ha_address=f"{host}:{port}")
+        await until(lambda: len(requests) > 1, "second dial")
+        assert requests[:2] == [0, end // 2], "the second message is asked for again, whole"
+        await slave.service.become_slave(
+            broker_id=2, epoch=1, master_ha_address=":".join(map(str, master.service.address))
+        )
+        await until(lambda: same(master, slave), "and copied from the real master")
+        server.close()
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,14 @@ def test_epochs_that_passed_while_we_were_away() -> None:
     assert replica.acks[-1] == 60
 
 
+@pytest.mark.parametrize("body", [b"", b"x"])
+def test_an_empty_log_learns_the_first_epoch_even_without_data(body: bytes) -> None:
+    """It may be all that this log and another one will have in common."""
+    replica = Replica()
+    replica.receive(greeting(len(body), (1, 0), (3, 0)) + transfer(0, body, 3, 0))
+    assert replica.saved.pairs == ((1, 0), (3, 0))
+
+
 def test_a_stale_label_of_a_java_master_is_ignored() -> None:
     replica = Replica(b"a" * 20, (1, 0), (2, 20))
     replica.receive(greeting(20, (1, 0), (2, 20)) + transfer(20, b"b", 1, 0))
