@@ -93,6 +93,7 @@ class Broker:
         self._handlers: BrokerHandlers | None = None
         self._door: TcpDoor | None = None
         self._loaded = self._listening = False
+        self._port = 0
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class Broker:
         table = self._bind()
         self._door = TcpDoor(table, host=config.bind_address, port=config.listen_port, name="listenPort")
         await self._door.start()
-        self._listening = True
+        self._port, self._listening = self._door.address[1], True
         self.store.store_host = self._store_host()
         if self._controlled is not None:
             self._controlled.start(self._client, self._pushed, self._tasks)
@@ -207,8 +208,8 @@ class Broker:
     @property
     def address(self) -> str:
         """host:port that clients are told."""
-        assert self._door is not None, "not started"
-        return f"{self.host}:{self._door.address[1]}"
+        assert self._listening, "not started"
+        return f"{self.host}:{self._port}"
 
     @property
     def ha_address(self) -> str:
@@ -236,12 +237,11 @@ class Broker:
         return f"{self.config.broker_name} listening on {self.address}, {mode}"
 
     def _store_host(self) -> bytes:
-        assert self._door is not None
         try:
             packed = socket.inet_aton(socket.gethostbyname(self.host))
         except OSError:
             packed = bytes(4)
-        return packed + self._door.address[1].to_bytes(4, "big")
+        return packed + self._port.to_bytes(4, "big")
 
     def _properties_text(self) -> str:
         """The configuration (26), with what was detected or chosen in place of what was asked for."""
