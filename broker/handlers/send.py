@@ -151,17 +151,19 @@ class SendHandler:
             if refused is not None:
                 return None if command.flag & FLAG_ONEWAY else response_frame(command.opaque, *refused)
             topic = self._topics[ext.topic]
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
         key = property_value(properties, b"UNIQ_KEY")
         if key is None:
             key = self._unique_keys.next()
-            properties = self._separated(properties) + b"UNIQ_KEY\x01" + key
+            properties += b"UNIQ_KEY\x01" + key + b"\x02"
         store = self._store
         try:
             offset, end, queue_offset = store.put(
                 topic,
                 ext.queue_id,
                 body,
-                self._separated(properties) + self._suffix,
+                properties + self._suffix,
                 ext.flag,
                 ext.sys_flag,
                 ext.born_timestamp,
@@ -185,10 +187,6 @@ class SendHandler:
             self._pending.add(end, peer, reply, now_ms(), command.opaque)
             return None
         return reply
-
-    @staticmethod
-    def _separated(properties: bytes) -> bytes:
-        return properties + b"\x02" if properties and properties[-1] != 2 else properties
 
     def _end_of_tick(self) -> None:
         self._tick_is_due = False

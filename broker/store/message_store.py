@@ -69,11 +69,9 @@ class MessageStore:
         self.put_messages = 0
         self.put_bytes = 0
         self.got_messages = 0
-        self.on_append: Callable[[], None] | None = None  # once per tick in which something was put
         self.on_queue: Callable[[str, int], None] | None = (
             None  # a record of this (topic, queueId) was dispatched
         )
-        # ... first time it was seen; lets a replica create the topic's entry
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         self._queued: deque[tuple[int, ConsumeQueue, int, int, int, int]] = deque()
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
