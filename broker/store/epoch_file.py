@@ -63,8 +63,8 @@ class EpochFile:
             fault = str(error)
         raise EpochFileError(
             f"{self.path}: {fault}. Restore it, or empty this replica's store directory and let it copy"
-            f" the log again. {self._backup} holds the version before the last change; it is right only if no epoch"
-            " began since"
+            f" the log again. {self._backup} holds the version before the last change; it is right only if"
+            " no epoch began since"
         )
 
     def save(self, epochs: Epochs) -> None:
