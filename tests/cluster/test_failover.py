@@ -66,6 +66,44 @@ async def test_the_active_controller_dies_under_a_working_master(tmp_path: Path)
         assert report.lost == 0 and report.damaged == 0, report
 
 
+async def test_messages_flow_while_all_controllers_and_name_servers_are_down(tmp_path: Path) -> None:
+    """RIP-44: their downtime does not hurt. Back again they find the same master at the same epoch."""
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(100)
+        before = await running.all_in_sync()
+        for server in running.cluster.name_servers:
+            running.cluster.kill(server)
+        await running.acked(500)
+        for server in running.cluster.name_servers:
+            running.cluster.start_program(server)
+        after = await running.all_in_sync()
+        assert (after.master, after.master_epoch) == (before.master, before.master_epoch)
+        master = await running.master()
+        running.cluster.kill(master)
+        running.ledger.killed(now_ms())
+        await running.new_master(master)
+        await running.acked(100)
+        running.cluster.start_program(master)
+        report = await running.compare()
+        assert report.lost == 0 and report.damaged == 0 and report.unacknowledged == 0, report
+
+
+async def test_every_process_is_killed_and_comes_back(tmp_path: Path) -> None:
+    """SIGKILL: what was written stays in the page cache; that a machine loses power is another matter."""
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(300)
+        for program in running.cluster.programs:
+            running.cluster.kill(program)
+        for program in running.cluster.programs:
+            running.cluster.start_program(program)
+        await running.all_in_sync()
+        await running.acked(100)
+        report = await running.compare()
+        assert report.lost == 0 and report.damaged == 0, report
+
+
 async def test_a_hung_master_is_replaced_and_steps_down_when_it_wakes(tmp_path: Path) -> None:
     """SIGSTOP: alive, connected, silent. Found by the heartbeat timeout."""
     async with Harness(tmp_path) as running:
