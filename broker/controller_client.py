@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from remoting.client import RemotingClient
-
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire

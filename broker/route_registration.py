@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from remoting.client import RemotingClient
-
 from remoting.operation import Failed, Ok
 from remoting.operations.route import (
     REGISTER_BROKER,

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from remoting.client import RemotingClient
-
 from client.route import parse_addresses
+from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
 from remoting.operation import Empty, Failed, Ok, Operation, Unknown, Wire
 from remoting.operations.broker import (

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from remoting.client import RemotingClient
-
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
 from remoting.operation import Failed, Ok, Unknown
