@@ -27,7 +27,7 @@ from remoting.tasks import TaskSet
 logger = logging.getLogger(__name__)
 
 TICK_MS = 100
-DISPATCH_RECORDS_MAX = 256
+DISPATCH_RECORDS_MAX = 128
 """Per turn of the loop: a replica's dispatch must not delay its acks."""
 
 

@@ -108,11 +108,17 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def _truncate(self, offset: int) -> int:
         """Durable before the ack: what lies behind the cut must not come back after a crash."""
-        before = self._store.commit_log.max_offset
+        before, confirmed = self._store.commit_log.max_offset, self._store.confirm_offset
         self._store.truncate(offset)
         end = self._store.truncate_half_message()
         self._store.commit_log.sync()
         logger.warning("log cut from %d to %d: the master has another history behind it", before, end)
+        if end < confirmed:
+            logger.error(
+                "the cut took confirmed records, %d..%d: the new master was elected without them",
+                end,
+                confirmed,
+            )
         return end
 
     def close(self, reason: str) -> None:
