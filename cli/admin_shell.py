@@ -97,25 +97,36 @@ class Output:
 def run(
     action: Callable[[AdminClient], Awaitable[Output]], *, as_json: bool, interval_s: int | None = None
 ) -> None:
+    """Do it once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
+
+    async def once(admin: AdminClient) -> int:
+        try:
+            output = await action(admin)
+        except (AdminError, SendError, PullError) as error:
+            _complain(explain(error))
+            return 1
+        print(json.dumps(output.value, ensure_ascii=False) if as_json else output.text, flush=True)
+        for problem in output.problems:
+            _complain(problem)
+        return 1 if output.problems else 0
+
     async def main() -> int:
         async with AdminClient() as admin:
-            while True:
-                output = await action(admin)
-                print(json.dumps(output.value, ensure_ascii=False) if as_json else output.text, flush=True)
-                for problem in output.problems:
-                    print(f"mqadmin: {problem}", file=sys.stderr)
-                if interval_s is None:
-                    return 1 if output.problems else 0
+            while interval_s is not None:
+                await once(admin)
                 await asyncio.sleep(interval_s)
+            return await once(admin)
 
     try:
         code = asyncio.run(main())
-    except (AdminError, SendError, PullError) as error:
-        print(f"mqadmin: {explain(error)}", file=sys.stderr)
-        code = 1
     except KeyboardInterrupt:
         code = 130
     raise typer.Exit(code)
+
+
+def _complain(text: str) -> None:
+    """One line on standard error: servers' remarks may have several."""
+    print(f"mqadmin: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: AdminError | SendError | PullError) -> str:

@@ -28,8 +28,8 @@ BROKERS = 3
 NAME_SERVERS = 3
 RATE_DEFAULT = 1_000
 LOOK_MS = 250
-STEADY_MS = 1_200
-"""Traffic between two faults: long enough to be seen, short enough for three rounds in half a minute."""
+STEADY_MS = 2_000
+"""Traffic between two faults: long enough to be seen; three rounds take about 20 s."""
 START_TIMEOUT_S = 20.0
 GAP_TIMEOUT_S = 15.0
 REJOIN_TIMEOUT_S = 30.0
@@ -155,7 +155,7 @@ class Demo:
         self._view.event(f"reading everything back from the final master {picture.master}")
         await read_back(self._cluster.namesrv_addr, TOPIC, self._ledger)
         report = self._ledger.report()
-        self._view.event(f"read {report.sent} messages back")
+        self._view.event(f"read {self._ledger.read} messages back")
         return report
 
     async def _steady(self) -> None:

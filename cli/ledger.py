@@ -71,6 +71,7 @@ class Ledger:
     def __init__(self) -> None:
         self._marks = bytearray()
         self.acked = self.unacknowledged = self.retried = self.duplicated = self.damaged = 0
+        self.read = 0  # messages read back, copies and foreign ones included
         self.gaps_ms: list[int] = []
         self.slowest_ms = 0  # longest wait for one acknowledgement since reset_slowest()
         self._kill_ms: int | None = None
@@ -112,6 +113,7 @@ class Ledger:
 
     def found(self, body: bytes) -> None:
         """One message read back."""
+        self.read += 1
         number = read_body(body)
         if number is None or number >= len(self._marks):
             self.damaged += 1

@@ -261,8 +261,10 @@ def consume_message(
         messages: list[MessageExt] = []
         notes: list[str] = []
         async with PullConsumer(namesrv_addr, group) as consumer:
-            for queue in await consumer.fetch_queues(topic):
-                if broker_name in (None, queue.broker_name) and queue_id in (None, queue.queue_id):
+            queues = await consumer.fetch_queues(topic)
+            wanted = [queue for queue in queues if broker_name in (None, queue.broker_name)]
+            for queue in (queue for queue in wanted if queue_id in (None, queue.queue_id)):
+                if len(messages) < count:
                     end = await _drain(
                         consumer, queue, offset, count - len(messages), messages, begin_ms, end_ms
                     )

@@ -1,0 +1,66 @@
+"""The demo as a user runs it: real processes, SIGKILL, and an exit code that means something."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RESULT = re.compile(
+    r"RESULT sent=(\d+) acked=(\d+) lost=0 duplicated=\d+ kills=1 gap_ms_p50=(\d+) gap_ms_max=(\d+)"
+)
+
+
+def demo(tmp_path: Path, *args: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli.keelmq", "demo", "--plain", *args],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def processes_below(directory: Path) -> list[str]:
+    """Command lines that name the directory: what the demo left behind."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has just ended
+        if str(directory) in line and "-m cli.keelmq" not in line:
+            found.append(line)
+    return found
+
+
+def test_one_kill_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    with demo(tmp_path, "--kills", "1") as process:
+        output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, output + errors
+    result = RESULT.fullmatch(output.splitlines()[-1])
+    assert result, output
+    sent, acked, gap_p50, gap_max = map(int, result.groups())
+    assert sent >= acked > 1_000 and 0 < gap_p50 == gap_max < 10_000
+    assert "SIGKILL to the controller leader" in output
+    assert re.search(r"slowest send took \d{1,3} ms, \d+ retried, 0 failed", output), output
+    assert processes_below(tmp_path) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_ends_everything(tmp_path: Path) -> None:
+    with demo(tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "the producer starts" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in errors, errors
+    assert processes_below(tmp_path) == [] and list(tmp_path.iterdir()) == []
