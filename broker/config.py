@@ -108,8 +108,15 @@ class BrokerConfig(Config):
     )
     ha_housekeeping_interval: int = Field(20_000, gt=0, description="ms of silence that close a link")
     ha_transfer_batch_size: int = Field(131_072, ge=4_096, le=1_048_576, description="bytes per HA packet")
-    ha_max_time_slave_not_catchup: int = Field(15_000, gt=0, description="ms of lag that cost the membership")
-    check_sync_state_set_period: int = Field(5_000, gt=0, description="ms between two looks at who lags")
+    ha_max_time_slave_not_catchup: int = Field(
+        2_000,
+        gt=0,
+        description="ms of lag that cost the membership; below slaveTimeout, so that a hung slave delays "
+        "acknowledgements but fails none; theirs is 15000",
+    )
+    check_sync_state_set_period: int = Field(
+        500, gt=0, description="ms between two looks at who lags; theirs is 5000"
+    )
 
     @field_validator("store_path_root_dir", "store_path_epoch_file")
     @classmethod

@@ -24,7 +24,14 @@ class Nemesis:
 
     async def strike(self) -> None:
         fault = self.random.choice(
-            [self.kill_master, self.kill_slave, self.pause_master, self.kill_both, self.kill_controller]
+            [
+                self.kill_master,
+                self.kill_slave,
+                self.pause_slave,
+                self.pause_master,
+                self.kill_both,
+                self.kill_controller,
+            ]
         )
         self.history.append(fault.__name__)
         await fault()
@@ -43,6 +50,13 @@ class Nemesis:
         self.running.cluster.kill(slave)
         await self.running.acked(100, timeout_s=30)
         self.running.cluster.start_program(slave)
+
+    async def pause_slave(self) -> None:
+        """It holds up the acknowledgements until it is out of the set."""
+        slave = await self._slave()
+        self.running.cluster.pause(slave)
+        await self.running.acked(100, timeout_s=10)
+        self.running.cluster.resume(slave)
 
     async def kill_both(self) -> None:
         """A slave, and while its absence is noticed, the master."""

@@ -119,6 +119,21 @@ async def test_a_hung_master_is_replaced_and_steps_down_when_it_wakes(tmp_path: 
         assert master.process is not None and master.process.poll() is None
 
 
+async def test_a_hung_slave_delays_but_fails_nothing(tmp_path: Path) -> None:
+    """It leaves the SyncStateSet before the first reply would be answered "not replicated in time"."""
+    async with Harness(tmp_path) as running:
+        running.produce()
+        await running.acked(100)
+        master = await running.master()
+        slave = next(broker for broker in running.cluster.brokers if broker is not master)
+        running.cluster.pause(slave)
+        await running.acked(1_000)
+        running.cluster.resume(slave)
+        report = await running.compare()
+        assert report.lost == 0 and report.unacknowledged == 0 and report.retried == 0, report
+        assert report.duplicated == 0, report
+
+
 async def test_a_damaged_identity_stops_the_broker_with_one_line(tmp_path: Path) -> None:
     async with Harness(tmp_path, name_servers=1, brokers=1, broker_settings={}) as running:
         (broker,) = running.cluster.brokers
