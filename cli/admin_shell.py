@@ -97,7 +97,7 @@ class Output:
 def run(
     action: Callable[[AdminClient], Awaitable[Output]], *, as_json: bool, interval_s: int | None = None
 ) -> None:
-    """Do it once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
+    """Once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
 
     async def once(admin: AdminClient) -> int:
         try:

@@ -1,5 +1,6 @@
 """What tools, slaves and consumers ask beside the data path: 30, 31, 21, 26, 28; and the binding of all."""
 
+import shutil
 import time
 
 from broker.handlers.parts import BrokerParts
@@ -16,6 +17,10 @@ from remoting.operations.broker import (
     OffsetResponse,
     QueueRequest,
 )
+
+
+VERSION_DESC = "V5_3_3"
+"""The name of remoting.codes.VERSION."""
 
 
 class BrokerConfigVersion(Wire):
@@ -55,9 +60,13 @@ class AdminHandlers:
     def _runtime_table(self) -> dict[str, str]:
         """All values are texts. Counters count since start: 'today' began then."""
         store = self._parts.store
+        disk = shutil.disk_usage(store.root)
         table = {
             "bootTimestamp": str(int(self._booted_at * 1000)),
+            "brokerActive": str(self._parts.gate.writable).lower(),
             "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_DESC,
+            "commitLogDiskRatio": f"{disk.used / disk.total:.4f}",
             "commitLogMaxOffset": str(store.commit_log.max_offset),
             "commitLogMinOffset": str(store.commit_log.min_offset),
             "confirmOffset": str(store.confirm_offset),

@@ -205,6 +205,8 @@ async def test_topics_configuration_and_runtime_info(broker: Broker) -> None:
     assert isinstance(body, dict)
     table = body["table"]
     assert (table["msgPutTotalTodayNow"], table["masterEpoch"]) == ("3", "7")
+    assert (table["brokerVersionDesc"], table["brokerActive"]) == ("V5_3_3", "true")
+    assert 0 <= float(table["commitLogDiskRatio"]) <= 1
     assert table["commitLogMaxOffset"] == table["confirmOffset"] == str(broker.store.commit_log.max_offset)
     assert all(isinstance(value, str) for value in table.values())
     json.dumps(table)
