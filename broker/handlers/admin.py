@@ -18,7 +18,6 @@ from remoting.operations.broker import (
     QueueRequest,
 )
 
-
 VERSION_DESC = "V5_3_3"
 """The name of remoting.codes.VERSION."""
 
