@@ -23,8 +23,8 @@ GROUP, CLUSTER = "b-a", "C1"
 
 
 class Story:
-    """Commands: alive ID[:maxOffset]..., apply ID [code], register ID address, elect ID, designate ID, trigger,
-    alter MASTER set=1,2 epoch=E set_epoch=S, show."""
+    """Commands: alive ID[:maxOffset]..., apply ID [code], register ID address, elect ID, designate ID,
+    trigger, alter MASTER set=1,2 epoch=E set_epoch=S, show."""
 
     def __init__(self) -> None:
         self.state = State()

@@ -1,4 +1,4 @@
-"""The option that writes what the code says now into the scenario files; read the diff before you commit it."""
+"""--rewrite puts what the code says now into the scenario files; read the diff before you commit it."""
 
 import pytest
 
