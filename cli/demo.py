@@ -251,4 +251,4 @@ def _print_commands(cluster: Cluster) -> None:
     print(f"  {run} sendMessage -n {namesrv} -t {TOPIC} -p hello")
     print(f"  {run} consumeMessage -n {namesrv} -t {TOPIC} -c 3")
     print("Stop it:")
-    print(f"  kill {pids}; rm -r {shlex.quote(str(cluster.directory))}\n")
+    print(f"  kill {pids}; sleep 3; rm -r {shlex.quote(str(cluster.directory))}\n")
