@@ -166,7 +166,7 @@ class PullHandler:
             return self._subscriptions[subscription]
         except KeyError:
             tags = [tag.strip() for tag in subscription.split("||")]
-            codes = frozenset(tag_code(tag.encode()) for tag in tags if tag) or None
+            codes = frozenset(tag_code(tag) for tag in tags if tag) or None
             if "*" in tags:
                 codes = None
             if len(self._subscriptions) < _SUBSCRIPTIONS_CACHED_MAX:

@@ -16,7 +16,15 @@ import msgspec
 
 from broker.handlers.parts import BrokerParts
 from broker.pending import HotPeer, reply_frame
-from broker.store.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, property_value, tags_code
+from broker.store.record import (
+    PROPERTIES_BYTES_MAX,
+    SEPARATOR,
+    TAGS,
+    TRANSACTION_BITS,
+    UNIQ_KEY,
+    property_value,
+    tag_code,
+)
 from broker.topics import NOT_FOR_CLIENTS, PERM_WRITE, illegal_name
 from remoting.clock import now_ms
 from remoting.codes import VERSION, RequestCode, ResponseCode
@@ -114,7 +122,7 @@ class SendHandler:
         self._body_bytes_max = parts.message_bytes_max
         cluster = parts.cluster_name.encode()
         self._suffix = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster
-        self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix) - 1
+        self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix)
         self._tick_is_due = False
         self._host = b""
         self._template = b""
@@ -130,7 +138,10 @@ class SendHandler:
         ext = command.ext
         gate = self._gate
         topic = self._topics.get(ext.topic)
-        properties = ext.properties.encode()
+        text = ext.properties
+        if text and text[-1] != SEPARATOR:
+            text += SEPARATOR
+        properties = text.encode()
         if (
             topic is None
             or not gate.writable
@@ -141,9 +152,9 @@ class SendHandler:
             or len(properties) > self._properties_bytes_max
             or ext.sys_flag & TRANSACTION_BITS
             or ext.batch
-            or b"DELAY\x01" in properties
-            or b"TIMER_" in properties
-            or b"TRAN_MSG\x01" in properties
+            or "DELAY\x01" in text
+            or "TIMER_" in text
+            or "TRAN_MSG\x01" in text
             or ext.topic in NOT_FOR_CLIENTS
             or (gate.wait and self._pending.is_full)
         ):
@@ -151,12 +162,12 @@ class SendHandler:
             if refused is not None:
                 return None if command.flag & FLAG_ONEWAY else response_frame(command.opaque, *refused)
             topic = self._topics[ext.topic]
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
-        key = property_value(properties, b"UNIQ_KEY")
-        if key is None:
+        text = SEPARATOR + text
+        tag = text.partition(TAGS)[2].partition(SEPARATOR)[0]
+        key = text.partition(UNIQ_KEY)[2].partition(SEPARATOR)[0]
+        if not key:
             key = self._unique_keys.next()
-            properties += b"UNIQ_KEY\x01" + key + b"\x02"
+            properties += f"UNIQ_KEY\x01{key}\x02".encode()
         store = self._store
         try:
             offset, end, queue_offset = store.put(
@@ -169,7 +180,7 @@ class SendHandler:
                 ext.born_timestamp,
                 peer.address_bytes,
                 ext.reconsume_times,
-                tags_code(properties),
+                tag_code(tag),
             )
         except (struct.error, ValueError, OSError) as error:
             return self._put_failed(command, error)
@@ -180,10 +191,9 @@ class SendHandler:
             return None
         if store.store_host is not self._host:
             self._make_template()
-        if not key.isalnum():
-            key = msgspec.json.encode(key.decode())[1:-1]
-        reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
-        if gate.wait and b"WAIT\x01false" not in properties:
+        key_json = key.encode() if key.isalnum() else msgspec.json.encode(key)[1:-1]
+        reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key_json, command.opaque))
+        if gate.wait and "WAIT\x01false" not in text:
             self._pending.add(end, peer, reply, now_ms(), command.opaque)
             return None
         return reply
@@ -286,10 +296,10 @@ class UniqueKeys:
         self._head = address.hex().upper() + f"{random.getrandbits(48):012X}"
         self._count = 0
 
-    def next(self) -> bytes:
+    def next(self) -> str:
         self._count = (self._count + 1) & 0xFFFF
         milliseconds = int(time.time() * 1000) % (31 * 86_400_000)
-        return f"{self._head}{milliseconds:08X}{self._count:04X}".encode()
+        return f"{self._head}{milliseconds:08X}{self._count:04X}"
 
 
 def _number(ext: Mapping[str, str], name: str, default: int | None = None) -> int:

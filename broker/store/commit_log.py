@@ -26,9 +26,9 @@ from broker.store.record import (
     MAGIC_V1,
     MAGIC_V2,
     PACK_HEADER,
+    PACK_I16,
     TOPIC_V1_BYTES_MAX,
     pack_wide_header,
-    properties_bytes,
 )
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class CommitLog:
         number out of its field's range; OSError: no room for a new file. Neither leaves anything behind.
         """
         body_length = len(body)
-        tail = topic_raw + properties_bytes(properties)
+        tail = topic_raw + PACK_I16(len(properties)) + properties
         magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_BYTES_MAX + 1 else MAGIC_V2
         hosts_extra = len(born_host) + len(store_host) - 2 * HOST_V4_BYTES
         header_bytes = HEADER_BYTES + hosts_extra

@@ -45,6 +45,7 @@ _I16 = struct.Struct(">h")
 _I64 = struct.Struct(">q")
 BLANK = struct.Struct(">iI")
 PACK_HEADER = HEADER.pack_into
+PACK_I16 = _I16.pack
 _UNPACK_PREFIX = struct.Struct(">iIIiiqqi").unpack_from
 _UNPACK_BLANK = BLANK.unpack_from
 _UNPACK_I32 = struct.Struct(">i").unpack_from
@@ -52,7 +53,11 @@ _UNPACK_I16 = _I16.unpack_from
 
 CRC_MASK: Final = 0x7FFFFFFF
 _TAGS_CACHED_MAX: Final = 4096
-_tags_cache: dict[bytes, int] = {}
+_tags_cache: dict[str, int] = {}
+
+SEPARATOR: Final = "\x02"
+UNIQ_KEY: Final = "\x02UNIQ_KEY\x01"
+TAGS: Final = "\x02TAGS\x01"
 
 Parsed: TypeAlias = tuple[int, bytes, int, int, int]
 """(size, topic, queue_id, queue_offset, tags_code); topic b"": nothing to index, skip `size` bytes."""
@@ -67,10 +72,6 @@ def topic_bytes(topic: str) -> bytes:
     """The topic with its length in front, as the record stores it. Above 127 bytes: version 2's form."""
     raw = topic.encode()
     return bytes([len(raw)]) + raw if len(raw) <= TOPIC_V1_BYTES_MAX else _I16.pack(len(raw)) + raw
-
-
-def properties_bytes(properties: bytes) -> bytes:
-    return _I16.pack(len(properties)) + properties
 
 
 def java_hash(text: str) -> int:
@@ -105,15 +106,16 @@ def parse_properties(properties: bytes) -> dict[str, str]:
 
 
 def tags_code(properties: bytes) -> int:
-    """ConsumeQueue tag code of a record: Java hash of TAGS, 0 without a tag. Cached, bounded."""
-    tag = property_value(properties, b"TAGS")
-    return tag_code(tag) if tag else 0
+    """ConsumeQueue tag code of a record: Java hash of TAGS, 0 without a tag."""
+    text = SEPARATOR + properties.decode("utf-8", "replace")
+    return tag_code(text.partition(TAGS)[2].partition(SEPARATOR)[0])  # twice as fast as find and slice
 
 
-def tag_code(tag: bytes) -> int:
+def tag_code(tag: str) -> int:
+    """Java hash, which is 0 for the empty text. Cached, bounded."""
     code = _tags_cache.get(tag)
     if code is None:
-        code = java_hash(tag.decode("utf-8", "replace"))
+        code = java_hash(tag)
         if len(_tags_cache) < _TAGS_CACHED_MAX:
             _tags_cache[tag] = code
     return code
