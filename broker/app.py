@@ -141,8 +141,7 @@ class Broker:
         )
         try:
             config.store_path_root_dir.mkdir(parents=True, exist_ok=True)
-            if config.enable_controller_mode:
-                files.load()
+            files.load()  # without controller mode, too: a store is never opened under another name
             self.topics.load()
             self.store.on_queue = self._replicated_queue
             self.store.load()

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from remoting.config import Config
 
 LOOPBACK = "127.0.0.1"
+PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
 NOT_HONOURED = ("delete_when", "file_reserved_time")
 
@@ -39,14 +40,14 @@ class BrokerConfig(Config):
     )
     namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
     bind_address: str = Field("0.0.0.0", description="interface for all listening ports")
-    listen_port: int = Field(10911, ge=0, le=65535, description="clients' port; 0: any free one")
+    listen_port: int = Field(10911, ge=0, le=PORT_MAX, description="clients' port; 0: any free one")
     broker_ip1: str = Field(
         "", alias="brokerIP1", description="address announced to clients; empty: detected"
     )
     broker_ip2: str = Field(
         "", alias="brokerIP2", description="address announced to slaves; empty: brokerIP1"
     )
-    ha_listen_port: int = Field(0, ge=0, le=65535, description="replication port; 0: listenPort + 1")
+    ha_listen_port: int = Field(0, ge=0, le=PORT_MAX, description="replication port; 0: listenPort + 1")
 
     store_path_root_dir: Path = Field(Path("~/store"), description="everything this broker keeps on disk")
     store_path_epoch_file: Path | None = Field(None, description="default: <root>/epochFileCheckpoint")
@@ -135,6 +136,8 @@ class BrokerConfig(Config):
             for address in addresses:
                 if not address.rpartition(":")[2].isdecimal():
                     raise ValueError(f"{name}: {address!r} is not host:port")
+        if self.enable_controller_mode and not self.ha_listen_port and self.listen_port == PORT_MAX:
+            raise ValueError(f"haListenPort would be {PORT_MAX + 1} (listenPort + 1): set it")
         if self.check_sync_state_set_period >= self.ha_max_time_slave_not_catchup:
             raise ValueError("checkSyncStateSetPeriod must be below haMaxTimeSlaveNotCatchup")
         if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:

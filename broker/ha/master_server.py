@@ -159,6 +159,8 @@ class MasterServer:
 
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
         if not self._open or len(self._protocols) >= LINKS_MAX:
+            why = f"{LINKS_MAX} connections already" if self._open else "this broker is not master"
+            logger.info("HA connection from %s refused: %s", protocol.address, why)
             return None
         link = MasterLink(self.state, self.settings, now_ms=self.clock())
         self._protocols[link] = protocol

@@ -122,7 +122,9 @@ class HaService:
         if epoch < self.last_epoch:
             raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
-        await self._leave_role("the role changes", keep_links=stays)
+        # an epoch that we missed may have been another's, whom our slaves followed: then their acks are history
+        keep_links = stays and epoch <= self.last_epoch + 1
+        await self._leave_role("the role changes", keep_links=keep_links)
         if not stays:
             self.store.truncate_half_message()
         end = self.store.commit_log.max_offset

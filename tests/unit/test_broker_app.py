@@ -11,6 +11,7 @@ from broker.__main__ import read_config, run
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.slave_sync import ha_address_of
+from broker.store.meta_file import MetaFiles
 from remoting import program
 from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
@@ -133,6 +134,14 @@ def test_what_cannot_start_says_so_in_one_line(
     assert run(arguments) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert says in said and said.startswith("mqbroker: ")
+
+
+def test_a_store_of_another_broker_is_refused_without_controllers_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MetaFiles(tmp_path, cluster_name="DefaultCluster", broker_name="theirs").write_temp(1, "a:1;2")
+    assert run(["--set", "brokerName=ours", "--set", f"storePathRootDir={tmp_path}"]) == 1
+    assert "belongs to DefaultCluster/theirs" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_print_config(capsys: pytest.CaptureFixture[str]) -> None:

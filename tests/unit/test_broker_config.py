@@ -44,6 +44,7 @@ def test_wire_spelling_of_the_addresses() -> None:
         ({"brokerRole": "SLAVE"}, "needs enableControllerMode"),
         ({"brokerId": "1"}, "needs enableControllerMode"),
         ({"controllerAddr": "somewhere"}, "not host:port"),
+        ({**CONTROLLED, "listenPort": "65535"}, "haListenPort would be 65536"),
         ({**CONTROLLED, "brokerHeartbeatInterval": "2000"}, "controllerHeartBeatTimeoutMills must be"),
         ({"checkSyncStateSetPeriod": "20000"}, "below haMaxTimeSlaveNotCatchup"),
         ({"haSendHeartbeatInterval": "30000"}, "below haHousekeepingInterval"),

@@ -348,12 +348,33 @@ async def test_role_changes_can_be_repeated(tmp_path: Path) -> None:
         assert one.service.last_epoch == 3, "epochs survive"
 
 
-async def test_a_broker_that_is_not_master_accepts_nobody(tmp_path: Path) -> None:
+async def test_acks_count_no_more_after_an_epoch_that_was_missed(tmp_path: Path) -> None:
+    """Another may have been master in it: the slave has cut its log, and its end may be on its way only."""
+    async with group(tmp_path, 1) as (master,):
+        await master.lead(1)
+        end = master.put()
+        reader, writer = await asyncio.open_connection(*master.service.address)
+        writer.write(SlaveHandshake(9).encode() + Ack(0).encode())
+        await reader.readexactly(20 + 12 + 36 + end)
+        writer.write(Ack(end).encode())
+        await until(lambda: master.in_sync() == [1, 9], "join")
+        await master.service.become_master(broker_id=1, epoch=2, sync_state_set=master.controller.set)
+        assert 9 in master.service._server.links, "the next epoch is ours as well: nobody was in between"
+        await master.service.become_master(broker_id=1, epoch=4, sync_state_set=master.controller.set)
+        assert not master.service._server.links
+        writer.close()
+
+
+async def test_a_broker_that_is_not_master_accepts_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     async with group(tmp_path, 1) as (one,):
         reader, writer = await asyncio.open_connection(*one.service.address)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.close()
+        assert [line for line in caplog.messages if "refused: this broker is not master" in line]
 
 
 async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
