@@ -122,7 +122,7 @@ class HaService:
         if epoch < self.last_epoch:
             raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
-        # an epoch that we missed may have been another's, whom our slaves followed: then their acks are history
+        # a missed epoch may have been another's: our slaves followed that one, their acks are of an old log
         keep_links = stays and epoch <= self.last_epoch + 1
         await self._leave_role("the role changes", keep_links=keep_links)
         if not stays:
