@@ -11,14 +11,14 @@ import itertools
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import msgspec
 
 from remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
-from remoting.dispatch import Dispatcher
-from remoting.frame import HEADER_BYTES_MASK, PREFIX_BYTES, frame_bytes, unpack_prefix
+from remoting.dispatch import HOT_KEY_BYTES, Dispatcher
+from remoting.frame import Frame, frame_bytes, large_frame, whole_frames
 from remoting.operation import RemoteProtocolError
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         tail, self._tail = self._tail, b""
         if tail:
-            self._receive(tail)
+            self._receive(tail, whole_frames(tail))
         if not self._paused and self._transport is not None and not self.is_closing():
             self._transport.resume_reading()
 
@@ -176,35 +176,34 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.activity += 1
         if self._large is None:
-            end = len(self._tail) + nbytes
+            data = bytes(self._scratch[: len(self._tail) + nbytes])
             self._tail = b""
-            self._receive(bytes(self._scratch[:end]))
+            self._receive(data, whole_frames(data))
             return
         self._large_filled += nbytes
         if self._large_filled == len(self._large):
-            large, self._large = memoryview(self._large), None
-            self._receive(large)
+            large, self._large = self._large, None
+            self._receive(b"", large_frame(large))
 
     # ---- frames ----
 
-    def _receive(self, data: bytes | memoryview) -> None:
-        """Handles every whole frame in `data`, writes the replies once, keeps the rest."""
+    def _receive(self, data: bytes, frames: Iterator[Frame]) -> None:
+        """Handles the frames of `data`, writes the replies once, keeps the rest."""
         if self._closing:
             return
         batch = self._batch = []
-        at, end = 0, len(data)
+        at = 0
         problem: RemoteProtocolError | None = None
         try:
-            while True:
-                size = frame_bytes(data, at, end)
-                if size == 0 or at + size > end:
-                    self._keep(data, at, size)
-                    break
-                self._frame(data, at, size, batch)
-                at += size
+            for serialize_type, header, body, at in frames:
+                reply = self._frame(serialize_type, header, body)
+                if reply is not None:
+                    batch.append(reply)
                 if self._paused or self._closing:
-                    self._tail = bytes(data[at:])
+                    self._tail = data[at:]
                     break
+            else:
+                self._keep(data, at)
         except RemoteProtocolError as error:
             problem = error
         self._batch = None
@@ -214,38 +213,35 @@ class Connection(asyncio.BufferedProtocol):
             logger.warning("%s: closed %s: %s", self._dispatcher.name, self.address, problem)
             self.close()
 
-    def _keep(self, data: bytes | memoryview, at: int, size: int) -> None:
-        """The beginning of a frame of `size` bytes (0: not known yet) waits for the rest of it."""
+    def _keep(self, data: bytes, at: int) -> None:
+        """The beginning of a frame waits for the rest of it. RemoteProtocolError: it will never be one."""
+        size = frame_bytes(data, at, len(data))
         if size <= LARGE_FRAME_BYTES:
-            self._tail = bytes(data[at:])
+            self._tail = data[at:]
             return
         self._large = bytearray(size)
         self._large_filled = len(data) - at
         self._large[: self._large_filled] = data[at:]
 
-    def _frame(self, data: bytes | memoryview, at: int, size: int, batch: list[bytes]) -> None:
-        word = unpack_prefix(data, at)[1]
-        body_at = at + PREFIX_BYTES + (word & HEADER_BYTES_MASK)
-        header = bytes(data[at + PREFIX_BYTES : body_at])
-        body = bytes(data[body_at : at + size])
-        hot = self._hot.get(header[: header.find(b",")])
-        if hot is not None and not word >> 24:
+    def _frame(self, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
+        """The reply, if there is one now."""
+        hot = self._hot.get(header[:HOT_KEY_BYTES])
+        if hot is not None and not serialize_type:
+            decode, handler = hot
             try:
-                typed = hot[0](header)
+                typed = decode(header)
             except (msgspec.MsgspecError, ValueError):
                 typed = None  # legal, but not as a fast decoder wants it: the lenient way below
             if typed is not None and not typed.flag & FLAG_RESPONSE:
-                reply = self._dispatcher.hot_request(hot[1], typed, (header, body), self)
-                if reply is not None:
-                    batch.append(reply)
-                return
-        command = decode_parts(word >> 24, header, body)
+                try:
+                    return handler(typed, body, self)
+                except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+                    return self._dispatcher.hot_failed(error, header, body)
+        command = decode_parts(serialize_type, header, body)
         if command.flag & FLAG_RESPONSE:
             self._response(command)
-            return
-        reply = self._dispatcher.request(command, self)
-        if reply is not None:
-            batch.append(reply)
+            return None
+        return self._dispatcher.request(command, self)
 
     def _response(self, command: RemotingCommand) -> None:
         future = self.pending.pop(command.opaque, None)

@@ -10,7 +10,9 @@ Source: RocketMQ 5.3.3 NettyDecoder, RemotingCommand.decode.
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from remoting.operation import RemoteProtocolError
 
@@ -21,6 +23,7 @@ LENGTH_BYTES = 4
 PREFIX_BYTES = 8
 SERIALIZE_TYPE_MAX = 1
 HEADER_BYTES_MASK = 0xFFFFFF
+_TYPES_END = (SERIALIZE_TYPE_MAX + 1) << 24
 
 unpack_prefix = struct.Struct(">ii").unpack_from
 pack_prefix = struct.Struct(">II").pack
@@ -55,6 +58,30 @@ def frame_bytes(data: bytes | bytearray | memoryview, at: int, end: int) -> int:
     if word & HEADER_BYTES_MASK > length - LENGTH_BYTES:
         raise RemoteProtocolError(f"header of {word & HEADER_BYTES_MASK} bytes in a frame of {length}")
     return LENGTH_BYTES + int(length)
+
+
+Frame: TypeAlias = tuple[int, bytes, bytes, int]
+"""Serialize type, header, body, and where it ends."""
+
+
+def whole_frames(data: bytes) -> Iterator[Frame]:
+    """One frame after the other; stops before one that is not whole or not legal: frame_bytes() says which.
+    A generator, because a call per frame would cost more than finding it."""
+    at, end = 0, len(data)
+    while end - at >= PREFIX_BYTES:
+        length, word = unpack_prefix(data, at)
+        header_at = at + PREFIX_BYTES
+        body_at, at = header_at + (word & HEADER_BYTES_MASK), at + LENGTH_BYTES + length
+        if not body_at <= at <= end or not 0 <= word < _TYPES_END:
+            return
+        yield word >> 24, data[header_at:body_at], data[body_at:at], at
+
+
+def large_frame(buffer: bytearray) -> Iterator[Frame]:
+    """A buffer that frame_bytes() found to hold one frame exactly; its body is copied only once."""
+    view = memoryview(buffer)
+    body_at = PREFIX_BYTES + (unpack_prefix(view, 0)[1] & HEADER_BYTES_MASK)
+    yield view[LENGTH_BYTES], bytes(view[PREFIX_BYTES:body_at]), bytes(view[body_at:]), len(view)
 
 
 def _check_length(length: int, data: bytes | bytearray | memoryview, at: int) -> None:

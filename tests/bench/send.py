@@ -10,7 +10,7 @@ from broker.handlers.send import SendHandler
 from broker.pending import PendingReplies, SendGate
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.topics import TopicTable
-from remoting.dispatch import Dispatcher
+from remoting.dispatch import Dispatcher, hot_key
 from remoting.operation import OperationTable
 from remoting.operations.route import TopicConfig
 from tests.bench.frames import TOPIC, send_header
@@ -80,7 +80,7 @@ def _send(parts: BrokerParts, ticks: list[Callable[[], None]], body: bytes) -> C
     table = OperationTable()
     SendHandler(parts).bind(table)
     dispatcher = Dispatcher(table, name="bench")
-    decode, send = dispatcher.hot[b'{"code":310']
+    decode, send = dispatcher.hot[hot_key(310)]
     header, peer = send_header(), BenchPeer()
     requests = range(MESSAGES_PER_TICK)
 

@@ -10,7 +10,7 @@ from broker.pending import PendingReplies, SendGate
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
 from remoting.command import RemotingCommand, decode
-from remoting.dispatch import Dispatcher
+from remoting.dispatch import Dispatcher, hot_key
 from remoting.operation import OperationTable
 from remoting.operations.route import TopicConfig
 from tests.unit.store_parts import FakePeer, open_store
@@ -73,8 +73,11 @@ class Broker:
             reply = self.dispatcher.request(RemotingCommand(code, 9, flag, None, text, body), self.peer)  # type: ignore[arg-type]
         else:
             header = json.dumps({"code": code, "extFields": fields, "flag": flag, "opaque": 9}).encode()
-            decoder, handler = self.dispatcher.hot[b'{"code":%d' % code]
-            reply = self.dispatcher.hot_request(handler, decoder(header), (header, body), self.peer)  # type: ignore[arg-type]
+            decoder, handler = self.dispatcher.hot[hot_key(code)]
+            try:
+                reply = handler(decoder(header), body, self.peer)
+            except Exception as error:  # noqa: BLE001 - as Connection does
+                reply = self.dispatcher.hot_failed(error, header, body)
         return None if reply is None else decode(reply[4:])
 
     def answers(self) -> list[RemotingCommand]:
