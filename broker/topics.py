@@ -40,9 +40,19 @@ _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 class Topic:
-    """One topic as the data path reads it. queue_count: ids at or above it do not exist."""
+    """One topic as the data path reads it. queue_count: ids at or above it do not exist; open_queue_count:
+    the same for a client's send, 0 where clients may not send at all."""
 
-    __slots__ = ("config", "name", "perm", "queue_count", "read_queue_nums", "topic_raw", "write_queue_nums")
+    __slots__ = (
+        "config",
+        "name",
+        "open_queue_count",
+        "perm",
+        "queue_count",
+        "read_queue_nums",
+        "topic_raw",
+        "write_queue_nums",
+    )
 
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
@@ -51,6 +61,8 @@ class Topic:
         self.read_queue_nums = config.read_queue_nums
         self.write_queue_nums = config.write_queue_nums
         self.queue_count = max(config.read_queue_nums, config.write_queue_nums)
+        is_open = self.perm & PERM_WRITE and self.name not in NOT_FOR_CLIENTS
+        self.open_queue_count = self.queue_count if is_open else 0
         self.topic_raw = topic_bytes(config.topic_name)
 
 

@@ -146,8 +146,7 @@ class SendHandler:
             topic is None
             or not gate.writable
             or gate.in_sync < gate.min_in_sync
-            or not topic.perm & PERM_WRITE
-            or not 0 <= ext.queue_id < topic.queue_count
+            or not 0 <= ext.queue_id < topic.open_queue_count
             or len(body) > self._body_bytes_max
             or len(properties) > self._properties_bytes_max
             or ext.sys_flag & TRANSACTION_BITS
@@ -155,7 +154,6 @@ class SendHandler:
             or "DELAY\x01" in text
             or "TIMER_" in text
             or "TRAN_MSG\x01" in text
-            or ext.topic in NOT_FOR_CLIENTS
             or (gate.wait and self._pending.is_full)
         ):
             refused = self._check(command, body, properties)

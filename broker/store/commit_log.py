@@ -170,19 +170,18 @@ class CommitLog:
         if offset + size + BLANK_BYTES > self._end:
             offset = self._close_file(size)
         at = offset - self._base
-        crc = crc32(body) & CRC_MASK
+        pack_header = pack_wide_header if hosts_extra else PACK_HEADER
         # fmt: off
-        fields = (size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
-                  store_timestamp, store_host, reconsume_times, 0, body_length)
+        header = pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
+                             sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+                             reconsume_times, 0, body_length)
         # fmt: on
-        if hosts_extra:
-            self._map[at : at + header_bytes] = pack_wide_header(*fields)
-        else:
-            PACK_HEADER(self._map, at, *fields)
-        at += header_bytes
-        end = at + body_length
-        self._map[at:end] = body
-        self._map[end : end + len(tail)] = tail
+        body_at = at + header_bytes
+        body_end = body_at + body_length
+        log = self._map
+        log[at:body_at] = header
+        log[body_at:body_end] = body
+        log[body_end : at + size] = tail
         self.max_offset = offset = offset + size
         if offset > self._ahead_offset:
             self._look_ahead()

@@ -23,7 +23,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.mapped_file import StoreError, is_file_name
 from broker.store.reading import GetResult, read_queue
-from broker.store.record import HOST_V6_BITS, parse
+from broker.store.record import HOST_V4_BYTES, HOST_V6_BITS, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
 
 log = logging.getLogger(__name__)
@@ -202,22 +202,23 @@ class MessageStore:
         except KeyError:
             queue = self._queue(topic.name, queue_id)
         now = int(time.time() * 1000)
-        if sys_flag & HOST_V6_BITS or len(born_host) != 8 or len(self.store_host) != 8:
+        store_host, log = self.store_host, self.commit_log
+        if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != 2 * HOST_V4_BYTES:
             sys_flag = self._host_bits(sys_flag, born_host)
         queue_offset = queue.next_offset
         # fmt: off
-        offset = self.commit_log.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag,
-                                        born_timestamp, born_host, self.store_host, now, reconsume_times,
-                                        body, properties)
+        offset = log.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp,
+                            born_host, store_host, now, reconsume_times, body, properties)
         # fmt: on
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
-        end = self.commit_log.max_offset
-        self._queued.append((end, queue, queue_offset, offset, end - offset, tags_code))
+        end = log.max_offset
+        size = end - offset
+        self._queued.append((end, queue, queue_offset, offset, size, tags_code))
         if len(self._queued) > QUEUED_UNITS_MAX:
             self._forget_queued()
         self.last_store_timestamp = now
         self.put_messages += 1
-        self.put_bytes += end - offset
+        self.put_bytes += size
         return offset, end, queue_offset
 
     def _host_bits(self, sys_flag: int, born_host: bytes) -> int:
@@ -256,11 +257,11 @@ class MessageStore:
         """The master's way: the units of confirmed records were kept by put(), nothing is parsed."""
         if self.dispatch_offset < self._queued_from:
             return  # older records first: dispatch()
-        queued, confirm, dirty = self._queued, self.confirm_offset, self._dirty
+        queued, confirm = self._queued, self.confirm_offset
         while queued and queued[0][0] <= confirm:
             end, queue, queue_offset, log_offset, size, tags_code = queued.popleft()
             queue.append(queue_offset, log_offset, size, tags_code)
-            dirty.add(queue)
+            self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
             if queue.waiters:
                 self._woken.append(queue)
             self.dispatch_offset = end
