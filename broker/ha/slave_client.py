@@ -64,9 +64,13 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         link = self.link
         if self._close is not None:
             return self._control
-        if link.body_wanted:
+        if not link.body_wanted:
+            return self._control[: link.control_wanted]
+        try:
             return self._store.commit_log.receive_view()[: link.body_wanted]
-        return self._control[: link.control_wanted]
+        except OSError as error:  # a full disk, most likely
+            self.close(f"cannot write here: {error}")
+            return self._control
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._close is not None:
@@ -84,8 +88,11 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._perform()
 
     def _perform(self) -> None:
-        while self._close is None and (effect := self.link.next_effect(self._clock())) is not None:
-            self._perform_one(effect)
+        try:
+            while self._close is None and (effect := self.link.next_effect(self._clock())) is not None:
+                self._perform_one(effect)
+        except OSError as error:
+            self.close(f"cannot write here: {error}")
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:
@@ -186,7 +193,7 @@ class SlaveClient:
             retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
 
     async def _one_connection(self) -> tuple[Close, bool]:
-        """Why it ended, and whether the master had sent anything but refusals."""
+        """Why it ended, and whether a byte of the log had come."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
@@ -199,7 +206,7 @@ class SlaveClient:
                 await asyncio.wait([protocol.ended], timeout=TICK_MS / 1000)
                 if not protocol.ended.done():
                     protocol.tick()
-            return protocol.ended.result(), protocol.link.transferring
+            return protocol.ended.result(), protocol.link.received_bytes > 0
         finally:
             protocol.close("the client stops")
             self.protocol = None

@@ -1,11 +1,13 @@
 """Two and three HaServices in one loop, over loopback, with real stores."""
 
 import asyncio
+import errno
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -396,6 +398,25 @@ async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
         assert master.controller.history == [[1, 9]], "no shrink for the older connection"
         for _, writer in links:
             writer.close()
+
+
+async def test_a_slave_without_disk_space_says_so_once_and_goes_on_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with monkeypatch.context() as patched:
+            patched.setattr(two.store.commit_log, "receive_view", Mock(side_effect=full))
+            await two.follow(one, 1)
+            one.put()
+            client = two.service.client
+            assert client is not None
+            await until(lambda: "No space left" in client.last_reason, "the reason")
+            await asyncio.sleep(0.35)  # a few more attempts
+        said = [line for line in caplog.messages if "No space left" in line]
+        assert len(said) == 1, said
+        await until(lambda: same(one, two), "copy")
 
 
 async def test_half_a_message_is_cut_before_the_next_dial(tmp_path: Path) -> None:
