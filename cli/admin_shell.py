@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ def run(
     action: Callable[[AdminClient], Awaitable[Output]], *, as_json: bool, interval_s: int | None = None
 ) -> None:
     """Once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
+    logging.getLogger("remoting").addHandler(logging.NullHandler())  # we tell the outcome, not each try
 
     async def once(admin: AdminClient) -> int:
         try:

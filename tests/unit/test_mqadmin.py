@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -229,6 +233,25 @@ def test_nobody_answers(mqadmin: Callable[..., Result]) -> None:
 )
 def test_usage_errors(args: tuple[str, ...], mqadmin: Callable[..., Result]) -> None:
     assert mqadmin(*args).exit_code == 2
+
+
+def test_a_server_of_another_kind_costs_one_line() -> None:
+    """As a process: what unconfigured logging prints is part of it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):  # the test is over
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.sendall(b"220 mail.example ESMTP\r\n" * 4)
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        command = [sys.executable, "-m", "cli.mqadmin", "clusterList", "-n", address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        server.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 1 and address in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_help(mqadmin: Callable[..., Result]) -> None:
