@@ -55,6 +55,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._control = memoryview(bytearray(CONTROL_BYTES))
         self._close: Close | None = None
+        self._broken = False  # the log takes nothing more: the close is under way
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
@@ -62,18 +63,20 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         link = self.link
-        if self._close is not None:
+        if self._close is not None or self._broken:
             return self._control
         if not link.body_wanted:
             return self._control[: link.control_wanted]
         try:
             return self._store.commit_log.receive_view()[: link.body_wanted]
         except OSError as error:  # a full disk, most likely
-            self.close(f"cannot write here: {error}")
+            # uvloop crashes when its transport is closed in here
+            asyncio.get_running_loop().call_soon(self.close, f"cannot write here: {error}")
+            self._broken = True
             return self._control
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._close is not None:
+        if self._close is not None or self._broken:
             return
         link = self.link
         if link.body_wanted:

@@ -464,3 +464,10 @@ def test_on_the_loop_of_production(
 ) -> None:
     """uvloop: another transport class, other buffers, and the log's bytes sent without a copy."""
     uvloop.run(story(tmp_path))
+
+
+def test_a_full_disk_on_the_loop_of_production(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop dies of a transport that is closed while it asks for a buffer."""
+    uvloop.run(test_a_slave_without_disk_space_says_so_once_and_goes_on_later(tmp_path, caplog, monkeypatch))
