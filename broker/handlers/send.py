@@ -26,7 +26,7 @@ from broker.store.record import (
     tag_code,
 )
 from broker.topics import NOT_FOR_CLIENTS, PERM_WRITE, illegal_name
-from remoting.clock import now_ms
+from remoting.clock import now_ms, wall_ms
 from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY, response_frame
 from remoting.operation import Hot, HotHandler, OperationTable
@@ -113,7 +113,7 @@ _UNSUPPORTED: Final = {
 
 
 class SendHandler:
-    """One for both codes. Once per loop iteration with a put, parts.end_of_tick is called."""
+    """One for both codes. Once per loop iteration in which something is put, parts.end_of_tick is called."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -124,6 +124,7 @@ class SendHandler:
         self._suffix = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster
         self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix)
         self._tick_is_due = False
+        self._tick_wall_ms = self._tick_ms = 0
         self._host = b""
         self._template = b""
         self._unique_keys = UniqueKeys()
@@ -166,6 +167,8 @@ class SendHandler:
         if not key:
             key = self._unique_keys.next()
             properties += f"UNIQ_KEY\x01{key}\x02".encode()
+        if not self._tick_is_due:  # the messages of one tick share a time
+            self._tick_wall_ms, self._tick_ms = wall_ms(), now_ms()
         store = self._store
         try:
             offset, end, queue_offset = store.put(
@@ -179,6 +182,7 @@ class SendHandler:
                 peer.address_bytes,
                 ext.reconsume_times,
                 tag_code(tag),
+                self._tick_wall_ms,
             )
         except (struct.error, ValueError, OSError) as error:
             return self._put_failed(command, error)
@@ -189,10 +193,12 @@ class SendHandler:
             return None
         if store.store_host is not self._host:
             self._make_template()
-        key_json = key.encode() if key.isalnum() else msgspec.json.encode(key)[1:-1]
+        key_json = key.encode()
+        if not key_json.isalnum():  # of bytes: the test of text looks every character up
+            key_json = msgspec.json.encode(key)[1:-1]
         reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key_json, command.opaque))
         if gate.wait and "WAIT\x01false" not in text:
-            self._pending.add(end, peer, reply, now_ms(), command.opaque)
+            self._pending.add(end, peer, reply, self._tick_ms, command.opaque)
             return None
         return reply
 

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from broker.store.mapped_file import StoreError, is_file_name
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V4_BYTES, HOST_V6_BITS, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
+from remoting.clock import wall_ms
 
 log = logging.getLogger(__name__)
 
@@ -194,14 +194,16 @@ class MessageStore:
         born_host: bytes,
         reconsume_times: int,
         tags_code: int,
+        store_timestamp: int = 0,
     ) -> tuple[int, int, int]:
-        """Append one message; master only: (physical offset, end offset, queue offset). See CommitLog."""
+        """Append one message; master only: (physical offset, end offset, queue offset). See CommitLog.
+        store_timestamp: wall clock in ms; 0: it is read here."""
         assert self.is_master, "put() on a store that is not master"
         try:
             queue = self._queues[topic.name][queue_id]
         except KeyError:
             queue = self._queue(topic.name, queue_id)
-        now = int(time.time() * 1000)
+        now = store_timestamp or wall_ms()
         store_host, log = self.store_host, self.commit_log
         if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != 2 * HOST_V4_BYTES:
             sys_flag = self._host_bits(sys_flag, born_host)
