@@ -15,6 +15,8 @@ from remoting.operation import Peer
 PENDING_REPLIES_MAX: Final = 65_536
 _SUCCESS_HEAD: Final = b'{"code":0,'
 _PREFIX = struct.Struct(">II")
+_PREFIXES_COUNT: Final = 512
+_PREFIXES: Final = [_PREFIX.pack(size + 4, size) for size in range(_PREFIXES_COUNT)]  # by header length
 
 
 class HotPeer(Peer, Protocol):
@@ -54,7 +56,8 @@ def with_code(frame: bytes, code: int, remark: str) -> bytes:
 
 def reply_frame(header: bytes) -> bytes:
     """A frame with this JSON header and no body."""
-    return _PREFIX.pack(len(header) + 4, len(header)) + header
+    size = len(header)
+    return (_PREFIXES[size] if size < _PREFIXES_COUNT else _PREFIX.pack(size + 4, size)) + header
 
 
 _Entry = tuple[int, Peer, bytes, int, int]  # end offset, connection, success reply, now_ms, opaque

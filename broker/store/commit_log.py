@@ -21,13 +21,13 @@ from broker.store.record import (
     BLANK_BYTES,
     CRC_MASK,
     HEADER_BYTES,
-    HOST_V4_BYTES,
+    HOSTS_V4_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     PACK_HEADER,
     PACK_I16,
-    TOPIC_V1_BYTES_MAX,
+    TOPIC_V1_RAW_MAX,
     pack_wide_header,
 )
 
@@ -162,8 +162,8 @@ class CommitLog:
         """
         body_length = len(body)
         tail = topic_raw + PACK_I16(len(properties)) + properties
-        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_BYTES_MAX + 1 else MAGIC_V2
-        hosts_extra = len(born_host) + len(store_host) - 2 * HOST_V4_BYTES
+        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
+        hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
         header_bytes = HEADER_BYTES + hosts_extra
         size = header_bytes + body_length + len(tail)
         offset = self.max_offset

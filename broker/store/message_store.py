@@ -22,7 +22,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.mapped_file import StoreError, is_file_name
 from broker.store.reading import GetResult, read_queue
-from broker.store.record import HOST_V4_BYTES, HOST_V6_BITS, parse
+from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
 from remoting.clock import wall_ms
 
@@ -205,7 +205,7 @@ class MessageStore:
             queue = self._queue(topic.name, queue_id)
         now = store_timestamp or wall_ms()
         store_host, log = self.store_host, self.commit_log
-        if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != 2 * HOST_V4_BYTES:
+        if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
             sys_flag = self._host_bits(sys_flag, born_host)
         queue_offset = queue.next_offset
         # fmt: off

@@ -33,8 +33,10 @@ TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_ROLLBACK: Final = 0xC
 
 HOST_V4_BYTES: Final = 8
+HOSTS_V4_BYTES: Final = 2 * HOST_V4_BYTES  # of both hosts
 HOST_V6_BYTES: Final = 20
 TOPIC_V1_BYTES_MAX: Final = 127  # Java reads the version 1 length as a signed byte
+TOPIC_V1_RAW_MAX: Final = TOPIC_V1_BYTES_MAX + 1  # with the length
 PROPERTIES_BYTES_MAX: Final = 32767
 
 HEADER = struct.Struct(">iIIiiqqiq8sq8siqi")  # everything before BODY, both hosts IPv4
