@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from remoting.frame import FRAME_BYTES_MAX, FrameDecoder
+from remoting.frame import FRAME_BYTES_MAX, FrameDecoder, frame_bytes, large_frame, whole_frames
 from remoting.operation import RemoteProtocolError
 
 FRAME = struct.pack(">II", 4 + 3 + 2, 3) + b"abc" + b"de"
@@ -24,6 +24,33 @@ def frames(pieces: list[bytes]) -> list[bytes]:
 def test_cut_at_every_byte(cut: int) -> None:
     stream = FRAME * 2
     assert frames([stream[:cut], stream[cut:]]) == [FRAME[4:]] * 2
+
+
+@pytest.mark.parametrize("cut", range(2 * len(FRAME) + 1))
+def test_a_read_is_split_into_its_whole_frames(cut: int) -> None:
+    whole = cut // len(FRAME)
+    ends = [len(FRAME) * (index + 1) for index in range(whole)]
+    assert list(whole_frames((FRAME * 2)[:cut])) == [(0, b"abc", b"de", end) for end in ends]
+
+
+@pytest.mark.parametrize("length", [-1, 3, 4, 6, 7, 8, 9, FRAME_BYTES_MAX - 3])
+@pytest.mark.parametrize("word", [0, 3, 4, 1 << 24, 1 << 24 | 4, 2 << 24, 0x80 << 24, 0xFFFFFFFF])
+def test_both_ways_to_split_judge_alike(length: int, word: int) -> None:
+    """Else a connection would stop at a frame that one way calls whole and the other does not."""
+    stream = FRAME + struct.pack(">iI", length, word) + b"{},x"
+    found = list(whole_frames(stream))
+    assert found[0] == (0, b"abc", b"de", len(FRAME))
+    try:
+        size = frame_bytes(stream, len(FRAME), len(stream))
+    except RemoteProtocolError:
+        assert len(found) == 1
+        return
+    is_whole = len(FRAME) + size <= len(stream)
+    assert [frame[3] for frame in found[1:2]] == ([len(FRAME) + size] if is_whole else [])
+
+
+def test_a_large_frame_is_one_frame() -> None:
+    assert list(large_frame(bytearray(FRAME))) == [(0, b"abc", b"de", len(FRAME))]
 
 
 def test_byte_by_byte() -> None:
