@@ -221,3 +221,14 @@ def test_an_idle_link_is_pinged_and_a_silent_one_is_closed() -> None:
         clock[0] += 1.2
         links.tick()
         assert events.down == ["n1"]
+
+
+async def test_waking_a_closed_member_touches_no_file(tmp_path: Path) -> None:
+    """The pipe's number may belong to somebody else by then: nothing may be written to it."""
+    replicator = RaftReplicator(ListMachine(), settings(tmp_path, secret=SECRET))
+    await replicator.start()
+    core = replicator._core
+    assert core is not None
+    await replicator.stop()
+    core.wake()
+    core.submit(b"late", lambda _result, _error: None)

@@ -8,6 +8,7 @@ every private name at the start, and only translation in here. What runs is in r
 import contextlib
 import os
 import random
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -105,6 +106,7 @@ class _Core(SyncObj):
         self, ledger: Ledger, fatal: Callable[[int, str], NoReturn], *args: object, **kwargs: object
     ) -> None:
         self._ledger, self._fatal = ledger, fatal
+        self._pipe_lock, self._pipe_closed = threading.Lock(), False
         super().__init__(*args, **kwargs)
         _refuse_missing(name for name in _CORE_NAMES if _PRIVATE + name not in self.__dict__)
         _refuse_missing(name for name in _PIPE_NAMES if not hasattr(self._private("pipeNotifier"), name))
@@ -118,7 +120,10 @@ class _Core(SyncObj):
             self._fatal(EXIT_STATE_MACHINE, f"the state machine raised:\n{traceback.format_exc()}")
 
     def submit(self, data: bytes, callback: Callback) -> None:
-        self.append(data, callback=callback)
+        """After close() nothing happens: the deadline of the proposal answers."""
+        with self._pipe_lock:
+            if not self._pipe_closed:
+                self.append(data, callback=callback)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         if self._private("needLoadDumpFile"):
@@ -128,15 +133,20 @@ class _Core(SyncObj):
             super()._onTick(timeToWait)
 
     def wake(self) -> None:
-        """The poll returns at once. Any thread."""
-        self._private("pipeNotifier").notify()
+        """The poll returns at once. Any thread, also after the raft thread has closed everything: a write
+        then would go to whatever file got the number of the pipe."""
+        with self._pipe_lock:
+            if not self._pipe_closed:
+                self._private("pipeNotifier").notify()
 
     def close(self) -> None:
         """Links, journal, and the pipe that the library forgets."""
         self.destroy()
-        for name in _PIPE_NAMES:
-            with contextlib.suppress(OSError):
-                os.close(getattr(self._private("pipeNotifier"), name))
+        with self._pipe_lock:
+            self._pipe_closed = True
+            for name in _PIPE_NAMES:
+                with contextlib.suppress(OSError):
+                    os.close(getattr(self._private("pipeNotifier"), name))
 
     def now(self) -> float:
         return float(_library.monotonicTime())
