@@ -103,6 +103,7 @@ _REPLY_TAIL: Final = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":%%d,'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 )
+COMPLAINT_PERIOD_MS: Final = 5_000
 _NOT_AVAILABLE: Final = "service not available now"
 _UNSUPPORTED: Final = {
     b"DELAY": "delayed messages (property DELAY) are not supported by this broker",
@@ -125,6 +126,7 @@ class SendHandler:
         self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix)
         self._tick_is_due = False
         self._tick_wall_ms = self._tick_ms = 0
+        self._next_complaint_ms = 0
         self._host = b""
         self._template = b""
         self._unique_keys = UniqueKeys()
@@ -282,7 +284,9 @@ class SendHandler:
 
     def _put_failed(self, command: SendCommand, error: Exception) -> bytes | None:
         if isinstance(error, OSError):
-            logger.error("cannot write to the CommitLog: %s", error)
+            if self._tick_ms >= self._next_complaint_ms:  # not one line per message on a full disk
+                self._next_complaint_ms = self._tick_ms + COMPLAINT_PERIOD_MS
+                logger.error("cannot write to the CommitLog, sends are refused: %s", error)
             code, remark = ResponseCode.SYSTEM_ERROR, f"create mapped file failed: {error.strerror or error}"
         else:
             code, remark = ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
+RESERVE_BYTES: Final = 64 << 10
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # stands where a queue that begins at n > 0 has no unit
 _PACK = UNIT.pack_into
@@ -38,6 +39,7 @@ class ConsumeQueue:
         "_end",
         "_files",
         "_map",
+        "_room_end",
         "directory",
         "file_bytes",
         "max_offset",
@@ -58,6 +60,7 @@ class ConsumeQueue:
         self.waiters: list[tuple[int, Callable[[], None]]] = []  # (wanted offset, callback); see MessageStore
         self._files: list[MappedFile] = []
         self._base = self._end = 0  # byte positions of the last file
+        self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk is a SIGBUS
         self._map: mmap.mmap | None = None
 
     # -- start -------------------------------------------------------------------------------------------
@@ -117,23 +120,36 @@ class ConsumeQueue:
             self._map, self._base, self._end = last.map, last.start_offset, last.end_offset
         else:
             self._map, self._base, self._end = None, 0, 0
+        self._room_end = self._base
 
     # -- writing -----------------------------------------------------------------------------------------
 
     def append(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
-        """Unit of the record with this queue offset. A repeat is skipped; a gap is filled and reported."""
+        """Unit of the record with this queue offset. A repeat is skipped; a gap is filled and reported.
+
+        OSError: no room on the disk; nothing has changed, and the same unit may be appended later.
+        """
         if queue_offset != self.max_offset:
             if queue_offset < self.max_offset:
                 return
             self._skip_to(queue_offset)
         position = queue_offset * UNIT_BYTES
-        if position >= self._end:
-            self._open_file_at(position)
+        if position >= self._room_end:
+            self._make_room(position)
         assert self._map is not None
         _PACK(self._map, position - self._base, log_offset, size, tags_code)
         self.max_offset = queue_offset = queue_offset + 1
         if queue_offset > self.next_offset:
             self.next_offset = queue_offset
+
+    def _make_room(self, position: int) -> None:
+        """Reserve the blocks of the next units. Files are sparse: most queues never fill one."""
+        if position >= self._end:
+            self._open_file_at(position)
+        start = position - self._base
+        count = min(RESERVE_BYTES, self.file_bytes - start)
+        self._files[-1].reserve(start, count)
+        self._room_end = position + count
 
     def _open_file_at(self, position: int) -> None:
         start = position - position % self.file_bytes
@@ -168,6 +184,7 @@ class ConsumeQueue:
         begin = max(self.max_offset * UNIT_BYTES, self._base)
         file = self._files[-1]
         if position > begin:
+            file.reserve(begin - self._base, position - begin)
             file.map[begin - self._base : position - self._base] = FILLER * ((position - begin) // UNIT_BYTES)
 
     # -- reading -----------------------------------------------------------------------------------------

@@ -76,6 +76,10 @@ class MappedFile:
         else:
             os.ftruncate(self._fd, self.file_bytes)
 
+    def reserve(self, start: int, count: int) -> None:
+        """Blocks for these bytes of a sparse file. OSError if the disk has none: better than a SIGBUS."""
+        os.posix_fallocate(self._fd, start, count)
+
     def zero_from(self, position: int, *, allocate: bool) -> None:
         """All bytes from `position` on become zero, durably, whatever was there and however long it was."""
         os.ftruncate(self._fd, position)

@@ -22,7 +22,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.mapped_file import StoreError, is_file_name
 from broker.store.reading import GetResult, read_queue
-from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, parse
+from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
 from remoting.clock import wall_ms
 
@@ -66,6 +66,7 @@ class MessageStore:
         self.dispatch_offset = 0
         self.is_master = False
         self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
+        self.dispatch_fault = ""  # why no ConsumeQueue unit could be written, while that is so
         self.put_messages = 0
         self.put_bytes = 0
         self.got_messages = 0
@@ -206,7 +207,7 @@ class MessageStore:
         now = store_timestamp or wall_ms()
         store_host, log = self.store_host, self.commit_log
         if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
-            sys_flag = self._host_bits(sys_flag, born_host)
+            sys_flag = host_bits(sys_flag, born_host, store_host)
         queue_offset = queue.next_offset
         # fmt: off
         offset = log.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp,
@@ -222,11 +223,6 @@ class MessageStore:
         self.put_messages += 1
         self.put_bytes += size
         return offset, end, queue_offset
-
-    def _host_bits(self, sys_flag: int, born_host: bytes) -> int:
-        """The client's host bits never count: the widths do."""
-        sys_flag &= ~HOST_V6_BITS
-        return sys_flag | (0x10 if len(born_host) == 20 else 0) | (0x20 if len(self.store_host) == 20 else 0)
 
     def _forget_queued(self) -> None:
         """What is in the log now will be dispatched by parsing; units of later puts are queued again."""
@@ -260,20 +256,32 @@ class MessageStore:
         if self.dispatch_offset < self._queued_from:
             return  # older records first: dispatch()
         queued, confirm = self._queued, self.confirm_offset
-        while queued and queued[0][0] <= confirm:
-            end, queue, queue_offset, log_offset, size, tags_code = queued.popleft()
-            queue.append(queue_offset, log_offset, size, tags_code)
-            self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
-            if queue.waiters:
-                self._woken.append(queue)
-            self.dispatch_offset = end
+        try:
+            while queued and queued[0][0] <= confirm:
+                end, queue, queue_offset, log_offset, size, tags_code = queued[0]
+                queue.append(queue_offset, log_offset, size, tags_code)
+                queued.popleft()
+                self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
+                if queue.waiters:
+                    self._woken.append(queue)
+                self.dispatch_offset = end
+                self.dispatch_fault = ""
+        except OSError as error:
+            self._stuck(error)
         if self._woken:
             self._wake()
+
+    def _stuck(self, error: OSError) -> None:
+        """The record stays first in line; the next call tries it again. One line until it has gone on."""
+        if not self.dispatch_fault:
+            log.error("no room for a ConsumeQueue: %s; messages wait in the CommitLog, unreadable", error)
+        self.dispatch_fault = str(error)
 
     @property
     def dispatch_behind(self) -> bool:
         """dispatch() has something to do: on a replica, and for the tail that a new master took over."""
-        return self.dispatch_offset < min(self.confirm_offset, self._queued_from)
+        behind = self.dispatch_offset < min(self.confirm_offset, self._queued_from)
+        return behind or bool(self.dispatch_fault)
 
     def dispatch(self, records_max: int) -> bool:
         """Give up to records_max confirmed records their queue units by parsing the log. True: more to do."""
@@ -287,7 +295,12 @@ class MessageStore:
             if parsed is None:
                 break
             if parsed[1]:
-                self._dispatch_record(begin + pos, *parsed)
+                try:
+                    self._dispatch_record(begin + pos, *parsed)
+                except OSError as error:
+                    self._stuck(error)
+                    break
+                self.dispatch_fault = ""
             pos += parsed[0]
             count += 1
         self.dispatch_offset = begin + pos

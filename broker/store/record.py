@@ -76,6 +76,13 @@ def topic_bytes(topic: str) -> bytes:
     return bytes([len(raw)]) + raw if len(raw) <= TOPIC_V1_BYTES_MAX else _I16.pack(len(raw)) + raw
 
 
+def host_bits(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+    """The client's host bits never count: the widths do."""
+    sys_flag &= ~HOST_V6_BITS
+    born = BORN_HOST_V6 if len(born_host) != HOST_V4_BYTES else 0
+    return sys_flag | born | (STORE_HOST_V6 if len(store_host) != HOST_V4_BYTES else 0)
+
+
 def java_hash(text: str) -> int:
     """String.hashCode(): over UTF-16 units, 32-bit wrap, signed."""
     value = 0

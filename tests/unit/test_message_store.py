@@ -1,5 +1,6 @@
 """The store as a whole: what consumers see, dispatch on both roles, recovery, cutting, queue offsets."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from broker.store import message_store
 from broker.store.checkpoint import read_checkpoint
-from broker.store.mapped_file import StoreError, file_name
+from broker.store.mapped_file import MappedFile, StoreError, file_name
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.reading import GetStatus
 from broker.store.record import decode, java_hash
@@ -360,3 +361,36 @@ def test_waiters_are_bounded_and_can_leave(tmp_path: Path, monkeypatch: pytest.M
     put_many(store, 1)
     assert called == []
     store.close()
+
+
+@pytest.mark.parametrize("role", ["master", "replica"])
+def test_a_queue_without_room_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, role: str
+) -> None:
+    """A full disk must not end the broker (a store into a hole would be a SIGBUS), nor lose a unit."""
+    source = open_store(tmp_path / "source")
+    for index in range(20):
+        put(source, b"%d" % index)
+    store = source
+    if role == "replica":
+        store = open_store(tmp_path / "replica", master=False)
+        copy_log(source, store)
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def no_room(self: MappedFile, start: int, count: int) -> None:
+        raise full
+
+    with monkeypatch.context() as disk:
+        disk.setattr(MappedFile, "reserve", no_room)
+        store.set_confirm_offset(store.commit_log.max_offset)
+        for _ in range(3):
+            assert not store.dispatch(100)
+        assert store.max_queue_offset("TopicA", 0) == 0
+        assert store.dispatch_behind
+    assert caplog.text.count("no room for a ConsumeQueue") == 1
+    while store.dispatch(7):
+        pass
+    assert len(bodies(store)) == 20
+    assert not store.dispatch_behind
+    for each in {source, store}:
+        each.close()
