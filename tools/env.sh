@@ -5,6 +5,14 @@ UV="$ROOT/.tools/bin/uv"
 
 say() { printf '%s\n' "keelmq set-up: $*" >&2; }
 
+# Was this group ever installed here?
+has() {
+  for stamp in "$ROOT/.venv/.$1".*; do
+    [ -e "$stamp" ] && return 0
+  done
+  return 1
+}
+
 prepare() {
   if [ ! -x "$UV" ]; then
     say "fetching uv into .tools (once)"

@@ -10,3 +10,4 @@ compile() {
 }
 compile run
 compile test --extra dev --constraints requirements/run.txt
+compile analytics --extra analytics --constraints requirements/test.txt
