@@ -2,13 +2,12 @@
 
 Request: the header fields and, if the operation has one, "body". Answer: the response's header fields and
 "body". Raw bodies are base64 text. Refused: 409 {code, remark}; bad input: 422; may or may not have
-happened: 504. Data-path (hot) operations are not served here. The only module here that imports fastapi.
+happened: 504. Data-path (hot) operations are not served here. Imports FastAPI, and only late: http_late.py.
 """
 
 import asyncio
 import base64
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from remoting.codes import ResponseCode
 from remoting.command import BadRequest, body_bytes, decode_body, header_fields, parse_header
 from remoting.config import ConfigError
 from remoting.dispatch import as_reply
+from remoting.doors.http_late import BACKLOG, listening_socket
 from remoting.frame import FRAME_BYTES_MAX
 from remoting.operation import Call, CommandError, Handler, Operation, OperationTable, Reply, Unknown
 
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 GRACEFUL_SHUTDOWN_S = 1
 CONCURRENCY_MAX = 256
-BACKLOG = 1024
 
 
 class HttpPeer:
@@ -192,15 +191,16 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Runs an ASGI app in the running loop, from start() to close()."""
 
-    def __init__(self, app: Any, *, host: str, port: int) -> None:
-        self._app, self._host, self._port = app, host, port
+    def __init__(self, app: Any, *, host: str, port: int, sock: socket.socket | None = None) -> None:
+        """`sock`: already listening; else host and port are bound by start()."""
+        self._app, self._host, self._port, self._socket = app, host, port, sock
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._address = (host, port)
 
     async def start(self) -> None:
         """Binds and serves. Raises ConfigError: uvicorn itself would end the process on a taken port."""
-        sock = _listen(self._host, self._port)
+        sock = self._socket or listening_socket(self._host, self._port)
         self._address = sock.getsockname()[:2]
         config = uvicorn.Config(
             _body_limit(self._app),
@@ -230,21 +230,3 @@ class HttpServer:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await asyncio.wait((self._task,))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f"http: cannot listen on {host}:{port}: {error.strerror}") from error
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ConfigError(f"http: cannot listen on {host}:{port}: {reason}") from error
-    return sock

@@ -1,0 +1,72 @@
+"""/livez, /readyz and /metrics of every program: one implementation, told apart by what the program gives it.
+
+    /livez    the event loop answers; never tied to peers or roles: a restart would not mend those
+    /readyz   503 with reasons while the program should get no traffic (who depends on the role decides it)
+    /metrics  Prometheus text, OpenMetrics for those who ask for it
+
+Imports FastAPI: see http_late.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from pydantic import BaseModel, ConfigDict
+
+from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table
+
+Health = Callable[[], Mapping[str, object]]
+
+HEALTH_TABLE = Table("Every program", (), (Metric("rocketmq_ready", "1 while /readyz answers 200, else 0"),))
+
+
+class Alive(BaseModel):
+    alive: bool = True
+
+
+class Readiness(BaseModel):
+    """Whether traffic may come, and if not, why; whatever else the program tells is beside that."""
+
+    model_config = ConfigDict(extra="allow")
+
+    ready: bool
+    reasons: list[str]
+
+
+def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] = ()) -> None:
+    """`health`: "ready" and "reasons", and anything else that is worth showing. Called in the event loop, as
+    the collectors are: they may read the program's state as it is."""
+
+    def readiness() -> list[Scrape]:
+        scrape = Scrape(HEALTH_TABLE, ())
+        scrape.add("rocketmq_ready", bool(health()["ready"]))
+        return [scrape]
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    for collector in (ScrapeCollector(readiness), *collectors):
+        registry.register(collector)
+
+    @app.get("/livez", summary="does the event loop answer?", tags=["health"])
+    async def livez() -> Alive:
+        return Alive()
+
+    @app.get(
+        "/readyz",
+        summary="should this program get traffic?",
+        tags=["health"],
+        response_model=Readiness,
+        responses={503: {"model": Readiness, "description": "not ready; the reasons say why"}},
+    )
+    async def readyz() -> JSONResponse:
+        answer = health()
+        return JSONResponse(dict(answer), 200 if answer["ready"] else 503)
+
+    @app.get("/metrics", summary="Prometheus metrics", tags=["health"], response_class=Response)
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"content-type": content_type})

@@ -1,0 +1,106 @@
+"""Metrics as tables, and one scrape of them in the shape that prometheus_client wants.
+
+A program declares its metrics (name, meaning, labels) once: scrape and docs/metrics.md come from that table.
+Values are read when somebody asks, from state that is there anyway: nothing is added to the data path.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A counter if the name ends with _total, else a gauge. `labels`: beside those of the whole table."""
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Metrics that share their first labels."""
+
+    title: str
+    labels: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+
+
+class Scrape:
+    """The values of one moment: add() them, then iterate over the families. Those without a value are absent."""
+
+    def __init__(self, table: Table, labels: Sequence[str]) -> None:
+        """`labels`: the values of table.labels."""
+        assert len(labels) == len(table.labels), table.title
+        self._table, self._labels = table, list(labels)
+        self._metrics = {metric.name: metric for metric in table.metrics}
+        self._families: dict[str, Family] = {}
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        metric = self._metrics[name]
+        assert len(labels) == len(metric.labels), name
+        family = self._families.get(name)
+        if family is None:
+            names = (*self._table.labels, *metric.labels)
+            maker = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = self._families[name] = maker(name, metric.meaning, labels=names)
+        family.add_metric([*self._labels, *labels], value)
+
+    def __iter__(self) -> Iterator[Family]:
+        return iter(self._families.values())
+
+
+class ScrapeCollector:
+    """What a prometheus registry calls: the families of `scrapes()`, made anew each time."""
+
+    def __init__(self, scrapes: Callable[[], Iterable[Scrape]]) -> None:
+        self._scrapes = scrapes
+
+    def collect(self) -> Iterator[Family]:
+        for scrape in self._scrapes():
+            yield from scrape
+
+
+class TelemetryCounts(Protocol):
+    """remoting/telemetry.py's writer, as far as metrics need it."""
+
+    written_records: int
+    written_bytes: int
+    dropped_records: int
+    fault: str | None
+
+
+TELEMETRY_METRICS = (
+    Metric("rocketmq_telemetry_records_total", "telemetry records written since the start"),
+    Metric("rocketmq_telemetry_bytes_total", "bytes of telemetry written since the start"),
+    Metric("rocketmq_telemetry_dropped_records_total", "telemetry records lost: a full queue or a full disk"),
+    Metric("rocketmq_telemetry_fault", "1 while telemetry cannot be written, else 0"),
+)
+
+
+def add_telemetry(scrape: Scrape, writer: TelemetryCounts | None) -> None:
+    """None: telemetry is switched off."""
+    if writer is None:
+        return
+    scrape.add("rocketmq_telemetry_records_total", writer.written_records)
+    scrape.add("rocketmq_telemetry_bytes_total", writer.written_bytes)
+    scrape.add("rocketmq_telemetry_dropped_records_total", writer.dropped_records)
+    scrape.add("rocketmq_telemetry_fault", writer.fault is not None)
+
+
+def documented(tables: Iterable[Table]) -> Mapping[str, tuple[str, frozenset[str]]]:
+    """{name: (kind, all labels)}: what a scrape may show."""
+    return {
+        metric.name: (metric.kind, frozenset((*table.labels, *metric.labels)))
+        for table in tables
+        for metric in table.metrics
+    }
