@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import logging
 import socket
 import threading
 import time
@@ -10,7 +11,10 @@ from collections.abc import Mapping
 from namesrv.plugins.controller.raft.links import SocketAddress
 from remoting.config import ConfigError
 
-FRESH_S = 5.0  # a pod that moved is found after this long
+logger = logging.getLogger(__name__)
+
+FRESH_S = 1.0  # between two look-ups of a member that is being dialled: one that moved is found this soon
+ANY_ADDRESS = "0.0.0.0"
 
 
 def is_loopback(host: str) -> bool:
@@ -21,12 +25,27 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def resolve(host: str, port: int) -> SocketAddress:
-    """Blocks. Raises ConfigError."""
+def is_literal(host: str) -> bool:
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def listen_host(host: str) -> str:
+    """What a member with this name binds: an address as it stands, any address behind a name. When a pod
+    starts, its name may not resolve yet, or to the address that it had before."""
+    return host if is_literal(host) or is_loopback(host) else ANY_ADDRESS
+
+
+def resolve(host: str, port: int) -> SocketAddress:
+    """Blocks. IPv4 first: that is what a member with a name listens on. Raises ConfigError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(f"cannot resolve {host!r}: {error}") from None
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return family, address
 
 
@@ -37,6 +56,7 @@ class AddressBook:
         self._members = dict(members)
         self._known: dict[str, SocketAddress] = {}
         self._asked_at: dict[str, float] = {}
+        self._asking: set[str] = set()  # a resolver that hangs costs one thread, not one a second
         for member, (host, port) in self._members.items():
             with contextlib.suppress(ValueError):
                 family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
@@ -45,11 +65,17 @@ class AddressBook:
 
     def lookup(self, member: str) -> SocketAddress | None:
         now = time.monotonic()
-        if member not in self._literal and now - self._asked_at.get(member, float("-inf")) > FRESH_S:
+        due = now - self._asked_at.get(member, float("-inf")) > FRESH_S
+        if due and member not in self._literal and member not in self._asking:
             self._asked_at[member] = now
+            self._asking.add(member)
             threading.Thread(target=self._ask, args=(member,), name=f"resolve {member}", daemon=True).start()
         return self._known.get(member)
 
     def _ask(self, member: str) -> None:
-        with contextlib.suppress(ConfigError):
+        try:
             self._known[member] = resolve(*self._members[member])
+        except ConfigError as error:
+            logger.debug("raft member %s: %s", member, error)
+        finally:
+            self._asking.discard(member)

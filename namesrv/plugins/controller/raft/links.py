@@ -1,7 +1,8 @@
 """Authenticated connections to the other members: one each, in the raft thread, on the library's poller.
 
-Listens on exactly the configured address. The member with the greater id dials the other. Knows frames, not
-raft: what a frame means is the owner's business (LinkEvents). A stranger's bytes end at channel or HELLO.
+Listens on the configured address; behind a name, on any. The member with the greater id dials the other.
+Knows frames, not raft: what a frame means is the owner's business (LinkEvents). A stranger's bytes end at
+channel or HELLO.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from namesrv.plugins.controller.raft.addresses import AddressBook, is_loopback, resolve
+from namesrv.plugins.controller.raft.addresses import AddressBook, is_loopback, listen_host, resolve
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.channel import SECRET_BYTES_MIN, Channel, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.links import LinkSettings
@@ -47,7 +47,7 @@ def link_settings(settings: RaftSettings, book: AddressBook, now: Callable[[], f
         self_id=settings.self_id,
         members=frozenset(settings.members),
         cluster_id=settings.cluster_id,
-        listen=resolve(settings.listen_host or host, port),
+        listen=resolve(settings.listen_host or listen_host(host), port),
         connection_timeout_s=settings.connection_timeout_s,
         retry_s=settings.connection_retry_s,
         channel=channel,
