@@ -7,6 +7,7 @@ Nothing here repeats a request by itself, except once after GO_AWAY (the server 
 import asyncio
 import itertools
 import logging
+import socket
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 PENDING_MAX = 65_535
 """Calls that wait on one connection; more fail at once."""
 OPAQUE_MASK = 0x7FFFFFFF
+UNACKNOWLEDGED_MS = 5_000
+"""Bytes that the other machine does not take for so long end the connection; the system alone waits for a
+quarter of an hour. What vanished, and has another address now, is found by dialling its name again."""
 
 Resp = TypeVar("Resp", bound=Wire)
 
@@ -177,7 +181,7 @@ class RemotingClient:
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: Connection(
                         self._dispatcher,
                         self._scratch,
@@ -191,6 +195,9 @@ class RemotingClient:
             return f"cannot connect to {address}: no answer in {self._connect_timeout_ms} ms"
         except (OSError, ValueError) as error:
             return f"cannot connect to {address}: {error}"
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
         if not connection.is_closing():
             self._connections[address] = connection
         return connection

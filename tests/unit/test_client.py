@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remoting.client import RemotingClient, split_address
+from remoting.client import UNACKNOWLEDGED_MS, RemotingClient, split_address
 from remoting.command import RemotingCommand, encode, request_command, response_frame
 from remoting.operation import Call, Empty, Failed, Ok, OperationTable, Unknown, Wire
 from remoting.operations.controller import (
@@ -221,3 +221,34 @@ def test_addresses_split_at_the_last_colon() -> None:
         with pytest.raises(ValueError, match="host:port"):
             split_address(bad)
     assert table().handlers
+
+
+async def test_a_name_is_resolved_anew_for_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod comes back with another address."""
+    async with door() as open_door:
+        port = open_door.address[1]
+        real, names = socket.getaddrinfo, {"pod-0": "127.0.0.2"}
+
+        def fake(host: str, *args: Any, **options: Any) -> Any:
+            return real(names.get(host, host), *args, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", fake)
+        client = RemotingClient()
+        old = await client.call(f"pod-0:{port}", GET_NEXT_BROKER_ID, ask("b"))
+        assert isinstance(old, Failed) and "cannot connect" in old.remark
+        names["pod-0"] = "127.0.0.1"
+        assert isinstance(await client.call(f"pod-0:{port}", GET_NEXT_BROKER_ID, ask("b")), Ok)
+        await client.close()
+
+
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux can bound the silence of a link"
+)
+async def test_a_machine_that_vanished_is_given_up_in_seconds() -> None:
+    """Heartbeats have no answer whose absence would tell; tests/deploy cuts a real link."""
+    async with door() as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        assert await client.oneway(address, GET_NEXT_BROKER_ID, ask("b"))
+        sock = client._connections[address]._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNACKNOWLEDGED_MS
+        await client.close()
