@@ -47,6 +47,7 @@ class CommitLog:
         self.file_bytes = file_bytes
         self.min_offset = 0
         self.max_offset = 0
+        self.write_fault = ""  # why the next file could not be made, until one could
         self._files: list[MappedFile] = []
         self._base = 0  # of the file that is written to: start, end and map
         self._end = 0
@@ -106,16 +107,26 @@ class CommitLog:
     def _roll(self) -> None:
         """Make the file that contains max_offset (a file's end) the one that is written to."""
         assert self.max_offset == self._end
-        start = self.max_offset
-        if self._prepared is not None and self._files:
-            prepared, self._prepared = self._prepared.result(), None
-            prepared.start_offset = start
-            prepared.rename(self.directory / file_name(start))
-        else:
-            prepared = MappedFile(self.directory / file_name(start), start, self.file_bytes, allocate=True)
+        try:
+            file = self._next_file(self.max_offset)
+        except OSError as error:
+            self.write_fault = str(error)
+            raise
+        self.write_fault = ""
         self._directory_dirty = True
-        self._files.append(prepared)
+        self._files.append(file)
         self._use_last_file()
+
+    def _next_file(self, start: int) -> MappedFile:
+        path = self.directory / file_name(start)
+        if self._prepared is not None and self._files:
+            prepared, self._prepared = self._prepared, None
+            if prepared.exception() is None:  # else here and now: there may be room again
+                file = prepared.result()
+                file.start_offset = start
+                file.rename(path)
+                return file
+        return MappedFile(path, start, self.file_bytes, allocate=True)
 
     def _look_ahead(self) -> None:
         """Once per some MiB: touch more pages; from the middle of a file on, prepare the next one."""
@@ -133,7 +144,7 @@ class CommitLog:
         self._ahead_offset = min(next_touch, middle if self._prepared is None else _NEVER)
 
     def _prepare(self) -> MappedFile:
-        """In the helper thread. A failure (disk full) is raised where the file is needed."""
+        """In the helper thread. After a failure (disk full) it is tried once more where the file is needed."""
         file = MappedFile(self.directory / PREPARED_NAME, 0, self.file_bytes, allocate=True)
         file.touch(0, TOUCH_BYTES)
         return file
@@ -271,6 +282,11 @@ class CommitLog:
                 self._use_last_file()
 
     # -- durability --------------------------------------------------------------------------------------
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before it is durable."""
+        return self._synced_offset
 
     def sync(self) -> int:
         """fdatasync what was written since the last time; any thread. The offset that is durable now."""

@@ -1,12 +1,13 @@
 """The CommitLog: rolling, views, receiving in place, cutting, and what a crash leaves behind."""
 
+import errno
 import struct
 from pathlib import Path
 
 import pytest
 
-from broker.store.commit_log import PREPARED_NAME, CommitLog
-from broker.store.mapped_file import StoreError, file_name
+from broker.store.commit_log import PREPARE_FILE_BYTES_MIN, PREPARED_NAME, CommitLog
+from broker.store.mapped_file import MappedFile, StoreError, file_name
 from broker.store.record import MAGIC_BLANK, decode, parse, topic_bytes
 from tests.unit.store_parts import BORN_HOST, FILE_BYTES
 
@@ -207,4 +208,26 @@ def test_sync_says_how_far_the_log_is_durable(tmp_path: Path) -> None:
     assert log.sync() == log.max_offset
     log.truncate(FILE_BYTES)
     assert log.sync() == FILE_BYTES
+    log.close()
+
+
+def test_a_full_disk_is_told_and_forgotten_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that was to be ready in time, and the one made on the spot instead."""
+    log = open_log(tmp_path, PREPARE_FILE_BYTES_MIN)
+    body = b"x" * 100_000
+    append(log, body)
+
+    def no_room(*args: object, **kwargs: object) -> MappedFile:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("broker.store.commit_log.MappedFile", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            for _ in range(20):
+                append(log, body)
+    assert "No space left" in log.write_fault
+    assert append(log, body) == PREPARE_FILE_BYTES_MIN
+    assert log.write_fault == ""
     log.close()
