@@ -27,6 +27,13 @@ class BrokerKey(NamedTuple):
     broker_id: int
 
 
+class LastSeen(NamedTuple):
+    """inactive_ms: when a scan found it inactive; None: it is active, or no scan has looked since."""
+
+    last_beat_ms: int
+    inactive_ms: int | None
+
+
 class RouteKey(NamedTuple):
     """A registration (103) in the live table: per address, not per id (namesrv reference §3)."""
 
@@ -48,6 +55,7 @@ class _Entry:
     info: object
     active: bool = True
     suspect_deadline_ms: int | None = None
+    inactive_ms: int | None = None
     connections: set[int] = field(default_factory=set)
     newest_connection_id: int = 0
 
@@ -88,6 +96,7 @@ class HeartbeatTable:
             entry.incarnation = incarnation
         was_active = entry.active
         entry.last_ms, entry.timeout_ms, entry.info, entry.active = now_ms, timeout_ms, info, True
+        entry.inactive_ms = None
         entry.grace_ms = self.grace_ms if grace_ms is None else grace_ms
         if entry.suspect_deadline_ms is not None:
             entry.suspect_deadline_ms = None
@@ -124,7 +133,7 @@ class HeartbeatTable:
         expired = [key for key, entry in self._entries.items() if entry.active and not _alive(entry, now_ms)]
         for key in expired:
             entry = self._entries[key]
-            entry.active, entry.suspect_deadline_ms = False, None
+            entry.active, entry.suspect_deadline_ms, entry.inactive_ms = False, None, now_ms
             self._suspects.pop(key, None)
             self._unbind_all(key, entry)
         return expired
@@ -136,6 +145,11 @@ class HeartbeatTable:
     def info(self, key: Hashable) -> object | None:
         entry = self._entries.get(key)
         return None if entry is None else entry.info
+
+    def last_seen(self, key: Hashable) -> LastSeen | None:
+        """None: never heard. Of a key that was forgotten nothing is known either."""
+        entry = self._entries.get(key)
+        return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms)
 
     def forget(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from namesrv.core.liveness import BrokerKey, RouteKey
+from namesrv.core.liveness import BrokerKey, LastSeen, RouteKey
 from remoting.config import Config, ConfigError
 
 __all__ = ["ENTRY_POINT_GROUP", "BrokerKey", "Liveness", "Plugin", "PluginContext", "RouteKey", "load_plugin"]
@@ -41,6 +41,8 @@ class Liveness(Protocol):
     def is_active(self, key: Hashable, now_ms: int) -> bool: ...
 
     def info(self, key: Hashable) -> object | None: ...
+
+    def last_seen(self, key: Hashable) -> LastSeen | None: ...
 
     def forget(self, key: Hashable) -> None: ...
 

@@ -147,9 +147,10 @@ class SimController:
         retry = self.retries.get(group.broker_name)
         if retry is not None and self.world.now_ms < retry.due_ms:
             return
+        view = self.view(group)
         election = try_election(
             group,
-            self.view(group),
+            view,
             retry,
             now_ms=self.world.now_ms,
             unclean=False,
@@ -162,7 +163,7 @@ class SimController:
             retry, now_ms=self.world.now_ms, reason=election.reason, retry_max_ms=1_000
         )
         if election.verdict in (Verdict.ELECTED, Verdict.NONE):
-            self.propose(elect_event(group, election), self._elected)
+            self.propose(elect_event(group, election, view), self._elected)
 
     def _elected(self, applied: Applied) -> None:
         if applied.refused is None and applied.after is not None:

@@ -7,7 +7,8 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from remoting.config import Config, ConfigError
+from remoting.config import ConfigError
+from remoting.telemetry import TelemetryConfig
 
 RAFT_PORT_OFFSET = 1_000
 SECRET_BYTES_MIN = 16
@@ -21,7 +22,7 @@ Address = tuple[str, int]
 _PEER = re.compile(r"^(?P<id>[^-\s]+)-(?P<host>[^\s:]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})$")
 
 
-class ControllerConfig(Config):
+class ControllerConfig(TelemetryConfig):
     controller_d_leger_group: str = Field(min_length=1, description="name of the controller group")
     controller_d_leger_peers: str = Field(
         min_length=1, description="request addresses of all members: n0-host:port;n1-host:port"
@@ -31,7 +32,7 @@ class ControllerConfig(Config):
         None, description="raft addresses: n0-host:port;... (default: request port + 1000)"
     )
     controller_store_path: Path | None = Field(
-        None, description="directory of log and snapshots (default ~/keelmqController)"
+        None, description="directory of log, snapshots and telemetry (default ~/keelmqController)"
     )
     controller_raft_secret_file: Path | None = Field(
         None, description="file with the key that members prove to each other"
@@ -100,9 +101,16 @@ class ControllerConfig(Config):
         return {each: (host, port + RAFT_PORT_OFFSET) for each, (host, port) in addresses.items()}
 
     @property
+    def root(self) -> Path:
+        return self.controller_store_path or Path.home() / "keelmqController"
+
+    @property
     def directory(self) -> Path:
-        root = self.controller_store_path or Path.home() / "keelmqController"
-        return root / f"raft-{self.controller_d_leger_self_id}"
+        return self.root / f"raft-{self.controller_d_leger_self_id}"
+
+    @property
+    def telemetry_directory(self) -> Path:
+        return self.root / "telemetry"
 
     def read_secret(self) -> bytes | None:
         """Raises ConfigError: no such file, or too short to be a key."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.decide import elect_event
-from namesrv.plugins.controller.core.elect import Election, Verdict
+from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict
 from namesrv.plugins.controller.core.reconcile import (
     Retry,
     needs_election,
@@ -163,9 +163,10 @@ class Elections:
 
     async def _elect_once(self, name: str) -> None:
         broker_set = self._proposer.state.brokers[name]
+        view = self._watch.view(broker_set)
         election = try_election(
             broker_set,
-            self._watch.view(broker_set),
+            view,
             self.retries.get(name),
             now_ms=self._clock(),
             unclean=self._config.enable_elect_unclean_master,
@@ -177,12 +178,12 @@ class Elections:
         if election.verdict is Verdict.WAIT:
             self._failed(name, election.reason)
             return
-        await self._propose(broker_set, election)
+        await self._propose(broker_set, election, view)
 
-    async def _propose(self, broker_set: BrokerSet, election: Election) -> None:
+    async def _propose(self, broker_set: BrokerSet, election: Election, view: LiveView) -> None:
         name = broker_set.broker_name
         try:
-            applied = await self._proposer.propose(elect_event(broker_set, election))
+            applied = await self._proposer.propose(elect_event(broker_set, election, view))
         except CommandError as error:
             self._failed(name, error.remark)
             return

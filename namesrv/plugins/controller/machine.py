@@ -15,15 +15,16 @@ from remoting.codes import ResponseCode
 
 EventHook = Callable[[AnyEvent, Applied], None]
 """Sees every applied event, its group before and after; in the raft thread, also at replay. Never raises."""
+RestoreHook = Callable[[State], None]
+"""Sees the state that took the place of the one before, and of the events between. Likewise."""
 
 
 class ControllerMachine:
     """Implements StateMachine (raft/api.py)."""
 
-    def __init__(self, on_event: EventHook | None = None) -> None:
+    def __init__(self, on_event: EventHook | None = None, on_restore: RestoreHook | None = None) -> None:
         self.state = State()
-        self.applied_count = 0
-        self._on_event = on_event
+        self._on_event, self._on_restore = on_event, on_restore
 
     def apply(self, event: bytes) -> Applied:
         """Total for every event of this version. A newer one stops the process (EventVersionError): a member
@@ -37,7 +38,6 @@ class ControllerMachine:
         if applied.after is not None:
             applied.after.check_invariants()
         self.state = applied.state
-        self.applied_count += 1
         if self._on_event is not None:
             self._on_event(decoded, applied)
         return applied
@@ -47,3 +47,5 @@ class ControllerMachine:
 
     def restore(self, data: bytes) -> None:
         self.state = state_from_json(data)
+        if self._on_restore is not None:
+            self._on_restore(self.state)

@@ -1,5 +1,6 @@
 """ControllerPlugin: the controller inside a name server, or alone in mqcontroller. Wiring only."""
 
+import asyncio
 from collections.abc import Callable
 
 from namesrv.core.liveness import BrokerKey
@@ -11,6 +12,7 @@ from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
 from namesrv.plugins.controller.replicator import RaftReplicator
+from namesrv.plugins.controller.telemetry import ControllerTelemetry
 from namesrv.plugins.controller.watch import Watch
 from remoting.codes import ResponseCode
 from remoting.config import Config, ConfigError
@@ -36,7 +38,10 @@ class ControllerPlugin:
         (config,) = configs
         assert isinstance(config, ControllerConfig)
         self.config, self._context = config, context
+        self.telemetry = ControllerTelemetry(config) if config.telemetry_enable else None
         self.machine = ControllerMachine()
+        if self.telemetry is not None:
+            self.machine = ControllerMachine(self.telemetry.applied, self.telemetry.restored)
         self.replicator: Replicator
         if make_replicator is None:
             self.replicator = RaftReplicator(self.machine, _settings(config))
@@ -71,11 +76,16 @@ class ControllerPlugin:
         self._tasks = TaskSet()
         self._started = False
         self.replicator.on_active_changed(self.elections.active_changed)
+        if self.telemetry is not None:
+            self.replicator.on_active_changed(self.telemetry.active_changed)
         context.on_inactive(self._became_inactive)
 
     async def start(self) -> None:
         """Raises ConfigError: a port is taken, or the directory belongs to another member."""
         await self._door.start()
+        if self.telemetry is not None:
+            await asyncio.to_thread(self.telemetry.resume)
+            self._tasks.start("controller telemetry", self.telemetry.writer.run)
         await self.replicator.start()
         self._tasks.start("controller elections", self.elections.run)
         self._started = True
@@ -86,6 +96,8 @@ class ControllerPlugin:
         await self._tasks.stop()
         await self.elections.stop()
         await self.replicator.stop()
+        if self.telemetry is not None:
+            await self.telemetry.writer.close()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -104,6 +116,7 @@ class ControllerPlugin:
             "failed_elections": self.elections.failed_count,
             "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
             "raft": self.replicator.status(),
+            "telemetry": None if self.telemetry is None else self.telemetry.health(),
         }
 
     def _connection_closed(self, connection_id: int) -> None:

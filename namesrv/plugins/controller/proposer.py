@@ -8,12 +8,15 @@ local state is given only after a barrier, so that a deposed leader does not spr
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from namesrv.plugins.controller.core.apply import Applied, Refused
 from namesrv.plugins.controller.core.decide import Answer, Decision
 from namesrv.plugins.controller.core.events import AnyEvent, encode_event
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft import api as raft
+from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.operation import CommandError, Unknown
 
@@ -35,8 +38,13 @@ def not_leader() -> CommandError:
 
 
 class Proposer:
-    def __init__(self, machine: ControllerMachine, replicator: raft.Replicator) -> None:
-        self._machine, self._replicator = machine, replicator
+    def __init__(
+        self,
+        machine: ControllerMachine,
+        replicator: raft.Replicator,
+        wall_clock: Callable[[], int] = wall_ms,
+    ) -> None:
+        self._machine, self._replicator, self._wall_clock = machine, replicator, wall_clock
 
     @property
     def state(self) -> State:
@@ -65,8 +73,12 @@ class Proposer:
         return Settled(applied.after, event=decision)
 
     async def propose(self, event: AnyEvent) -> Applied:
-        """Raises CommandError unless the event was applied; Applied.refused may say that it was fenced."""
-        result = _result_of(await self._replicator.append(encode_event(event)))
+        """Raises CommandError unless the event was applied; Applied.refused may say that it was fenced.
+
+        Here, and nowhere else, the event gets its `ts`: each controller then writes down the same one.
+        """
+        dated = msgspec.structs.replace(event, ts=self._wall_clock())
+        result = _result_of(await self._replicator.append(encode_event(dated)))
         assert isinstance(result, Applied)
         return result
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
-from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss
 from namesrv.plugins.controller.core.state import BrokerSet
+from remoting.clock import wall_ms
 from remoting.operation import Peer
 
 
@@ -23,8 +24,11 @@ class Heard:
 
 
 class Watch:
-    def __init__(self, liveness: Liveness, clock: Callable[[], int]) -> None:
-        self._liveness, self._clock = liveness, clock
+    def __init__(
+        self, liveness: Liveness, clock: Callable[[], int], wall_clock: Callable[[], int] = wall_ms
+    ) -> None:
+        """clock: monotonic, of the heartbeats; wall_clock: for what is written down."""
+        self._liveness, self._clock, self._wall_clock = liveness, clock, wall_clock
         self._judge_from_ms: int | None = None
 
     def became_active(self, grace_ms: int) -> None:
@@ -44,6 +48,7 @@ class Watch:
     def view(self, broker_set: BrokerSet) -> LiveView:
         live: dict[int, LiveInfo] = {}
         presumed: set[int] = set()
+        lost: dict[int, Loss] = {}
         is_young = self.judges_in_ms() > 0
         for broker_id in broker_set.replicas:
             key = broker_set.key(broker_id)
@@ -52,4 +57,14 @@ class Watch:
                 live[broker_id] = heard.live
             elif is_young and self._liveness.info(key) is None:
                 presumed.add(broker_id)
-        return LiveView(live, frozenset(presumed))
+            else:
+                lost[broker_id] = self._loss(key)
+        return LiveView(live, frozenset(presumed), lost)
+
+    def _loss(self, key: BrokerKey) -> Loss:
+        now_ms, seen = self._clock(), self._liveness.last_seen(key)
+        wall_of_clock_ms = self._wall_clock() - now_ms
+        if seen is None:
+            return Loss(None, wall_of_clock_ms + now_ms)
+        found_ms = now_ms if seen.inactive_ms is None else seen.inactive_ms
+        return Loss(wall_of_clock_ms + seen.last_beat_ms, wall_of_clock_ms + found_ms)

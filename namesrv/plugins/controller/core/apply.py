@@ -2,7 +2,7 @@
 
 Runs on every controller and at every replay. Total and deterministic: any event on any state has an Applied;
 no clock, no liveness, no exception. Every event is fenced here by the epochs that it carries, because the
-state may have moved since decide() looked at it. A refused event changes nothing.
+state may have moved since decide() looked at it. A refused event changes nothing but event_count.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Refused:
 class Applied:
     """What an event did to its group. before None: a new group; after None: an unknown one.
 
-    refused is not None: state and group are as before.
+    refused is not None: the group is as before. state.event_count is the event's place in the log.
     """
 
     state: State
@@ -60,9 +60,16 @@ def apply(state: State, event: AnyEvent) -> Applied:
             after = _alter(before, event)
         case ElectMaster():
             after = _elect(before, event)
+    counted = _counted(state, event)
     if isinstance(after, Refused):
-        return Applied(state, before, before, after)
-    return Applied(state.with_set(after), before, after)
+        return Applied(counted, before, before, after)
+    return Applied(counted.with_set(after), before, after)
+
+
+def _counted(state: State, event: AnyEvent) -> State:
+    """Events without `ts` are older than the count: a snapshot of that time swallowed as many as it liked, at
+    every member others. Left out, they leave all members with the same number."""
+    return replace(state, event_count=state.event_count + 1) if event.ts else state
 
 
 def unknown_set(broker_name: str) -> Refused:

@@ -7,6 +7,8 @@ repeated by apply(), under the epochs that the event carries.
 
 from dataclasses import dataclass
 
+import msgspec
+
 from namesrv.plugins.controller.core.apply import (
     Refused,
     check_alter,
@@ -86,7 +88,15 @@ def decide_alter_sync_state_set(state: State, event: AlterSyncStateSet, view: Li
     dead = [each for each in event.new_sync_state_set if not view.is_alive(each)]
     if dead:
         return Refused(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"brokers {sorted(dead)} are not alive")
-    return event
+    assert before is not None
+    left = before.sync_state_set - frozenset(event.new_sync_state_set)
+    return msgspec.structs.replace(event, reason=_why_altered(left, view))
+
+
+def _why_altered(left: frozenset[int], view: LiveView) -> str:
+    if not left:
+        return "caught_up"
+    return "lag" if any(view.is_alive(each) for each in left) else "gone"
 
 
 def _is_repeat(before: BrokerSet, event: AlterSyncStateSet) -> bool:
@@ -127,23 +137,26 @@ def decide_elect(
     election = elect(broker_set, view, preferred=preferred, unclean=unclean)
     match election.verdict:
         case Verdict.ELECTED:
-            return elect_event(broker_set, election)
+            return elect_event(broker_set, election, view)
         case Verdict.KEEP:
             return Answer(broker_set, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, election.reason)
         case Verdict.NONE | Verdict.WAIT:
-            return _nobody(broker_set, election, broker_id)
+            return _nobody(broker_set, election, view, broker_id)
 
 
-def _nobody(broker_set: BrokerSet, election: Election, broker_id: int) -> Decision:
+def _nobody(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
     """The master is cleared once, and only when the controller itself finds that nobody can follow it."""
     if broker_id != CONTROLLER_ITSELF:
         return Refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, election.reason)
     if election.verdict is Verdict.NONE and broker_set.master_broker_id is not None:
-        return elect_event(broker_set, election)
+        return elect_event(broker_set, election, view)
     return Refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, election.reason)
 
 
-def elect_event(broker_set: BrokerSet, election: Election) -> ElectMaster:
+def elect_event(broker_set: BrokerSet, election: Election, view: LiveView) -> ElectMaster:
+    """view: what the election was held on."""
+    master = broker_set.master_broker_id
+    loss = None if master is None else view.lost.get(master)
     return ElectMaster(
         broker_name=broker_set.broker_name,
         new_master_broker_id=election.winner,
@@ -151,4 +164,6 @@ def elect_event(broker_set: BrokerSet, election: Election) -> ElectMaster:
         expected_sync_state_set_epoch=broker_set.sync_state_set_epoch,
         unclean=election.unclean,
         reason=election.reason,
+        last_heartbeat_ts=None if loss is None else loss.last_heartbeat_ts,
+        detected_ts=None if loss is None else loss.detected_ts,
     )

@@ -25,15 +25,25 @@ class LiveInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """A broker that is not active. Wall-clock ms; last_heartbeat_ts None: it was never heard here."""
+
+    last_heartbeat_ts: int | None
+    detected_ts: int
+
+
+@dataclass(frozen=True, slots=True)
 class LiveView:
     """One group's liveness, looked at once.
 
     live: heard and active now. presumed: never heard by this controller, which is active since less than the
-    grace window: neither alive nor dead is known, and nobody is deposed for that.
+    grace window: neither alive nor dead is known, and nobody is deposed for that. lost: the others, as far as
+    somebody wants to know about them.
     """
 
     live: Mapping[int, LiveInfo] = field(default_factory=dict)
     presumed: frozenset[int] = frozenset()
+    lost: Mapping[int, Loss] = field(default_factory=dict)
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self.live or broker_id in self.presumed

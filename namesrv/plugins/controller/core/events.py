@@ -1,7 +1,9 @@
 """What the log holds: facts decided by the active controller, each with the epochs that it expects to find.
 
 Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit
-trail, so an election carries its reason. A new type or a new meaning of a field raises EVENT_VERSION.
+trail, so they say when and why: the proposer writes that into them, so that every controller tells the same.
+A new type or a new meaning of a field raises EVENT_VERSION; a field that apply() does not read comes with a
+default, so that older journals stay readable and older programs skip it.
 """
 
 import msgspec
@@ -10,9 +12,13 @@ EVENT_VERSION = 1
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
-    """Base of all events. broker_name is the group that it changes; no event changes two."""
+    """Base of all events. broker_name is the group that it changes; no event changes two.
+
+    ts: wall-clock ms at which it was proposed; 0: by a program that did not write it down.
+    """
 
     v: int = EVENT_VERSION
+    ts: int = 0
     broker_name: str
 
 
@@ -32,10 +38,13 @@ class UpdateBrokerAddress(Event, tag="updateBrokerAddress", frozen=True, kw_only
 
 
 class AlterSyncStateSet(Event, tag="alterSyncStateSet", frozen=True, kw_only=True):
+    """reason: "caught_up", "gone" or "lag"."""
+
     master_broker_id: int
     new_sync_state_set: tuple[int, ...]
     expected_master_epoch: int
     expected_sync_state_set_epoch: int
+    reason: str = ""
 
 
 class ElectMaster(Event, tag="electMaster", frozen=True, kw_only=True):
@@ -43,6 +52,7 @@ class ElectMaster(Event, tag="electMaster", frozen=True, kw_only=True):
 
     Fenced by both epochs: a SyncStateSet that shrank since the decision may exclude the chosen one.
     unclean: the chosen one may be outside the SyncStateSet, and acknowledged messages may be lost.
+    With a lost master, wall-clock ms of the proposer: when it was last heard, when it was found inactive.
     """
 
     new_master_broker_id: int | None
@@ -50,6 +60,8 @@ class ElectMaster(Event, tag="electMaster", frozen=True, kw_only=True):
     expected_sync_state_set_epoch: int
     unclean: bool = False
     reason: str = ""
+    last_heartbeat_ts: int | None = None
+    detected_ts: int | None = None
 
 
 AnyEvent = ApplyBrokerId | UpdateBrokerAddress | AlterSyncStateSet | ElectMaster

@@ -7,7 +7,7 @@ Invariants: BrokerSet.check_invariants(). Source: RocketMQ 5.3.3 ReplicasInfoMan
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NewType
 
 import msgspec
@@ -64,12 +64,16 @@ class BrokerSet:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything, by broker name. Never mutated: with_set() answers another State."""
+    """Everything, by broker name. Never mutated: with_set() answers another State.
+
+    event_count: the place in the log of the last applied event, refused ones included (core/apply.py).
+    """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
+    event_count: int = 0
 
     def with_set(self, broker_set: BrokerSet) -> "State":
-        return State({**self.brokers, broker_set.broker_name: broker_set})
+        return replace(self, brokers={**self.brokers, broker_set.broker_name: broker_set})
 
 
 class _ReplicaRecord(msgspec.Struct, frozen=True):
@@ -92,6 +96,7 @@ class _SetRecord(msgspec.Struct, frozen=True):
 class _StateRecord(msgspec.Struct, frozen=True):
     v: int
     brokers: list[_SetRecord]
+    event_count: int = 0
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -104,9 +109,8 @@ class StateVersionError(Exception):
 
 def state_to_json(state: State) -> bytes:
     """The same state gives the same bytes: everything is sorted."""
-    return msgspec.json.encode(
-        _StateRecord(STATE_VERSION, [_record(state.brokers[name]) for name in sorted(state.brokers)])
-    )
+    brokers = [_record(state.brokers[name]) for name in sorted(state.brokers)]
+    return msgspec.json.encode(_StateRecord(STATE_VERSION, brokers, state.event_count))
 
 
 def state_from_json(data: bytes) -> State:
@@ -115,7 +119,7 @@ def state_from_json(data: bytes) -> State:
     if version != STATE_VERSION:
         raise StateVersionError(f"controller state version {version}; this program knows {STATE_VERSION}")
     record = msgspec.json.decode(data, type=_StateRecord)
-    return State({each.broker_name: _broker_set(each) for each in record.brokers})
+    return State({each.broker_name: _broker_set(each) for each in record.brokers}, record.event_count)
 
 
 def _record(broker_set: BrokerSet) -> _SetRecord:
