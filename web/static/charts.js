@@ -1,0 +1,165 @@
+"use strict";
+/* The time charts of a dashboard: ECharts options and nothing else. Strings go into SVG text and into
+ * elements made by `el`, never into HTML. snake_case means a key of dashboard.json, everywhere. */
+
+const Charts = (() => {
+  const drawn = []; // every chart on the page, to resize and zoom together
+
+  /** The colours and the font of the page, so that dark and light are decided in one place: the CSS. */
+  function theme() {
+    const css = getComputedStyle(document.documentElement);
+    const get = (name) => css.getPropertyValue(`--${name}`).trim();
+    return {
+      text: get("text"), dim: get("dim"), line: get("line"), card: get("card"), grid: get("grid"),
+      master: get("master"), in_sync: get("in-sync"), out: get("out"), mark: get("mark"), max: get("max"),
+      shades: [get("shade-1"), get("shade-2"), get("shade-3")],
+      replicas: [1, 2, 3, 4, 5, 6].map((n) => get(`replica-${n}`)),
+      font: getComputedStyle(document.body).fontFamily,
+    };
+  }
+
+  /* Lag is nearly always small and sometimes huge. So: linear up to `unit`, a power of ten per step above,
+   * and zero stays zero, which a logarithmic axis cannot show. */
+  const squash = (value, unit) => (value <= unit ? value / unit : 1 + Math.log10(value / unit));
+  const unsquash = (y, unit) => (y <= 1 ? y * unit : unit * 10 ** (y - 1));
+
+  /** Points in the middle of their windows; a hole wherever windows have no sample. */
+  function points(ts, values, windowMs, unit) {
+    const result = [];
+    ts.forEach((start, i) => {
+      if (i && start - ts[i - 1] > 1.5 * windowMs) result.push([ts[i - 1] + windowMs, null, null]);
+      result.push([start + windowMs / 2, squash(values[i], unit), values[i]]);
+    });
+    return result;
+  }
+
+  function tip(title, rows) {
+    const line = ([color, name, value]) => {
+      const swatch = el("i", { class: "swatch" });
+      swatch.style.background = color;
+      return el("div", {}, swatch, el("span", {}, name), el("b", {}, value));
+    };
+    return el("div", { class: "tip" }, el("strong", {}, title), ...rows.map(line));
+  }
+
+  /** What all charts share: UTC, the same left edge, the fail-overs as numbered marks, one zoom. */
+  function base(look, range, left) {
+    const axis = { axisLine: { lineStyle: { color: look.line } }, axisTick: { show: false } };
+    const label = { color: look.dim, hideOverlap: true };
+    return {
+      useUTC: true,
+      animation: false,
+      textStyle: { fontFamily: look.font, color: look.text },
+      grid: { left, right: 14, top: 40, bottom: 26, outerBoundsMode: "none" },
+      legend: { top: 0, left: 0, itemWidth: 16, itemHeight: 10, itemGap: 14, textStyle: { color: look.text } },
+      tooltip: {
+        trigger: "axis", confine: true, backgroundColor: look.card, borderColor: look.line, padding: 0,
+        axisPointer: { type: "line", lineStyle: { color: look.dim } },
+      },
+      xAxis: {
+        type: "time", min: range.from, max: range.to, ...axis, splitLine: { show: false },
+        axisLabel: { ...label, formatter: (ts) => time(ts) },
+      },
+      yAxis: { ...axis, axisLabel: label, splitLine: { lineStyle: { color: look.grid } } },
+      dataZoom: [{ type: "slider", show: false, filterMode: "none" }],
+    };
+  }
+
+  function marks(look, failovers, position = "end") {
+    return {
+      silent: true, symbol: "none", animation: false,
+      lineStyle: { color: look.mark, type: [3, 3], width: 1.25 },
+      label: {
+        show: true, position, formatter: "{b}", distance: 4, color: look.card, backgroundColor: look.mark,
+        padding: [2, 6], borderRadius: 8, fontSize: 10, fontWeight: "bold",
+      },
+      data: failovers.map((each, i) => ({ name: String(i + 1), xAxis: each.elected_ts })),
+    };
+  }
+
+  /** `lines`: [{name, color, ts, values, dashed}], drawn on the squashed axis of `unit` with `text` for numbers. */
+  function lagOption(range, failovers, { lines, unit, text }) {
+    const look = theme();
+    const option = base(look, range, 64);
+    const series = lines.map((line, i) => ({
+      type: "line", name: line.name, color: line.color(look), data: points(line.ts, line.values, range.window, unit),
+      showSymbol: line.ts.length <= 80, symbol: line.symbol || "circle", symbolSize: 4,
+      lineStyle: { width: line.dashed ? 1.25 : 2, type: line.dashed ? [4, 3] : "solid" },
+      emphasis: { disabled: true },
+      markLine: i ? undefined : marks(look, failovers),
+    }));
+    const highest = Math.max(0, ...lines.flatMap((line) => line.values.map((value) => squash(value, unit))));
+    option.yAxis = {
+      ...option.yAxis, type: "value", min: 0, max: Math.max(2, Math.ceil(highest)), interval: 1,
+      axisLabel: { ...option.yAxis.axisLabel, formatter: (y) => text(unsquash(y, unit)) },
+    };
+    option.tooltip.formatter = (params) => {
+      const found = params.filter((each) => each.value[2] !== null);
+      if (!found.length) return "";
+      const start = found[0].value[0] - range.window / 2;
+      return tip(`${time(start)} UTC, ${duration(range.window)}`,
+        found.map((each) => [each.color, each.seriesName, text(each.value[2])]));
+    };
+    return { ...option, series };
+  }
+
+  /** One bar per replica. State is colour and thickness, so that it can be told without colours. */
+  function memberOption(range, failovers, members) {
+    const look = theme();
+    const option = base(look, range, 78);
+    const width = { master: 22, in_sync: 12, out: 4 };
+    const series = Object.keys(width).map((state, i) => ({
+      type: "line", name: STATES[state], color: look[state],
+      data: members.flatMap((member, y) => member.spans.filter((span) => span.state === state)
+        .flatMap((span) => [[span.from, y], [span.to, y], [span.to, null]])),
+      // An absence shorter than a pixel still shows: the ends of the line are marks of two pixels.
+      symbol: "rect", symbolSize: [2, width[state]], showSymbol: true, showAllSymbol: true,
+      lineStyle: { width: width[state], cap: "butt" }, emphasis: { disabled: true },
+      markLine: i ? undefined : marks(look, failovers, "start"), // the axis is inverse: its start is on top
+    }));
+    const stateAt = (member, ts) => (member.spans.find((span) => span.from <= ts && ts < span.to) || {}).state;
+    option.tooltip.formatter = (params) => {
+      const ts = params[0].axisValue;
+      return tip(`${time(ts, true)} UTC`, members.map((member) => {
+        const state = stateAt(member, ts);
+        return [look[state] || look.line, `replica ${member.broker_id}`, STATES[state] || "not known"];
+      }));
+    };
+    option.legend.icon = "rect";
+    option.grid.bottom = 62;
+    option.yAxis = {
+      ...option.yAxis, type: "category", inverse: true, splitLine: { show: false },
+      data: members.map((member) => `replica ${member.broker_id}`), axisLabel: { color: look.text },
+    };
+    option.dataZoom = [{
+      type: "slider", filterMode: "none", bottom: 6, height: 20, left: 78, right: 14, showDataShadow: false,
+      borderColor: look.line, fillerColor: `${look.master}22`, backgroundColor: "transparent", brushSelect: false,
+      labelFormatter: (value) => time(value), textStyle: { color: look.dim, fontSize: 10 },
+      handleStyle: { color: look.card, borderColor: look.dim }, moveHandleSize: 0,
+      dataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } },
+    }];
+    return { ...option, series };
+  }
+
+  function draw(place, option, label) {
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", label);
+    const chart = echarts.init(place, null, { renderer: "svg" });
+    chart.setOption(option);
+    chart.on("datazoom", ({ start, end }) => {
+      Charts.zoom = { start, end };
+      for (const other of drawn) {
+        if (other !== chart) other.dispatchAction({ type: "dataZoom", start, end }, { silent: true });
+      }
+    });
+    if (Charts.zoom) chart.dispatchAction({ type: "dataZoom", ...Charts.zoom }, { silent: true });
+    drawn.push(chart);
+  }
+
+  function clear() {
+    while (drawn.length) drawn.pop().dispose();
+  }
+
+  addEventListener("resize", () => drawn.forEach((chart) => chart.resize()));
+  return { draw, clear, lagOption, memberOption, zoom: null };
+})();
