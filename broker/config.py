@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from remoting.config import Config
+from remoting.telemetry import TelemetryConfig
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -24,7 +24,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(Config):
+class BrokerConfig(TelemetryConfig):
     """One mqbroker process. Their key names win over ours; the description has the unit."""
 
     broker_cluster_name: str = Field(
@@ -41,6 +41,12 @@ class BrokerConfig(Config):
     namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
     bind_address: str = Field("0.0.0.0", description="interface for all listening ports")
     listen_port: int = Field(10911, ge=0, le=PORT_MAX, description="clients' port; 0: any free one")
+    http_port: int = Field(
+        0,
+        ge=-1,
+        le=PORT_MAX,
+        description="port of /livez, /readyz and /metrics; 0: listenPort + 10000, -1: none",
+    )
     broker_ip1: str = Field(
         "", alias="brokerIP1", description="address announced to clients; empty: detected"
     )
@@ -163,6 +169,10 @@ class BrokerConfig(Config):
     @property
     def epoch_path(self) -> Path:
         return self.store_path_epoch_file or self.store_path_root_dir / "epochFileCheckpoint"
+
+    @property
+    def telemetry_path(self) -> Path:
+        return self.store_path_root_dir / "telemetry"
 
     @property
     def waits_for_replicas(self) -> bool:

@@ -53,6 +53,11 @@ class RouteRegistration:
         for address in self._wake:
             tasks.start(f"registration with name server {address}", partial(self._run, address))
 
+    @property
+    def registered(self) -> tuple[str, ...]:
+        """The name servers that took our last registration."""
+        return tuple(address for address, registered in self._registered.items() if registered)
+
     def trigger(self) -> None:
         for wake in self._wake.values():
             wake.set()
@@ -63,10 +68,9 @@ class RouteRegistration:
 
     async def unregister(self, header: UnregisterBrokerRequest) -> None:
         """Tell those that know us; a name server that cannot be reached finds out by itself."""
-        known = [address for address, registered in self._registered.items() if registered]
         calls = [
             self._client.call(address, UNREGISTER_BROKER, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
-            for address in known
+            for address in self.registered
         ]
         await asyncio.gather(*calls)
 

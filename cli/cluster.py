@@ -31,6 +31,7 @@ STOP_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 12
 POLL_MS = 20
 CONTROLLER_GROUP = "keelmq"
+HTTP_OFF = "-1"
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class Program:
     settings: dict[str, str]
     address: str
     controller_address: str = ""
+    http_address: str = ""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -89,10 +91,12 @@ class Cluster:
         namesrv_settings: Mapping[str, str] | None = None,
         broker_settings: Mapping[str, str] | None = None,
         detached: bool = False,
+        http: bool = False,
     ) -> None:
+        """`http`: every program serves HTTP, too (it starts slower). `detached`: outlives this process."""
         self.directory = directory
         self.cluster_name, self.broker_name = cluster_name, broker_name
-        self._detached = detached
+        self._detached, self._http = detached, http
         directory.mkdir(parents=True, exist_ok=True)
         ports = _free_ports()
         self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
@@ -226,10 +230,11 @@ class Cluster:
         programs = []
         for index in range(count):
             address = f"{HOST}:{next(ports)}"
+            http_port = str(next(ports)) if self._http else HTTP_OFF
             settings = {
                 "bindAddress": HOST,
                 "listenPort": _port(address),
-                "httpPort": "-1",
+                "httpPort": http_port,
                 "enableControllerInNamesrv": "true",
                 "controllerDLegerGroup": CONTROLLER_GROUP,
                 "controllerDLegerPeers": ";".join(f"n{i}-{peer}" for i, peer in enumerate(requests)),
@@ -242,6 +247,7 @@ class Cluster:
             program = Program(
                 f"namesrv-{index}", "namesrv", self.directory, settings, address, requests[index]
             )
+            program.http_address = f"{HOST}:{http_port}" if self._http else ""
             programs.append(_written(program))
         return programs
 
@@ -249,6 +255,7 @@ class Cluster:
         programs = []
         for index in range(count):
             address = f"{HOST}:{next(ports)}"
+            http_port = str(next(ports)) if self._http else HTTP_OFF
             settings = {
                 "brokerClusterName": self.cluster_name,
                 "brokerName": self.broker_name,
@@ -256,6 +263,7 @@ class Cluster:
                 "bindAddress": HOST,
                 "brokerIP1": HOST,
                 "listenPort": _port(address),
+                "httpPort": http_port,
                 "haListenPort": str(next(ports)),
                 "namesrvAddr": self.namesrv_addr,
                 "enableControllerMode": "true",
@@ -263,7 +271,9 @@ class Cluster:
                 "storePathRootDir": str(self.directory / f"broker-{index}"),
                 **extra,
             }
-            programs.append(_written(Program(f"broker-{index}", "broker", self.directory, settings, address)))
+            program = Program(f"broker-{index}", "broker", self.directory, settings, address)
+            program.http_address = f"{HOST}:{http_port}" if self._http else ""
+            programs.append(_written(program))
         return programs
 
 

@@ -1,11 +1,11 @@
 """NamesrvConfig: the keys of mqnamesrv, RocketMQ's names and defaults where it has them."""
 
-from pydantic import Field
+from pathlib import Path
+
+from pydantic import Field, field_validator
 
 from remoting.config import Config
-
-HTTP_PORT_DISTANCE = 10_000
-HTTP_OFF = -1
+from remoting.doors.http_late import http_listen_port
 
 
 class NamesrvConfig(Config):
@@ -14,6 +14,10 @@ class NamesrvConfig(Config):
     listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = one that is free")
     bind_address: str = Field("0.0.0.0", min_length=1, description="address of all our ports")
     http_port: int = Field(0, ge=-1, le=65535, description="HTTP port; 0 = listenPort + 10000, -1 = no HTTP")
+    analytics_output_dir: Path | None = Field(
+        None,
+        description="what `keelmq analytics run --output` names: its dashboard is shown on the HTTP port",
+    )
     enable_controller_in_namesrv: bool = Field(False, description="load the controller plugin")
     scan_not_active_broker_interval: int = Field(1_000, gt=0, description="ms between looks at who is alive")
     support_acting_master: bool = Field(
@@ -30,10 +34,16 @@ class NamesrvConfig(Config):
     default_thread_pool_queue_capacity: int = Field(10_000, ge=1, description="without effect")
     un_register_broker_queue_capacity: int = Field(3_000, ge=1, description="without effect: applied at once")
 
+    @field_validator("analytics_output_dir", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator("analytics_output_dir")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return path.expanduser() if path is not None else None
+
     def http_listen_port(self, listen_port: int) -> int | None:
-        """None: no HTTP. `listen_port` is the bound one; on a port from the system HTTP takes one as well."""
-        if self.http_port == HTTP_OFF:
-            return None
-        if self.http_port > 0:
-            return self.http_port
-        return listen_port + HTTP_PORT_DISTANCE if self.listen_port and listen_port <= 55_535 else 0
+        """None: no HTTP. `listen_port` is the bound one."""
+        return http_listen_port(self.http_port, listen_port=self.listen_port, bound_port=listen_port)

@@ -144,7 +144,7 @@ class CommitLog:
         self._ahead_offset = min(next_touch, middle if self._prepared is None else _NEVER)
 
     def _prepare(self) -> MappedFile:
-        """In the helper thread. After a failure (disk full) it is tried once more where the file is needed."""
+        """In the helper thread. After a failure (disk full) it is tried again where the file is needed."""
         file = MappedFile(self.directory / PREPARED_NAME, 0, self.file_bytes, allocate=True)
         file.touch(0, TOUCH_BYTES)
         return file

@@ -168,9 +168,9 @@ class MessageStore:
         queues = self._queues.get(topic)
         return None if queues is None else queues.get(queue_id)
 
-    def queue_ids(self) -> list[tuple[str, int]]:
-        """(topic, queueId) of every queue that was ever written to or waited for."""
-        return [(queue.topic, queue.queue_id) for queue in self._each_queue()]
+    def topic_counts(self) -> dict[str, int]:
+        """Messages that each topic has ever had, by the offsets of its queues."""
+        return {topic: sum(q.max_offset for q in queues.values()) for topic, queues in self._queues.items()}
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""

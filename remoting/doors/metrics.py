@@ -36,7 +36,7 @@ class Table:
 
 
 class Scrape:
-    """The values of one moment: add() them, then iterate over the families. Those without a value are absent."""
+    """The values of one moment: add() them, then iterate over the families. What has no value is absent."""
 
     def __init__(self, table: Table, labels: Sequence[str]) -> None:
         """`labels`: the values of table.labels."""

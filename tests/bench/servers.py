@@ -57,6 +57,7 @@ def lone_broker(directory: Path) -> Iterator[Server]:
         "bindAddress": "127.0.0.1",
         "brokerIP1": "127.0.0.1",
         "listenPort": str(port),
+        "httpPort": "-1",
         "haListenPort": str(free_port()),
         "storePathRootDir": str(directory / "store"),
         "mappedFileSizeCommitLog": str(256 << 20),

@@ -33,6 +33,7 @@ def config(tmp_path: Path, **more: object) -> BrokerConfig:
         "broker_name": "b",
         "bind_address": "127.0.0.1",
         "listen_port": 0,
+        "http_port": -1,
         "store_path_root_dir": tmp_path / "store",
         "mapped_file_size_commit_log": 65_536,
         "mapped_file_size_consume_queue": 2_000,

@@ -1,0 +1,171 @@
+"""The broker's metrics: RocketMQ's names where it has them, ours for replication, where it has none.
+
+Everything is read at the scrape from what the broker keeps anyway. Messages per topic come from the offsets
+of the consume queues: they count what consumers may read, outlive a restart, and grow on slaves as well.
+"""
+
+import os
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.store.record import decode
+from broker.topics import NOT_FOR_CLIENTS, SYSTEM_PREFIX
+from remoting.clock import wall_ms
+from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
+
+if TYPE_CHECKING:
+    from broker.app import Broker
+
+TOPICS_MAX = 1_000
+OTHER_TOPICS = "(others)"
+STORAGE = ("local", "disk")
+_STORAGE_LABELS = ("storage_type", "storage_medium")
+ROLE_NUMBERS = {"master": 1, "slave": 0, "none": -1}
+RECORD_BYTES_MAX = 17_000_000
+NO_ID = -1
+
+TABLE = Table(
+    "mqbroker",
+    ("cluster", "node_type", "node_id", "broker_name", "broker_id"),
+    (
+        Metric("rocketmq_broker_permission", "brokerPermission: 2 write, 4 read, 6 both"),
+        Metric("rocketmq_topic_number", "topics that this broker knows, system topics included"),
+        Metric(
+            "rocketmq_messages_in_total",
+            "messages that consumers may read, ever; topics beyond the first 1000 are one series (others)",
+            ("topic", "is_system"),
+        ),
+        Metric("rocketmq_messages_out_total", "messages given to consumers since the start, all topics"),
+        Metric("rocketmq_throughput_in_total", "bytes stored for producers since the start, all topics"),
+        Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", _STORAGE_LABELS),
+        Metric("rocketmq_storage_flush_behind_bytes", "log that is not durable yet", _STORAGE_LABELS),
+        Metric(
+            "rocketmq_storage_dispatch_behind_bytes", "log that no consume queue has yet", _STORAGE_LABELS
+        ),
+        Metric(
+            "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", _STORAGE_LABELS
+        ),
+        Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
+        Metric("rocketmq_broker_connections", "open connections of clients"),
+        Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas"),
+        Metric("rocketmq_broker_name_servers", "name servers that took the last registration"),
+        Metric("rocketmq_broker_role", "1 master, 0 slave, -1 none (yet, or during a change)"),
+        Metric("rocketmq_broker_epoch", "masterEpoch of the last finished role change; 0: none"),
+        Metric("rocketmq_broker_fenced", "1 while a master refuses messages, else 0"),
+        Metric("rocketmq_syncstateset_size", "members of the SyncStateSet; of a master only"),
+        Metric("rocketmq_syncstateset_epoch", "syncStateSetEpoch; of a master only"),
+        Metric("rocketmq_syncstateset_member", "1 for each member; of a master only", ("replica_id",)),
+        Metric("rocketmq_min_in_sync_replicas", "minInSyncReplicas: with fewer members sends are refused"),
+        Metric(
+            "rocketmq_ha_replica_lag_bytes", "what a connected replica has not confirmed", ("replica_id",)
+        ),
+        Metric(
+            "rocketmq_ha_replica_lag_seconds", "since a connected replica had everything", ("replica_id",)
+        ),
+        Metric(
+            "rocketmq_ha_transfer_bytes_total",
+            "bytes sent to a replica over its present link",
+            ("replica_id",),
+        ),
+        Metric(
+            "rocketmq_ha_connected", "1 while a slave's link to its master is up, else 0; of a slave only"
+        ),
+        Metric("rocketmq_confirm_offset", "confirmOffset, bytes of the CommitLog"),
+        Metric("rocketmq_max_offset", "end of the CommitLog, bytes"),
+        Metric("rocketmq_min_offset", "beginning of the CommitLog, bytes"),
+        Metric("rocketmq_flushed_offset", "the CommitLog is durable up to here, bytes"),
+        *TELEMETRY_METRICS,
+    ),
+)
+
+
+def scrape(broker: "Broker") -> Scrape:
+    made = Scrape(TABLE, _labels(broker))
+    made.add("rocketmq_broker_permission", broker.config.broker_permission)
+    made.add("rocketmq_topic_number", len(broker.topics.topics))
+    made.add("rocketmq_broker_connections", broker.connection_count)
+    made.add("rocketmq_broker_waiting_replies", len(broker.pending))
+    made.add("rocketmq_broker_name_servers", len(broker.standing.registered))
+    _add_messages(made, broker)
+    _add_storage(made, broker)
+    _add_role(made, broker)
+    add_telemetry(made, broker.telemetry)
+    if broker.controlled is not None:
+        _add_replication(made, broker.controlled.ha.status())
+    return made
+
+
+def _labels(broker: "Broker") -> tuple[str, ...]:
+    """broker_id: the one for life that the controllers gave, not the 0 that clients see of a master."""
+    config, broker_id = broker.config, broker.config.broker_id
+    if broker.controlled is not None:
+        broker_id = broker.controlled.role.broker_id or NO_ID
+    return (config.broker_cluster_name, "broker", config.broker_name, config.broker_name, str(broker_id))
+
+
+def _add_messages(made: Scrape, broker: "Broker") -> None:
+    others = 0
+    for count, (topic, messages) in enumerate(broker.store.topic_counts().items()):
+        if count < TOPICS_MAX:
+            is_system = topic.startswith(SYSTEM_PREFIX) or topic in NOT_FOR_CLIENTS
+            made.add("rocketmq_messages_in_total", messages, topic, "true" if is_system else "false")
+        else:
+            others += messages
+    if others:
+        made.add("rocketmq_messages_in_total", others, OTHER_TOPICS, "false")
+    made.add("rocketmq_messages_out_total", broker.store.got_messages)
+    made.add("rocketmq_throughput_in_total", broker.store.put_bytes)
+
+
+def _add_storage(made: Scrape, broker: "Broker") -> None:
+    store, log = broker.store, broker.store.commit_log
+    disk = os.statvfs(store.root)
+    made.add("rocketmq_storage_size_bytes", (disk.f_blocks - disk.f_bfree) * disk.f_frsize, *STORAGE)
+    made.add("rocketmq_storage_flush_behind_bytes", max(log.max_offset - log.flushed_offset, 0), *STORAGE)
+    made.add("rocketmq_storage_dispatch_behind_bytes", log.max_offset - store.dispatch_offset, *STORAGE)
+    oldest_ms = _oldest_ms(broker)
+    if oldest_ms is not None:
+        age_ms = max(wall_ms() - oldest_ms, 0)
+        made.add("rocketmq_storage_message_reserve_time_milliseconds", age_ms, *STORAGE)
+    made.add("rocketmq_storage_fault", bool(broker.standing.disk_fault))
+    made.add("rocketmq_confirm_offset", store.confirm_offset)
+    made.add("rocketmq_max_offset", log.max_offset)
+    made.add("rocketmq_min_offset", log.min_offset)
+    made.add("rocketmq_flushed_offset", log.flushed_offset)
+
+
+def _oldest_ms(broker: "Broker") -> int | None:
+    """When the first message of the log was stored; None: there is none, or it is half written."""
+    log = broker.store.commit_log
+    try:
+        return decode(log.view(log.min_offset, RECORD_BYTES_MAX)).store_timestamp
+    except (ValueError, IndexError, struct.error):
+        return None
+
+
+def _add_role(made: Scrape, broker: "Broker") -> None:
+    role, controlled = broker.role_name, broker.controlled
+    made.add("rocketmq_broker_role", ROLE_NUMBERS[role])
+    made.add("rocketmq_broker_epoch", 0 if controlled is None else controlled.role.epoch)
+    made.add("rocketmq_broker_fenced", role == "master" and not broker.gate.writable)
+    made.add("rocketmq_min_in_sync_replicas", broker.config.min_in_sync_replicas)
+
+
+def _add_replication(made: Scrape, status: dict[str, object]) -> None:
+    """status: HaService.status(), which is also what people are shown."""
+    if status["role"] == "slave":
+        made.add("rocketmq_ha_connected", bool(status["connected"]))
+    if status["role"] != "master":
+        return
+    members = cast(list[int], status["syncStateSet"])
+    made.add("rocketmq_syncstateset_size", len(members))
+    made.add("rocketmq_syncstateset_epoch", cast(int, status["syncStateSetEpoch"]))
+    for member in members:
+        made.add("rocketmq_syncstateset_member", 1, str(member))
+    end = cast(int, status["maxOffset"])
+    for replica in cast(Iterable[dict[str, Any]], status["replicas"]):
+        name = str(replica["brokerId"])
+        made.add("rocketmq_ha_replica_lag_bytes", max(end - max(replica["ackOffset"], 0), 0), name)
+        made.add("rocketmq_ha_replica_lag_seconds", replica["lastCaughtUpTimeMs"] / 1_000, name)
+        made.add("rocketmq_ha_transfer_bytes_total", replica["sentBytes"], name)
