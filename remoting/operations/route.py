@@ -1,4 +1,6 @@
-"""Name-server operations. Source: RocketMQ 5.3.3, RegisterBroker*, GetRouteInfo*, RemotingCommand headers."""
+"""Name-server operations: routes, registration, topic lists, permissions. Source: RocketMQ 5.3.3,
+RegisterBroker*, GetRouteInfo*, RemotingCommand headers. KV and server configuration: namesrv_admin.py.
+"""
 
 from typing import Any
 
@@ -91,6 +93,7 @@ class TopicRouteData(Wire):
     queue_datas: list[QueueData] = Field(default_factory=list)
     filter_server_table: dict[str, list[str] | None] = Field(default_factory=dict)
     order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, Any] | None = None
 
 
 class ClusterInfo(Wire):
@@ -112,9 +115,90 @@ class BrokerHeartbeatRequest(Wire):
     election_priority: int = 2147483647
 
 
+class KVTable(Wire):
+    """One namespace of the KV configuration; in the answer to 103 it is ORDER_TOPIC_CONFIG."""
+
+    table: dict[str, str] = Field(default_factory=dict)
+
+
+class TopicList(Wire):
+    """broker_addr: one broker of the cluster, only in the list of system topics."""
+
+    topic_list: list[str] = Field(default_factory=list)
+    broker_addr: str | None = None
+
+
+class ClusterRequest(Wire):
+    cluster: str
+
+
+class RouteBrokerNameRequest(Wire):
+    broker_name: str
+
+
+class WipeWritePermResponse(Wire):
+    wipe_topic_count: int
+
+
+class AddWritePermResponse(Wire):
+    add_topic_count: int
+
+
+class DeleteTopicRequest(Wire):
+    """cluster_name None: at the brokers of every cluster."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class RegisterTopicRequest(Wire):
+    topic: str
+
+
+class QueryDataVersionRequest(Wire):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class QueryDataVersionResponse(Wire):
+    changed: bool
+
+
+class BrokerMemberGroupRequest(Wire):
+    cluster_name: str
+    broker_name: str
+
+
+class BrokerMemberGroup(Wire):
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str] = Field(default_factory=dict)
+
+
+class BrokerMemberGroupBody(Wire):
+    broker_member_group: BrokerMemberGroup
+
+
+class MinBrokerIdChangeRequest(Wire):
+    """905, to the members of a group. offline_broker_addr: who left; ha_broker_addr: of a new lowest id."""
+
+    min_broker_id: int
+    min_broker_addr: str
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+    broker_name: str | None = None
+
+
 # The register body may be deflated, bare or absent: the handler decodes it (raw_body).
 REGISTER_BROKER = Operation(
-    103, "registerBroker", RegisterBrokerRequest, RegisterBrokerResponse, request_body=bytes
+    103,
+    "registerBroker",
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    request_body=bytes,
+    response_body=KVTable,
 )
 UNREGISTER_BROKER = Operation(104, "unregisterBroker", UnregisterBrokerRequest, Empty)
 GET_ROUTEINFO_BY_TOPIC = Operation(
@@ -122,3 +206,38 @@ GET_ROUTEINFO_BY_TOPIC = Operation(
 )
 GET_BROKER_CLUSTER_INFO = Operation(106, "getBrokerClusterInfo", Empty, Empty, response_body=ClusterInfo)
 BROKER_HEARTBEAT = Operation(904, "brokerHeartbeat", BrokerHeartbeatRequest, Empty)
+QUERY_DATA_VERSION = Operation(
+    322,
+    "queryDataVersion",
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    request_body=DataVersion,
+    response_body=DataVersion,
+)
+GET_BROKER_MEMBER_GROUP = Operation(
+    901, "getBrokerMemberGroup", BrokerMemberGroupRequest, Empty, response_body=BrokerMemberGroupBody
+)
+NOTIFY_MIN_BROKER_ID_CHANGE = Operation(
+    905, "notifyMinBrokerIdChange", MinBrokerIdChangeRequest, Empty, oneway=True
+)
+"""Sent by the name server, never served by it."""
+
+GET_ALL_TOPIC_LIST = Operation(206, "getAllTopicListFromNameserver", Empty, Empty, response_body=TopicList)
+GET_TOPICS_BY_CLUSTER = Operation(224, "getTopicsByCluster", ClusterRequest, Empty, response_body=TopicList)
+GET_SYSTEM_TOPIC_LIST = Operation(304, "getSystemTopicListFromNs", Empty, Empty, response_body=TopicList)
+GET_UNIT_TOPIC_LIST = Operation(311, "getUnitTopicList", Empty, Empty, response_body=TopicList)
+GET_HAS_UNIT_SUB_TOPIC_LIST = Operation(312, "getHasUnitSubTopicList", Empty, Empty, response_body=TopicList)
+GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = Operation(
+    313, "getHasUnitSubUnUnitTopicList", Empty, Empty, response_body=TopicList
+)
+
+WIPE_WRITE_PERM_OF_BROKER = Operation(
+    205, "wipeWritePermOfBroker", RouteBrokerNameRequest, WipeWritePermResponse
+)
+ADD_WRITE_PERM_OF_BROKER = Operation(
+    327, "addWritePermOfBroker", RouteBrokerNameRequest, AddWritePermResponse
+)
+DELETE_TOPIC_IN_NAMESRV = Operation(216, "deleteTopicInNamesrv", DeleteTopicRequest, Empty)
+REGISTER_TOPIC_IN_NAMESRV = Operation(
+    217, "registerTopicInNamesrv", RegisterTopicRequest, Empty, request_body=TopicRouteData
+)

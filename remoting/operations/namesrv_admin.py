@@ -1,0 +1,38 @@
+"""Name-server operations on what it keeps on disk: KV configuration and its own settings.
+
+Source: RocketMQ 5.3.3, PutKVConfig*, GetKVConfig*, GetKVListByNamespace*; 318 and 319 carry properties text.
+"""
+
+from remoting.operation import Empty, Operation, Wire
+from remoting.operations.route import KVTable
+
+
+class PutKVConfigRequest(Wire):
+    """Without namespace or key: refused by the handler, in the words that tools know."""
+
+    namespace: str | None = None
+    key: str | None = None
+    value: str = ""
+
+
+class KVConfigKey(Wire):
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponse(Wire):
+    value: str
+
+
+class KVNamespaceRequest(Wire):
+    namespace: str
+
+
+PUT_KV_CONFIG = Operation(100, "putKVConfig", PutKVConfigRequest, Empty)
+GET_KV_CONFIG = Operation(101, "getKVConfig", KVConfigKey, GetKVConfigResponse)
+DELETE_KV_CONFIG = Operation(102, "deleteKVConfig", KVConfigKey, Empty)
+GET_KV_LIST_BY_NAMESPACE = Operation(
+    219, "getKVListByNamespace", KVNamespaceRequest, Empty, response_body=KVTable
+)
+UPDATE_NAMESRV_CONFIG = Operation(318, "updateNamesrvConfig", Empty, Empty, request_body=bytes)
+GET_NAMESRV_CONFIG = Operation(319, "getNamesrvConfig", Empty, Empty, response_body=bytes)
