@@ -6,7 +6,6 @@ is killed alone: producers must not notice. At the end everything is read back a
 """
 
 import asyncio
-import shlex
 import shutil
 import signal
 import sys
@@ -16,12 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.cluster import Cluster, ClusterError, Program
+from cli.demo_end import (
+    ANALYTICS,
+    TELEMETRY,
+    keep_telemetry_only,
+    print_commands,
+    print_report,
+    print_report_command,
+)
 from cli.demo_view import View, make_view
 from cli.ledger import Ledger, Report
 from cli.traffic import Traffic, read_back
 from cli.watch import Picture, Watcher
 from client import PullError
-from remoting.clock import now_ms
+from remoting.clock import now_ms, wall_ms
+from remoting.records import SendGap
+from remoting.tasks import TaskSet
+from remoting.telemetry import TelemetryConfig, TelemetryWriter
 
 TOPIC = "KeelDemo"
 BROKERS = 3
@@ -60,10 +70,19 @@ class Demo:
         self._ledger = Ledger()
         self._watcher = Watcher(cluster)
         self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ledger, rate=options.rate)
+        limits = TelemetryConfig.model_validate({})
+        self._telemetry = TelemetryWriter(
+            cluster.directory / "demo" / TELEMETRY,
+            node="demo",
+            reserved_hours=limits.telemetry_reserved_time,
+            bytes_max=limits.telemetry_bytes_max,
+        )
 
     async def run(self) -> Report:
         """ClusterError or PullError when the cluster does not come back in time."""
         looking = asyncio.create_task(self._look(), name="look")
+        tasks = TaskSet()
+        tasks.start("telemetry of the demo", self._telemetry.run)
         try:
             await self._start()
             for kill in range(self._options.kills):
@@ -79,6 +98,8 @@ class Demo:
             await asyncio.gather(looking, return_exceptions=True)
             await self._traffic.close()
             await self._watcher.close()
+            await tasks.stop()
+            await self._telemetry.close()
 
     async def _look(self) -> None:
         while True:
@@ -99,14 +120,27 @@ class Demo:
     async def _kill_master(self, number: int) -> None:
         picture = await self._all_in_sync("all replicas in the SyncStateSet", REJOIN_TIMEOUT_S)
         master = next(program for program in self._cluster.brokers if program.name == picture.master)
-        kill_ms = now_ms()
+        broker_id = next(each.broker_id for each in picture.replicas if each.name == picture.master)
+        kill_ms, kill_ts = now_ms(), wall_ms()
         await self._cluster.kill_and_wait(master)
         self._ledger.killed(kill_ms)
         self._view.event(f"kill {number}: SIGKILL to the master {master.name} (pid {master.pid})")
         await self._until(
             "a send that is acknowledged again", lambda: not self._ledger.is_waiting, GAP_TIMEOUT_S
         )
-        self._view.event(f"kill {number}: the producer waited {self._ledger.gaps_ms[-1]} ms")
+        gap_ms = self._ledger.gaps_ms[-1]
+        self._view.event(f"kill {number}: the producer waited {gap_ms} ms")
+        self._telemetry.put(
+            SendGap(
+                ts=kill_ts + gap_ms,
+                cluster_name=self._cluster.cluster_name,
+                broker_name=self._cluster.broker_name,
+                broker_id=broker_id or 0,
+                program=master.name,
+                started_ts=kill_ts,
+                gap_ms=gap_ms,
+            )
+        )
         await self._steady()
         await self._restart(master)
         restarted_ms = now_ms()
@@ -185,8 +219,10 @@ def run_demo(options: DemoOptions) -> int:
         directory,
         name_servers=NAME_SERVERS,
         brokers=BROKERS,
+        namesrv_settings={"analyticsOutputDir": str(directory / ANALYTICS)},
         broker_settings=BROKER_SETTINGS,
         detached=options.keep,
+        http=options.keep,
     )
     try:
         with cluster:
@@ -198,13 +234,14 @@ def run_demo(options: DemoOptions) -> int:
         shutil.rmtree(directory, ignore_errors=True)
         print("keelmq demo: stopped by Ctrl-C, every program was ended", file=sys.stderr)
         return 130
-    _print_report(report)
+    print_report(report)
     if options.keep:
-        _print_commands(cluster)
+        print_commands(cluster, topic=TOPIC)
     elif report.ok:
-        shutil.rmtree(directory, ignore_errors=True)
+        keep_telemetry_only(directory)
     else:
         print(f"Data and logs stay in {directory}")
+    print_report_command(directory)
     print(report.result_line(), flush=True)
     return 0 if report.ok else 1
 
@@ -223,32 +260,3 @@ def _play(options: DemoOptions, cluster: Cluster) -> Report:
             return runner.run(main(view))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None  # SIGTERM ends like Ctrl-C
-
-
-def _print_report(report: Report) -> None:
-    gaps = ", ".join(f"{gap_ms} ms" for gap_ms in report.gaps_ms) or "none"
-    print(f"sent          {report.sent:,} messages, {report.retried:,} of them needed more than one attempt")
-    print(f"acknowledged  {report.acked:,} ({report.unacknowledged:,} sends ended in an error)")
-    print(f"lost          {report.lost:,} of the acknowledged ones")
-    if report.lost_numbers:
-        print(f"              numbers {', '.join(map(str, report.lost_numbers))}, ...")
-    print(f"damaged       {report.damaged:,}")
-    print(f"duplicated    {report.duplicated:,} (attempts whose answer was lost: at least once, never less)")
-    print(f"gaps          {gaps} from SIGKILL to the first acknowledged send that was started after it")
-
-
-def _print_commands(cluster: Cluster) -> None:
-    launcher = Path(__file__).resolve().parent.parent / "run"
-    run = f"{shlex.quote(str(launcher))} mqadmin" if launcher.exists() else "mqadmin"
-    namesrv, controllers = f"'{cluster.namesrv_addr}'", f"'{cluster.controller_addr}'"
-    pids = " ".join(str(program.pid) for program in cluster.programs if program.is_running)
-    print("\nThe cluster is still running. Use it:")
-    print(f"  {run} clusterList -n {namesrv}")
-    print(f"  {run} getControllerMetaData -a {controllers}")
-    print(f"  {run} getSyncStateSet -a {controllers} -b {cluster.broker_name}")
-    print(f"  {run} getBrokerEpoch -n {namesrv} -b {cluster.broker_name}")
-    print(f"  {run} topicRoute -n {namesrv} -t {TOPIC}")
-    print(f"  {run} sendMessage -n {namesrv} -t {TOPIC} -p hello")
-    print(f"  {run} consumeMessage -n {namesrv} -t {TOPIC} -c 3")
-    print("Stop it:")
-    print(f"  kill {pids}; sleep 3; rm -r {shlex.quote(str(cluster.directory))}\n")

@@ -1,4 +1,4 @@
-"""keelmq: the demo, the benchmarks and the version. Exit codes: 0 done, 1 failed, 2 usage."""
+"""keelmq: the demo, the report, the benchmarks and the version. Exit codes: 0 done, 1 failed, 2 usage."""
 
 import importlib
 import importlib.metadata
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from cli import analytics
 
 BENCH_SUITES = ("codec", "send", "replication", "failover")
 
@@ -32,6 +34,10 @@ def demo(
     from cli.demo import DemoOptions, run_demo
 
     raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate)))
+
+
+app.add_typer(analytics.app, name="analytics")
+app.command("report")(analytics.report)
 
 
 @app.command()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from remoting.records import RECORDS, HaSample, SendGap, decode_record
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,7 +53,26 @@ def test_one_kill_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     assert sent >= acked > 1_000 and 0 < gap_p50 == gap_max < 10_000
     assert "SIGKILL to the controller leader" in output
     assert re.search(r"slowest send took \d{1,3} ms, \d+ retried, 0 failed", output), output
-    assert processes_below(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    assert processes_below(tmp_path) == []
+    check_what_it_left(tmp_path, output)
+
+
+def check_what_it_left(tmp_path: Path, output: str) -> None:
+    """Telemetry and nothing else; in it, what was printed."""
+    (directory,) = tmp_path.iterdir()
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert files and all(path.suffix == ".jsonl" or path.suffix == ".open" for path in files), files
+    records = [decode_record(line) for path in files for line in path.read_bytes().splitlines()]
+    kinds = {type(record) for record in records}
+    assert kinds == set(RECORDS)
+    (gap,) = (record for record in records if isinstance(record, SendGap))
+    assert f"SIGKILL to the master {gap.program} " in output
+    assert f"the producer waited {gap.gap_ms} ms" in output
+    masters = {
+        record.broker_id for record in records if isinstance(record, HaSample) and record.role == "master"
+    }
+    assert gap.broker_id in masters and len(masters) == 2
+    assert f"keelmq report {directory}\n" in output
 
 
 def test_sigterm_ends_everything(tmp_path: Path) -> None:

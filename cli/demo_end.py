@@ -1,0 +1,71 @@
+"""The end of the demo: what it prints, and what it leaves on the disk."""
+
+import shlex
+import shutil
+from pathlib import Path
+
+from cli.cluster import Cluster
+from cli.ledger import Report
+
+TELEMETRY = "telemetry"
+ANALYTICS = "analytics"
+
+
+def print_report(report: Report) -> None:
+    gaps = ", ".join(f"{gap_ms} ms" for gap_ms in report.gaps_ms) or "none"
+    print(f"sent          {report.sent:,} messages, {report.retried:,} of them needed more than one attempt")
+    print(f"acknowledged  {report.acked:,} ({report.unacknowledged:,} sends ended in an error)")
+    print(f"lost          {report.lost:,} of the acknowledged ones")
+    if report.lost_numbers:
+        print(f"              numbers {', '.join(map(str, report.lost_numbers))}, ...")
+    print(f"damaged       {report.damaged:,}")
+    print(f"duplicated    {report.duplicated:,} (attempts whose answer was lost: at least once, never less)")
+    print(f"gaps          {gaps} from SIGKILL to the first acknowledged send that was started after it")
+
+
+def keep_telemetry_only(directory: Path) -> None:
+    """What the report is made of stays, some kilobytes; the logs and the messages go."""
+    for path in directory.iterdir():
+        if not path.is_dir():
+            path.unlink()
+            continue
+        for part in path.iterdir():
+            if part.name == TELEMETRY:
+                continue
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
+
+
+def command(program: str) -> str:
+    """How a person starts it: by ./run in a checkout, by its name when installed."""
+    run = Path(__file__).resolve().parent.parent / "run"
+    return f"{shlex.quote(str(run))} {program}" if run.exists() else program
+
+
+def print_report_command(directory: Path) -> None:
+    print(f"report        {command('keelmq')} report {shlex.quote(str(directory))}")
+    print(
+        "              draws lag, SyncStateSet and every fail-over; the first time it fetches Spark (456 MB)"
+    )
+
+
+def print_commands(cluster: Cluster, *, topic: str) -> None:
+    run = command("mqadmin")
+    namesrv, controllers = f"'{cluster.namesrv_addr}'", f"'{cluster.controller_addr}'"
+    pids = " ".join(str(program.pid) for program in cluster.programs if program.is_running)
+    print("\nThe cluster is still running. Use it:")
+    print(f"  {run} clusterList -n {namesrv}")
+    print(f"  {run} getControllerMetaData -a {controllers}")
+    print(f"  {run} getSyncStateSet -a {controllers} -b {cluster.broker_name}")
+    print(f"  {run} getBrokerEpoch -n {namesrv} -b {cluster.broker_name}")
+    print(f"  {run} topicRoute -n {namesrv} -t {topic}")
+    print(f"  {run} sendMessage -n {namesrv} -t {topic} -p hello")
+    print(f"  {run} consumeMessage -n {namesrv} -t {topic} -c 3")
+    page = cluster.name_servers[0].http_address
+    directory = shlex.quote(str(cluster.directory))
+    print(f"Its dashboard, http://{page}/, shows what this has computed last:")
+    print(f"  {command('keelmq')} analytics run --input {directory} --output {directory}/{ANALYTICS}")
+    print("Stop it:")
+    print(f"  kill {pids}; sleep 3; rm -r {shlex.quote(str(cluster.directory))}\n")
