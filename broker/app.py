@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from broker.config import BrokerConfig, detect_address
-from broker.controlled import Controlled
+from broker.controlled import NO_ROLE, Controlled
+from broker.core.readiness import RoleName, Standing
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
 from broker.pending import PendingReplies, SendGate
@@ -21,12 +22,14 @@ from broker.route_registration import Registration, RouteRegistration
 from broker.slave_sync import SlaveSync
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.meta_file import MetaFiles
+from broker.telemetry import ALONE, BrokerTelemetry
 from broker.topics import TopicTable
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
 from remoting.command import body_bytes
 from remoting.config import ConfigError, to_properties
+from remoting.doors.http_late import LateHttp, http_listen_port
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
 from remoting.operations.route import (
@@ -37,6 +40,7 @@ from remoting.operations.route import (
     UnregisterBrokerRequest,
 )
 from remoting.tasks import TaskSet
+from remoting.telemetry import TelemetryWriter
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +96,9 @@ class Broker:
         self._controlled: Controlled | None = None
         self._handlers: BrokerHandlers | None = None
         self._door: TcpDoor | None = None
-        self._loaded = self._listening = False
+        self._telemetry: BrokerTelemetry | None = None
+        self._http: LateHttp | None = None
+        self._loaded = self._listening = self._serving = False
         self._port = 0
 
     # -- life --------------------------------------------------------------------------------------------
@@ -122,14 +128,33 @@ class Broker:
         self._door = TcpDoor(table, host=config.bind_address, port=config.listen_port, name="listenPort")
         await self._door.start()
         self._port, self._listening = self._door.address[1], True
+        self._bind_http()
         self.store.store_host = self._store_host()
+        if config.telemetry_enable:
+            self._telemetry = self._open_telemetry()
+            self._telemetry.start(self._tasks)
         if self._controlled is not None:
-            self._controlled.start(self._client, self._pushed, self._tasks)
+            self._controlled.start(self._client, self._pushed, self._tasks, self._telemetry)
         else:
             self._serve_alone()
         self._routes.start(self._tasks)
         self._tasks.start("flush", self._flush_forever)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
+        self._serving = True
+        if self._http is not None:
+            self._tasks.start("HTTP door", self._http.serve)
+
+    def _bind_http(self) -> None:
+        config = self.config
+        port = http_listen_port(config.http_port, listen_port=config.listen_port, bound_port=self._port)
+        if port is not None:
+            self._http = LateHttp(self._http_app, host=config.bind_address, port=port)
+            self._http.bind()
+
+    def _http_app(self) -> object:
+        from broker.http_app import make_app
+
+        return make_app(self)
 
     def _open_disk(self) -> MetaFiles:
         """Identity first: a damaged one stops us before anything is changed."""
@@ -174,22 +199,37 @@ class Broker:
 
     async def _stop(self) -> None:
         """Within seconds, whatever the others do."""
-        self.gate.writable = False
+        self.gate.writable = self._serving = False
         self.gate.remark = "the broker is stopping"
         if self._listening:
             await self._drain()
             if self.registers:
                 await self._routes.unregister(self._unregistration())
         await self._tasks.stop()
+        if self._http is not None:
+            await self._http.close()
         if self._controlled is not None:
             await self._controlled.stop()
         if self._door is not None:
             await self._door.close()
         await self._client.close()
+        if self._telemetry is not None:
+            await self._telemetry.close()
         if self._loaded:
             await asyncio.to_thread(self.store.flush)
             self.store.close(clean=True)
             logger.info("store closed at %d", self.store.commit_log.max_offset)
+
+    def _open_telemetry(self) -> BrokerTelemetry:
+        """Needs the address: it is in the files' names, which are unique in the cluster so."""
+        controlled = self._controlled
+        return BrokerTelemetry(
+            self.config,
+            self.store,
+            node=f"{self.config.broker_name}-{self.address}",
+            ha=controlled.ha if controlled is not None else None,
+            role=lambda: controlled.role if controlled is not None else ALONE,
+        )
 
     def close_clients(self) -> None:
         """Clients read the route again when their connection closes."""
@@ -231,9 +271,50 @@ class Broker:
         role = self._controlled.role if self._controlled is not None else None
         return MASTER_ID if role is None or role.is_master else role.broker_id
 
+    @property
+    def controlled(self) -> Controlled | None:
+        """None without controller mode."""
+        return self._controlled
+
+    @property
+    def telemetry(self) -> TelemetryWriter | None:
+        """None: switched off."""
+        return None if self._telemetry is None else self._telemetry.writer
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        return None if self._http is None else self._http.address
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections of clients."""
+        return 0 if self._door is None else self._door.connection_count
+
+    @property
+    def role_name(self) -> RoleName:
+        """ "none": no role yet, or a change of it is under way."""
+        if self._controlled is None:
+            return "master"
+        ha = self._controlled.ha
+        if not self._controlled.role.epoch:
+            return "none"
+        return "master" if ha.mastership is not None else "slave" if ha.client is not None else "none"
+
+    @property
+    def standing(self) -> Standing:
+        """What readiness is judged by."""
+        return Standing(
+            serving=self._serving,
+            role=self.role_name,
+            name_servers=self.config.name_servers,
+            registered=self._routes.registered,
+            disk_fault=self.store.commit_log.write_fault or self.store.dispatch_fault,
+        )
+
     def describe(self) -> str:
         mode = f"replication on {self.ha_address}" if self._controlled else "stand-alone"
-        return f"{self.config.broker_name} listening on {self.address}, {mode}"
+        http = f", http on {self._http.address[0]}:{self._http.address[1]}" if self._http else ""
+        return f"{self.config.broker_name} listening on {self.address}, {mode}{http}"
 
     def _store_host(self) -> bytes:
         try:
@@ -252,6 +333,8 @@ class Broker:
         }
         if self._controlled is not None:
             actual["haListenPort"] = str(self._controlled.ha_port)
+        if self._http is not None:
+            actual["httpPort"] = str(self._http.address[1])
         lines = to_properties(self.config).splitlines()
         kept = [line for line in lines if line.partition("=")[0] not in actual]
         return "".join(f"{line}\n" for line in sorted([*kept, *(f"{k}={v}" for k, v in actual.items())]))
@@ -264,6 +347,8 @@ class Broker:
         while self.store.dispatch(DISPATCH_RECORDS):
             pass  # nobody is connected yet
         self.gate.remark, self.gate.writable = "", True
+        if self._telemetry is not None:
+            self._telemetry.role_changed(NO_ROLE, ALONE, 0)
 
     def _confirm_alone(self) -> None:
         self.store.set_confirm_offset(self.store.commit_log.max_offset)

@@ -15,6 +15,7 @@ from broker.role_shell import BrokerHaEvents, BrokerRoleShell
 from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
 from broker.store.meta_file import MetaFiles
+from broker.telemetry import BrokerTelemetry
 from remoting.client import RemotingClient
 from remoting.config import ConfigError
 from remoting.operation import Call, OperationTable, Reply
@@ -86,7 +87,13 @@ class Controlled:
     def bind(self, table: OperationTable) -> None:
         table.bind(GET_BROKER_EPOCH_CACHE, self._get_broker_epoch)
 
-    def start(self, client: RemotingClient, pushed: OperationTable, tasks: TaskSet) -> None:
+    def start(
+        self,
+        client: RemotingClient,
+        pushed: OperationTable,
+        tasks: TaskSet,
+        telemetry: BrokerTelemetry | None,
+    ) -> None:
         """Everything that needs our address."""
         broker, config = self._broker, self._broker.config
         self._controller = ControllerClient(client, config.controllers)
@@ -120,6 +127,7 @@ class Controlled:
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
             poll_period_ms=config.sync_broker_metadata_period,
+            on_change=telemetry.role_changed if telemetry is not None else None,
         )
         self._events.manager = self._manager
         self._sync.follow(self._master_address, self._manager.refresh_ha_address)

@@ -96,7 +96,9 @@ class ReplicasManager:
         cluster_name: str,
         broker_name: str,
         poll_period_ms: int,
+        on_change: Callable[[Role, Role, int], None] | None = None,
     ) -> None:
+        """`on_change(before, after, took_ms)`: a change has just been finished."""
         self._identity, self._controller, self._ha, self._shell = identity, controller, ha, shell
         self._cluster_name, self._broker_name, self._poll_period_ms = (
             cluster_name,
@@ -111,6 +113,7 @@ class ReplicasManager:
             asyncio.Event(),
         )
         self._changing = asyncio.Lock()
+        self._on_change = on_change
         self._no_master_because = ""
         self._ha_address: str | None = None
 
@@ -200,12 +203,15 @@ class ReplicasManager:
             self._shell.unfence()
         self._role, self._no_master_because = after, ""
         self._master_wanted.clear()
+        took_ms = now_ms() - started_ms
+        if self._on_change is not None:
+            self._on_change(before, after, took_ms)
         self._shell.announce(after)
         logger.info(
             "role change: %s at masterEpoch %d in %d ms (was %s); SyncStateSet %s",
             name,
             news.master_epoch,
-            now_ms() - started_ms,
+            took_ms,
             describe(before),
             sorted(news.sync_state_set),
         )

@@ -22,6 +22,7 @@ from broker.store.epoch_file import EpochFile
 from remoting.clock import now_ms
 from remoting.operation import LocalProtocolError
 from remoting.operations.controller import SyncStateSet
+from remoting.records import ReplicaSample
 from remoting.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class HaService:
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.epoch_list = Epochs()
+        self.truncated_bytes = 0
+        """Half a message that the last change to master cut off the log."""
         self._settings, self._events, self._clock = settings, events, clock
         self._epoch_file = EpochFile(epoch_path)
         self._host, self._port = host, port
@@ -125,9 +128,11 @@ class HaService:
         # a missed epoch may have been another's: our slaves followed that one, their acks are of an old log
         keep_links = stays and epoch <= self.last_epoch + 1
         await self._leave_role("the role changes", keep_links=keep_links)
+        before = self.store.commit_log.max_offset
         if not stays:
             self.store.truncate_half_message()
         end = self.store.commit_log.max_offset
+        self.truncated_bytes = before - end
         epochs = self.epoch_list.drop_above(end).drop_below(self.store.commit_log.min_offset)
         if epoch > epochs.last_epoch:
             epochs = epochs.append(epoch, end)
@@ -254,8 +259,23 @@ class HaService:
         """Members that the controller has agreed to (minInSyncReplicas); 0 when not master."""
         return len(self.mastership.keeper.agreed.members) if self.mastership is not None else 0
 
+    def replica_samples(self) -> tuple[ReplicaSample, ...]:
+        """For telemetry: the connected slaves as their master sees them; empty when not master."""
+        if self.mastership is None:
+            return ()
+        now, members = self._clock(), self.mastership.keeper.agreed.members
+        return tuple(
+            ReplicaSample(
+                broker_id=slave_id,
+                ack_offset=link.ack_offset,
+                lag_ms=now - link.caught_up_ms(now),
+                in_sync=slave_id in members,
+            )
+            for slave_id, link in sorted(self._server.links.items())
+        )
+
     def status(self) -> dict[str, object]:
-        """For people, GET_BROKER_HA_STATUS and telemetry. Times are ms since the event; offsets are bytes."""
+        """For people and GET_BROKER_HA_STATUS. Times are ms since the event; offsets are bytes."""
         common: dict[str, object] = {
             "maxOffset": self.store.commit_log.max_offset,
             "confirmOffset": self.store.confirm_offset,

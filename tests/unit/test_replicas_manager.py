@@ -136,6 +136,11 @@ class Broker:
     def __init__(self, directory: Path) -> None:
         self.controller, self.scene, self.tasks = FakeController(), Scene(), TaskSet()
         self.directory = directory
+        self.changes: list[tuple[int, int, list[str]]] = []
+
+    def changed(self, before: Role, after: Role, took_ms: int) -> None:
+        assert took_ms >= 0
+        self.changes.append((before.epoch, after.epoch, self.scene.log[-1:]))
 
     def start(self) -> ReplicasManager:
         files = MetaFiles(self.directory, cluster_name="C", broker_name="b")
@@ -149,6 +154,7 @@ class Broker:
             cluster_name="C",
             broker_name="b",
             poll_period_ms=60_000,
+            on_change=self.changed,
         )
         self.manager.start(self.tasks)
         return self.manager
@@ -183,6 +189,7 @@ async def test_the_order_of_a_promotion(broker: Broker) -> None:
     await broker.scene.until(lambda: "announce 2" in broker.scene.log)
     assert broker.scene.log == ["fence", "ha master 2 [2]", "serve master 2", "unfence", "announce 2"]
     assert manager.role.is_master and broker.scene.writable
+    assert broker.changes == [(0, 1, ["serve slave 1"]), (1, 2, ["unfence"])]
 
 
 async def test_only_a_demotion_sends_clients_away(broker: Broker) -> None:
