@@ -18,6 +18,7 @@ from remoting.config import ConfigError
 from remoting.operation import Call, Empty, Failed, Ok, OperationTable
 from remoting.operations import controller as wire
 from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from remoting.records import ControllerEvent, decode_record
 
 GROUP = "broker-a"
 DEADLINE_S = 15.0
@@ -160,6 +161,45 @@ async def test_one_controller_over_tcp_and_a_restart(tmp_path: Path) -> None:
         await until(lambda: plugin_of(namesrv).replicator.is_active, "active again")
         assert plugin_of(namesrv).machine.state == state
         assert namesrv.health()["ready"] is True
+
+
+async def test_what_a_controller_writes_down_survives_its_restarts(tmp_path: Path) -> None:
+    """Every event once, although the whole log is replayed at each start."""
+    (config,) = members(tmp_path, ["n0"]).values()
+    address = address_of(config)
+    async with server(config) as namesrv:
+        await until(lambda: plugin_of(namesrv).replicator.is_active, "active")
+        async with brokers([address]) as (one, two):
+            await one.join(address)
+            await two.join(address)
+            await in_sync(one, address)
+            await one.client.close()
+            await until(lambda: (2, 2) in two.pushed, "broker 2 is told that it is master")
+        count = plugin_of(namesrv).machine.state.event_count
+        await until(lambda: written_by(namesrv) > count, "written while it runs")
+    async with server(config) as namesrv:
+        await until(lambda: plugin_of(namesrv).replicator.is_active, "active again")
+        assert plugin_of(namesrv).machine.state.event_count == count
+    first, second = sorted(config.telemetry_directory.rglob("controller-n0-*.jsonl"))
+    records = [
+        record
+        for path in (first, second)
+        for record in map(decode_record, path.read_bytes().splitlines())
+        if isinstance(record, ControllerEvent)
+    ]
+    events = [record for record in records if record.type != "snapshot"]
+    assert [record.event_id for record in events] == list(range(1, count + 1))
+    elected = events[-1]
+    assert elected.reason == "master 1 is not active"
+    assert elected.last_heartbeat_ts is not None and elected.detected_ts is not None
+    assert elected.last_heartbeat_ts <= elected.detected_ts <= elected.ts
+    assert [(record.type, record.after) for record in records[-2:]] == [("snapshot", elected.after)] * 2
+
+
+def written_by(namesrv: Namesrv) -> int:
+    health = plugin_of(namesrv).health()["telemetry"]
+    assert isinstance(health, dict)
+    return int(health["written"])
 
 
 async def test_missing_field_is_2005(tmp_path: Path) -> None:

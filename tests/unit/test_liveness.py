@@ -138,3 +138,17 @@ def test_forget_leaves_nothing_behind() -> None:
     beat(table, connection=4)
     table.forget(A)
     assert table.connection_closed(4, 20) == []
+
+
+def test_when_a_key_was_last_seen_and_found_missing() -> None:
+    table = HeartbeatTable()
+    assert table.last_seen(A) is None
+    beat(table, now=100)
+    assert table.last_seen(A) == (100, None)
+    assert not table.is_active(A, 1_200)
+    assert table.last_seen(A) == (100, None), "nobody has looked yet"
+    table.scan_not_active(1_300)
+    table.scan_not_active(1_400)
+    assert table.last_seen(A) == (100, 1_300)
+    beat(table, now=2_000)
+    assert table.last_seen(A) == (2_000, None)
