@@ -10,7 +10,7 @@ import typer
 
 from cli import analytics
 
-BENCH_SUITES = ("codec", "send", "replication", "failover")
+BENCH_SUITES = ("codec", "send", "replication", "failover", "telemetry")
 
 app = typer.Typer(
     no_args_is_help=True,

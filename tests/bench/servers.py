@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -50,7 +50,7 @@ def c_echo() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def lone_broker(directory: Path) -> Iterator[Server]:
+def lone_broker(directory: Path, more: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A master without controller, name server and slave: every send is answered when it is in the log."""
     port = free_port()
     settings = {
@@ -61,7 +61,9 @@ def lone_broker(directory: Path) -> Iterator[Server]:
         "haListenPort": str(free_port()),
         "storePathRootDir": str(directory / "store"),
         "mappedFileSizeCommitLog": str(256 << 20),
+        **(more or {}),
     }
+    directory.mkdir(exist_ok=True)
     path = directory / "broker.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     with _process("broker", [sys.executable, "-m", "broker", "-c", str(path)]) as (process, line):
