@@ -1,0 +1,246 @@
+"""What no schema can find: selectors that match nothing, ports and keys that our programs do not have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+import broker.__main__
+import namesrv.__main__
+from broker.app import DRAIN_MS
+from broker.config import BrokerConfig
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.config import ControllerConfig
+from remoting.config import load_config
+from remoting.doors.health import add_health
+from remoting.doors.http_late import http_listen_port
+from remoting.program import overrides_of
+from tests.deploy.conftest import ROOT
+from tests.deploy.objects import (
+    Object,
+    Objects,
+    container,
+    environment,
+    expanded,
+    pod_names,
+    pod_spec,
+    port_number,
+    volume_of,
+)
+
+MODELS: dict[str, tuple[Any, ...]] = {
+    "mqnamesrv": (NamesrvConfig, ControllerConfig),
+    "mqbroker": (BrokerConfig,),
+}
+PARSERS = {"mqnamesrv": lambda: namesrv.__main__._parser("mqnamesrv"), "mqbroker": broker.__main__._parser}
+
+
+def program(stateful_set: Object) -> str:
+    (name,) = container(stateful_set)["command"]
+    return str(name)
+
+
+def configs(objects: Objects, stateful_set: Object, tmp_path: Path, index: int = 0) -> tuple[Any, ...]:
+    """What the pod's own command line and mounted files give, by the program's own rules."""
+    variables = environment(stateful_set, index=index, address="10.77.0.9")
+    arguments = [expanded(each, variables) for each in container(stateful_set)["args"]]
+    parsed = PARSERS[program(stateful_set)]().parse_args(arguments)
+    path = tmp_path / "file.conf"
+    path.write_text(objects.config_files(stateful_set)[str(parsed.config)])
+    overrides = overrides_of(parsed.overrides)
+    return load_config(*MODELS[program(stateful_set)], path=path, environ=variables, overrides=overrides)
+
+
+def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
+    """Every port that the program opens, by our names."""
+    if isinstance(found[0], BrokerConfig):
+        (config,) = found
+        ports = {"broker": config.listen_port, "ha": config.ha_listen_port or config.listen_port + 1}
+    else:
+        config, controller = found
+        me = controller.controller_d_leger_self_id
+        controller_port, raft_port = controller.request_addresses[me][1], controller.raft_addresses[me][1]
+        ports = {"namesrv": config.listen_port, "controller": controller_port, "raft": raft_port}
+    listen = config.listen_port
+    http = http_listen_port(config.http_port, listen_port=listen, bound_port=listen)
+    assert http is not None, "the probes need HTTP"
+    return ports | {"http": http}
+
+
+def test_what_there_is(rendered: dict[str, Objects]) -> None:
+    for overlay, replicas in (("base", 1), ("ha", 3)):
+        found = {
+            each["metadata"]["name"]: each["spec"]["replicas"] for each in rendered[overlay].stateful_sets
+        }
+        assert found == {"keelmq-namesrv": replicas, "keelmq-broker-a": replicas}
+
+
+def test_the_overlay_ha_loses_nothing(rendered: dict[str, Objects], tmp_path: Path) -> None:
+    """allAckInSyncStateSet and two members at least: a master that dies takes nothing acknowledged along."""
+    objects = rendered["ha"]
+    (config,) = configs(objects, objects.named("StatefulSet", "keelmq-broker-a"), tmp_path)
+    assert config.all_ack_in_sync_state_set and config.min_in_sync_replicas == 2
+    controller = configs(objects, objects.named("StatefulSet", "keelmq-namesrv"), tmp_path)[1]
+    assert not controller.enable_elect_unclean_master
+
+
+def test_every_key_and_flag_is_ours_and_every_pod_has_its_identity(objects: Objects, tmp_path: Path) -> None:
+    for each in objects.stateful_sets:
+        for index, name in enumerate(pod_names(each)):
+            found = configs(objects, each, tmp_path, index)
+            if isinstance(found[0], BrokerConfig):
+                assert found[0].broker_ip1 == "10.77.0.9"
+            else:
+                host, _port = found[1].request_addresses[f"n{index}"]
+                assert found[1].controller_d_leger_self_id == f"n{index}"
+                assert host == f"{name}.{each['spec']['serviceName']}"
+
+
+def test_members_and_their_clients_agree(objects: Objects, tmp_path: Path) -> None:
+    """All controllers and all name servers are listed, and nothing else is."""
+    servers = objects.named("StatefulSet", "keelmq-namesrv")
+    config, controller = configs(objects, servers, tmp_path)
+    hosts = [f"{name}.{servers['spec']['serviceName']}" for name in pod_names(servers)]
+    assert [host for host, _ in controller.request_addresses.values()] == hosts
+    (of_broker,) = configs(objects, objects.named("StatefulSet", "keelmq-broker-a"), tmp_path)
+    port = ports_of((config, controller))["controller"]
+    assert of_broker.controllers == tuple(f"{host}:{port}" for host in hosts)
+    assert of_broker.name_servers == tuple(f"{host}:{config.listen_port}" for host in hosts)
+
+
+def test_ports(objects: Objects, tmp_path: Path) -> None:
+    """Container, service and scrape annotation say what the configuration says."""
+    for each in objects.stateful_sets:
+        ports = ports_of(configs(objects, each, tmp_path))
+        assert {port["name"]: port["containerPort"] for port in container(each)["ports"]} == ports
+        service = objects.named("Service", each["spec"]["serviceName"])
+        assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
+        for port in service["spec"]["ports"]:
+            assert port_number(each, port["targetPort"]) == port["port"]
+        notes = each["spec"]["template"]["metadata"]["annotations"]
+        assert notes["prometheus.io/port"] == str(ports["http"]) and notes["prometheus.io/scrape"] == "true"
+
+
+def test_labels_and_services(objects: Objects) -> None:
+    for each in objects.stateful_sets:
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        service = objects.named("Service", each["spec"]["serviceName"])["spec"]
+        assert service["clusterIP"] == "None"  # headless: a name for each pod
+        assert service["publishNotReadyAddresses"] is True  # members must meet before they can be ready
+        assert each["spec"]["podManagementPolicy"] == "Parallel"  # the first alone is never ready
+        selected = [
+            other["metadata"]["name"]
+            for other in objects.stateful_sets
+            if service["selector"].items() <= other["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        assert selected == [each["metadata"]["name"]]
+
+
+def test_disruption_budgets(rendered: dict[str, Objects]) -> None:
+    objects = rendered["ha"]
+    for each in objects.stateful_sets:
+        labels, replicas = each["spec"]["template"]["metadata"]["labels"], each["spec"]["replicas"]
+        (budget,) = [
+            found["spec"]
+            for found in objects.kind("PodDisruptionBudget")
+            if found["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        ]
+        stay = budget.get("minAvailable", replicas - budget.get("maxUnavailable", 0))
+        assert replicas // 2 + 1 <= stay < replicas  # a majority stays, and a drain can go on
+    assert len(objects.kind("PodDisruptionBudget")) == len(objects.stateful_sets)
+    assert rendered["base"].kind("PodDisruptionBudget") == []  # of one pod it would block every drain
+
+
+def test_replicas_are_on_different_nodes(rendered: dict[str, Objects]) -> None:
+    for each in rendered["ha"].stateful_sets:
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        (apart,) = pod_spec(each)["affinity"]["podAntiAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
+        assert apart["topologyKey"] == "kubernetes.io/hostname"
+        (spread,) = pod_spec(each)["topologySpreadConstraints"]
+        for selector in (apart["labelSelector"], spread["labelSelector"]):
+            assert selector["matchLabels"] == each["spec"]["selector"]["matchLabels"]
+            assert selector["matchLabels"].items() <= labels.items()
+
+
+def test_probes(objects: Objects) -> None:
+    app = FastAPI()
+    add_health(app, health=lambda: {"ready": True}, collectors=())
+    paths = {getattr(route, "path", "") for route in app.routes}
+    for each in objects.stateful_sets:
+        wanted = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+        for kind, path in wanted.items():
+            probe = container(each)[kind]
+            assert probe["httpGet"]["path"] == path and path in paths
+            assert port_number(each, probe["httpGet"]["port"]) == port_number(each, "http")
+            assert probe["timeoutSeconds"] <= probe["periodSeconds"]
+        notes = each["spec"]["template"]["metadata"]["annotations"]
+        assert notes["prometheus.io/path"] in paths
+
+
+def test_pods_are_restricted(objects: Objects) -> None:
+    """As the namespace demands: pod-security.kubernetes.io/enforce=restricted; and nothing more than that."""
+    (namespace,) = objects.kind("Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for each in objects.stateful_sets:
+        spec, only = pod_spec(each), container(each)
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert {spec["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert only["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        account = objects.named("ServiceAccount", spec["serviceAccountName"])
+        assert account["automountServiceAccountToken"] is False
+        assert spec["automountServiceAccountToken"] is False
+        # KEELMQ_SOMETHING_SERVICE_HOST would be an unknown configuration key
+        assert spec["enableServiceLinks"] is False
+
+
+def test_image_resources_and_grace(objects: Objects) -> None:
+    version = (ROOT / "pyproject.toml").read_text().partition('\nversion = "')[2].partition('"')[0]
+    for each in objects.stateful_sets:
+        only = container(each)
+        assert only["image"] == f"keelmq:{version}"
+        assert {"cpu", "memory"} <= only["resources"]["requests"].keys()
+        assert "memory" in only["resources"]["limits"]
+        assert pod_spec(each)["terminationGracePeriodSeconds"] >= 30 > 10 * DRAIN_MS / 1000
+
+
+def test_whatever_is_written_is_on_a_writable_volume(objects: Objects, tmp_path: Path) -> None:
+    """Data on the claim, one for each pod; scratch files on the node; nothing else is writable."""
+    for each in objects.stateful_sets:
+        kinds = {}
+        for mount in container(each)["volumeMounts"]:
+            volume = volume_of(each, mount["name"])
+            kinds[mount["mountPath"]] = next(key for key in volume if key != "name")
+            assert mount.get("readOnly", False) == (kinds[mount["mountPath"]] in ("configMap", "secret"))
+        assert kinds["/tmp"] == "emptyDir"
+        found = configs(objects, each, tmp_path)
+        if isinstance(found[0], BrokerConfig):
+            data, secret = found[0].store_path_root_dir, None
+        else:
+            data, secret = found[1].directory, found[1].controller_raft_secret_file
+        assert kinds[str(Path(*data.parts[:4]))] == "claim"
+        if secret is not None:
+            assert kinds[str(secret.parent)] == "secret"
+            name = volume_of(each, "secret")["secret"]["secretName"]
+            assert secret.name in objects.named("Secret", name)["data"]
+
+
+@pytest.mark.parametrize("wrong", ["listenPrt=9876", "minInSyncReplicas=none"])
+def test_a_wrong_line_would_be_found(rendered: dict[str, Objects], tmp_path: Path, wrong: str) -> None:
+    """The tests above are worth something: a typo in a ConfigMap does not pass."""
+    objects = rendered["ha"]
+    each = objects.named("StatefulSet", "keelmq-broker-a")
+    name = volume_of(each, "conf")["configMap"]["name"]
+    text = objects.named("ConfigMap", name)["data"]["broker.conf"]
+    changed = {"kind": "ConfigMap", "metadata": {"name": name}, "data": {"broker.conf": f"{text}{wrong}\n"}}
+    others = [one for one in objects.all if one is not objects.named("ConfigMap", name)]
+    with pytest.raises(Exception, match=wrong.partition("=")[0]):
+        configs(Objects([*others, changed]), each, tmp_path)
