@@ -251,11 +251,12 @@ async def test_a_file_that_cannot_be_read_costs_duplicates_only(tmp_path: Path) 
     assert events_in(records_of(files(tmp_path)[1])) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_half_written_batches_are_completed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", [1, 3])
+async def test_half_written_batches_are_completed(tmp_path: Path, lines: int) -> None:
     """The head of a file knows more than its lines: only lines count as written."""
-    await one_life(tmp_path, a_history())
+    await one_life(tmp_path, a_history(), START_MS + 500)
     (path,) = files(tmp_path)
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
     await one_life(tmp_path, a_history(), START_MS + 1_000)
     assert events_in(written(tmp_path)) == [1, 2, 3, 4, 5, 6]
 
