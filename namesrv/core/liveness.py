@@ -9,9 +9,13 @@ Never: a late close of an older connection evicts a newer registration (KeelMQ p
 bound per incarnation (one run of one process); connection ids ascend, so a beat of another incarnation over
 an older connection than the bound ones is a message from the past and is ignored.
 
+A scan costs what it finds: suspects lie in a heap by deadline, and no entry is looked at before the earliest
+moment at which one could have timed out.
+
 Invariants: check_invariants().
 """
 
+import heapq
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -68,6 +72,11 @@ class HeartbeatTable:
     _entries: dict[Hashable, _Entry] = field(default_factory=dict)
     _keys_of_connection: dict[int, dict[Hashable, None]] = field(default_factory=dict)
     _suspects: dict[Hashable, int] = field(default_factory=dict)
+    _deadlines: list[tuple[int, int, Hashable]] = field(default_factory=list)
+    """Heap of (deadline, number, key); who is no suspect (any more) at that deadline is skipped."""
+    _suspected: int = 0
+    _sweep_after_ms: int | None = None
+    """Until then nobody times out; None: nobody is active."""
 
     def beat(
         self,
@@ -98,6 +107,8 @@ class HeartbeatTable:
         entry.last_ms, entry.timeout_ms, entry.info, entry.active = now_ms, timeout_ms, info, True
         entry.inactive_ms = None
         entry.grace_ms = self.grace_ms if grace_ms is None else grace_ms
+        if self._sweep_after_ms is None or now_ms + timeout_ms < self._sweep_after_ms:
+            self._sweep_after_ms = now_ms + timeout_ms
         if entry.suspect_deadline_ms is not None:
             entry.suspect_deadline_ms = None
             del self._suspects[key]
@@ -123,14 +134,31 @@ class HeartbeatTable:
             entry.connections.discard(connection_id)
             if entry.connections or not entry.active:
                 continue
-            entry.suspect_deadline_ms = now_ms + entry.grace_ms
-            self._suspects[key] = entry.suspect_deadline_ms
+            deadline = now_ms + entry.grace_ms
+            entry.suspect_deadline_ms = self._suspects[key] = deadline
+            self._suspected += 1
+            heapq.heappush(self._deadlines, (deadline, self._suspected, key))
             suspects.append(key)
         return suspects
 
+    def is_outdated(self, key: Hashable, connection_id: int) -> bool:
+        """Is a request over this connection about an earlier life of the key? Its beats come over a newer
+        connection by now, and over this one no more."""
+        entry = self._entries.get(key)
+        if entry is None or connection_id <= 0 or connection_id in entry.connections:
+            return False
+        return connection_id < entry.newest_connection_id
+
     def scan_not_active(self, now_ms: int) -> list[Hashable]:
         """The keys that became inactive since the last scan; their last info stays until forget()."""
-        expired = [key for key, entry in self._entries.items() if entry.active and not _alive(entry, now_ms)]
+        expired: list[Hashable] = []
+        while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
+            key = heapq.heappop(self._deadlines)[2]
+            del self._suspects[key]
+            self._entries[key].active = False
+            expired.append(key)
+        if self._sweep_after_ms is not None and self._sweep_after_ms < now_ms:
+            expired += self._sweep(now_ms)
         for key in expired:
             entry = self._entries[key]
             entry.active, entry.suspect_deadline_ms, entry.inactive_ms = False, None, now_ms
@@ -163,7 +191,9 @@ class HeartbeatTable:
 
     def next_deadline_ms(self) -> int | None:
         """The earliest end of a suspect's grace: scan then, not only at the next second."""
-        return min(self._suspects.values(), default=None)
+        while self._deadlines and self._suspects.get(self._deadlines[0][2]) != self._deadlines[0][0]:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
 
     def check_invariants(self) -> None:
         for key, entry in self._entries.items():
@@ -175,6 +205,24 @@ class HeartbeatTable:
         bound = {(key, each) for each, keys in self._keys_of_connection.items() for key in keys}
         assert bound == {(key, each) for key, entry in self._entries.items() for each in entry.connections}
         assert set(self._suspects) <= set(self._entries)
+        assert set(self._suspects.items()) <= {(key, deadline) for deadline, _, key in self._deadlines}
+        for entry in self._entries.values():
+            assert not entry.active or (self._sweep_after_ms or 0) <= entry.last_ms + entry.timeout_ms
+        assert self._sweep_after_ms is not None or not any(each.active for each in self._entries.values())
+
+    def _sweep(self, now_ms: int) -> list[Hashable]:
+        """Looks at everybody: who timed out, and when somebody can do so next."""
+        expired: list[Hashable] = []
+        self._sweep_after_ms = None
+        for key, entry in self._entries.items():
+            if not entry.active:
+                continue
+            ends_ms = entry.last_ms + entry.timeout_ms
+            if ends_ms < now_ms:
+                expired.append(key)
+            elif self._sweep_after_ms is None or ends_ms < self._sweep_after_ms:
+                self._sweep_after_ms = ends_ms
+        return expired
 
     def _unbind_all(self, key: Hashable, entry: _Entry) -> None:
         for connection_id in entry.connections:
