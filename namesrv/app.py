@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
@@ -19,11 +19,9 @@ from namesrv.handlers import RouteHandlers
 from namesrv.plugins import Plugin, PluginContext
 from remoting.clock import now_ms
 from remoting.config import Config
+from remoting.doors.http_late import LateHttp
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
-
-if TYPE_CHECKING:
-    from remoting.doors.http import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -62,18 +60,19 @@ class Namesrv:
         self.table = OperationTable()
         self.handlers.bind(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
-        self._context = PluginContext(
+        self.context = PluginContext(
             liveness=self.liveness,
             clock=clock,
             on_inactive=self._subscribers.append,
             wake_scan=self._wake_scan,
+            routes=self.routes if route_service else None,
             config_path=config_path,
             environ=environ or {},
             overrides=overrides or {},
         )
-        self.plugins = [choice.plugin(self._context, *choice.configs) for choice in plugins]
+        self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
         self._door = self._make_door() if route_service else None
-        self._http: HttpServer | None = None
+        self._http: LateHttp | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_scan_ms = self._judge_from_ms = 0
         self._started = False
@@ -104,9 +103,11 @@ class Namesrv:
         try:
             if self._door is not None:
                 await self._door.start()
+            self._bind_http()
             for plugin in self.plugins:
                 await plugin.start()
-            await self._start_http()
+            if self._http is not None:
+                await self._http.serve()
         except BaseException:
             await self.stop()
             raise
@@ -120,9 +121,8 @@ class Namesrv:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        http, self._http = self._http, None
-        if http is not None:
-            await http.close()
+        if self._http is not None:
+            await self._http.close()
         if self._door is not None:
             await self._door.close()
         for plugin in reversed(self.plugins):
@@ -138,10 +138,22 @@ class Namesrv:
         await self.stop()
 
     def health(self) -> dict[str, object]:
-        """For /readyz. "ready" is false until started and while a plugin says so."""
+        """For /readyz: until started, while routes are refused (needWaitForService), and while a plugin says
+        so, the answer is no."""
         plugins = {plugin.name: plugin.health() for plugin in self.plugins}
-        ready = self._started and all(each.get("ready", True) for each in plugins.values())
-        return {"ready": ready, "routes": dict(self.routes.counts()), "plugins": plugins}
+        reasons = [] if self._started else ["starting or stopping"]
+        wait_ms = self.handlers.serve_from_ms - self._clock()
+        if self.has_route_service and wait_ms > 0:
+            reasons.append(f"routes are not served for {wait_ms} ms more (needWaitForService)")
+        for name, each in plugins.items():
+            if not each.get("ready", True):
+                reasons += [f"{name}: {reason}" for reason in _reasons(each)]
+        return {
+            "ready": not reasons,
+            "reasons": reasons,
+            "routes": dict(self.routes.counts()),
+            "plugins": plugins,
+        }
 
     def scan(self) -> None:
         """Act on everything that became inactive by now."""
@@ -196,19 +208,20 @@ class Namesrv:
             if self._started:
                 self._arm()
 
-    async def _start_http(self) -> None:
+    def _bind_http(self) -> None:
         bound = self._door.address[1] if self._door is not None else self.config.listen_port
         port = self.config.http_listen_port(bound)
-        if port is None:
-            return
-        # FastAPI takes longer to import than all the rest: in a thread, the remoting port serves already.
-        self._http = await asyncio.to_thread(self._make_http, port)
-        await self._http.start()
+        if port is not None:
+            self._http = LateHttp(self._http_app, host=self.config.bind_address, port=port)
+            self._http.bind()
 
-    def _make_http(self, port: int) -> "HttpServer":
+    def _http_app(self) -> object:
         from namesrv.http_app import make_app
-        from remoting.doors.http import HttpServer
 
-        routers: Sequence[Any] = self._context.http
-        app = make_app(self.table if self._door is not None else OperationTable(), routers, self.health)
-        return HttpServer(app, host=self.config.bind_address, port=port)
+        return make_app(self)
+
+
+def _reasons(health: Mapping[str, object]) -> list[str]:
+    """Of a plugin that is not ready; one that gives none is still named."""
+    reasons = health.get("reasons")
+    return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]

@@ -1,36 +1,39 @@
-"""The HTTP door of mqnamesrv: its operations, the plugins' routers, /livez and /readyz.
+"""The HTTP door of mqnamesrv and mqcontroller: operations, the plugins' routers, health, metrics, the pages.
 
 Imported late: FastAPI costs more start-up time than everything else together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import FastAPI
 
+from namesrv.dashboard import dashboard_router
+from namesrv.metrics import scrape
+from remoting.doors.health import add_health
 from remoting.doors.http import http_router
+from remoting.doors.metrics import Scrape, ScrapeCollector
 from remoting.operation import OperationTable
 
+if TYPE_CHECKING:
+    from namesrv.app import Namesrv
 
-def make_app(
-    table: OperationTable,
-    routers: Sequence[APIRouter | OperationTable],
-    health: Callable[[], dict[str, object]],
-) -> FastAPI:
+
+def make_app(server: "Namesrv") -> FastAPI:
     app = FastAPI(title="KeelMQ name server", docs_url="/docs", redoc_url=None)
-    app.include_router(http_router(table))
-    for router in routers:
-        # a table, so that a plugin need not import FastAPI when there is no HTTP door
-        app.include_router(http_router(router) if isinstance(router, OperationTable) else router)
+    if server.has_route_service:
+        app.include_router(http_router(server.table))
+    for door in server.context.http:
+        # a table or a function, so that a plugin need not import FastAPI when there is no HTTP door
+        router: Any = http_router(door) if isinstance(door, OperationTable) else door()
+        app.include_router(router)
 
-    @app.get("/livez")
-    async def livez() -> dict[str, bool]:
-        return {"alive": True}
+    def scrapes() -> Iterator[Scrape]:
+        if server.has_route_service:
+            yield scrape(server)
+        for plugin in server.context.scrapes:
+            yield from plugin()
 
-    @app.get("/readyz")
-    async def readyz(response: Response) -> dict[str, object]:
-        answer = health()
-        if not answer["ready"]:
-            response.status_code = 503
-        return answer
-
+    add_health(app, health=server.health, collectors=[ScrapeCollector(scrapes)])
+    app.include_router(dashboard_router(server.config.analytics_output_dir))
     return app

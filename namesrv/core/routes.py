@@ -184,6 +184,11 @@ class RouteTable:
             filter_server_table=dict(sorted(filter_servers.items())),
         )
 
+    def broker_data(self, broker_name: str) -> BrokerData | None:
+        """Who of this group is registered; None: nobody."""
+        group = self._groups.get(broker_name)
+        return None if group is None else group.broker_data()
+
     def cluster_info(self) -> ClusterInfo:
         clusters: dict[str, list[str]] = {}
         for name, group in sorted(self._groups.items()):

@@ -5,7 +5,7 @@ the heartbeat table only through Liveness and never imports the name server; the
 plugin.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,8 +13,18 @@ from typing import Any, Protocol, cast
 
 from namesrv.core.liveness import BrokerKey, LastSeen, RouteKey
 from remoting.config import Config, ConfigError
+from remoting.operations.route import BrokerData
 
-__all__ = ["ENTRY_POINT_GROUP", "BrokerKey", "Liveness", "Plugin", "PluginContext", "RouteKey", "load_plugin"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "BrokerKey",
+    "Liveness",
+    "Plugin",
+    "PluginContext",
+    "RouteKey",
+    "Routes",
+    "load_plugin",
+]
 
 ENTRY_POINT_GROUP = "namesrv.plugins"
 
@@ -49,6 +59,14 @@ class Liveness(Protocol):
     def keys(self) -> Iterator[Hashable]: ...
 
 
+class Routes(Protocol):
+    """The route table as plugins may read it."""
+
+    def broker_data(self, broker_name: str) -> BrokerData | None:
+        """All addresses of a group by id, 0 is the master; None: nobody of it is registered."""
+        ...
+
+
 @dataclass
 class PluginContext:
     """The name server's side. A plugin that serves an own port reports its closed connections with
@@ -61,7 +79,12 @@ class PluginContext:
     config_path: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
-    http: list[Any] = field(default_factory=list)  # OperationTables or APIRouters, added before or in start()
+    routes: Routes | None = None  # None: this program serves no routes
+    # both filled before or in start(), and used only where there is an HTTP door:
+    http: list[Any] = field(default_factory=list)  # OperationTables, or functions that make an APIRouter
+    scrapes: list[Callable[[], Iterable[Any]]] = field(
+        default_factory=list
+    )  # Scrapes for /metrics, each time
 
 
 class Plugin(Protocol):
@@ -81,7 +104,7 @@ class Plugin(Protocol):
     async def stop(self) -> None: ...
 
     def health(self) -> dict[str, object]:
-        """For /readyz; "ready": false takes the process out of rotation."""
+        """For /readyz; "ready": false takes the process out of rotation, "reasons" say why."""
         ...
 
 

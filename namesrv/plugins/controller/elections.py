@@ -22,6 +22,7 @@ from namesrv.plugins.controller.core.reconcile import (
     try_election,
 )
 from namesrv.plugins.controller.core.state import BrokerSet
+from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.watch import Watch
 from remoting.command import encode, request_command
@@ -37,12 +38,18 @@ logger = logging.getLogger(__name__)
 
 
 class Elections:
-    """Lives in the event loop. elected_count and failed_count are for metrics."""
+    """Lives in the event loop. `tally`: what became of them, for metrics and people."""
 
     def __init__(
-        self, proposer: Proposer, watch: Watch, config: ControllerConfig, clock: Callable[[], int]
+        self,
+        proposer: Proposer,
+        watch: Watch,
+        config: ControllerConfig,
+        clock: Callable[[], int],
+        tally: ElectionTally | None = None,
     ) -> None:
         self._proposer, self._watch, self._config, self._clock = proposer, watch, config, clock
+        self.tally = tally or ElectionTally()
         self._wake = asyncio.Event()
         self._names: set[str] = set()
         self._running: set[str] = set()
@@ -50,8 +57,6 @@ class Elections:
         self._next_pass_ms = 0
         self._judged = True
         self.retries: dict[str, Retry] = {}
-        self.elected_count = 0
-        self.failed_count = 0
 
     def look_at(self, broker_name: str) -> None:
         """This group may need an election now."""
@@ -113,7 +118,7 @@ class Elections:
 
     def elected(self, broker_set: BrokerSet, reason: str) -> None:
         """After an applied election, asked for or our own."""
-        self.elected_count += 1
+        self.tally.count(broker_set, ELECTED, reason)
         self.retries.pop(broker_set.broker_name, None)
         logger.info(
             "%s: master is %s, masterEpoch %d, SyncStateSet %s (%s)",
@@ -196,7 +201,7 @@ class Elections:
             self.notify(applied.after)
 
     def _failed(self, name: str, reason: str) -> None:
-        self.failed_count += 1
+        self.tally.count(self._proposer.state.brokers[name], NOBODY, reason)
         before = self.retries.get(name)
         if before is None or before.reason != reason:
             logger.warning("%s has no live master: %s; it is tried again", name, reason)

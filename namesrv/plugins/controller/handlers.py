@@ -16,6 +16,7 @@ from namesrv.plugins.controller.core.decide import (
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
 from namesrv.plugins.controller.core.state import FIRST_BROKER_ID, BrokerSet, State
+from namesrv.plugins.controller.core.tally import KEPT
 from namesrv.plugins.controller.elections import Elections
 from namesrv.plugins.controller.proposer import Proposer, Settled
 from namesrv.plugins.controller.raft.api import Replicator
@@ -104,6 +105,7 @@ class ControllerHandlers:
         broker_set = settled.broker_set
         members = sorted(broker_set.sync_state_set)
         if settled.event is None:
+            self._elections.tally.count(broker_set, KEPT, settled.remark or "")
             body = wire.ElectMasterResponseBody(sync_state_set=members)
             return Reply(_master_info(broker_set), body, settled.code, settled.remark)
         if broker_set.master_broker_id is None:

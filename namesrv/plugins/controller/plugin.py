@@ -1,11 +1,15 @@
 """ControllerPlugin: the controller inside a name server, or alone in mqcontroller. Wiring only."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+from namesrv.plugins.controller.core.apply import Applied
+from namesrv.plugins.controller.core.events import AnyEvent
+from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
 from namesrv.plugins.controller.elections import Elections
 from namesrv.plugins.controller.handlers import ControllerHandlers
 from namesrv.plugins.controller.machine import ControllerMachine
@@ -19,6 +23,11 @@ from remoting.config import Config, ConfigError
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
 from remoting.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from remoting.doors.metrics import Scrape
+
+NO_LEADER = "no controller leads: is a majority of them up and connected?"
 
 
 class ControllerPlugin:
@@ -37,11 +46,11 @@ class ControllerPlugin:
         """make_replicator: another log than raft, for tests."""
         (config,) = configs
         assert isinstance(config, ControllerConfig)
-        self.config, self._context = config, context
+        self.config, self.context = config, context
         self.telemetry = ControllerTelemetry(config) if config.telemetry_enable else None
-        self.machine = ControllerMachine()
-        if self.telemetry is not None:
-            self.machine = ControllerMachine(self.telemetry.applied, self.telemetry.restored)
+        self.machine = ControllerMachine(
+            self._applied, None if self.telemetry is None else self.telemetry.restored
+        )
         self.replicator: Replicator
         if make_replicator is None:
             self.replicator = RaftReplicator(self.machine, _settings(config))
@@ -49,7 +58,8 @@ class ControllerPlugin:
             self.replicator = make_replicator(self.machine)
         self.proposer = Proposer(self.machine, self.replicator)
         self.watch = Watch(context.liveness, context.clock)
-        self.elections = Elections(self.proposer, self.watch, config, context.clock)
+        self.tally = ElectionTally()
+        self.elections = Elections(self.proposer, self.watch, config, context.clock, self.tally)
         self.handlers = ControllerHandlers(
             config,
             self.proposer,
@@ -63,7 +73,8 @@ class ControllerPlugin:
         self.handlers.bind(self.table)
         http_table = OperationTable()
         self.handlers.bind_requests(http_table)
-        context.http.append(http_table)
+        context.http += [http_table, self._groups_router]
+        context.scrapes.append(self._scrapes)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
         self._door = TcpDoor(
             self.table,
@@ -106,22 +117,40 @@ class ControllerPlugin:
     def health(self) -> dict[str, object]:
         leader = self.replicator.leader_id
         host, port = self.config.request_addresses[self.config.controller_d_leger_self_id]
+        ready = self._started and (self.replicator.is_active or leader is not None)
         return {
-            "ready": self._started and (self.replicator.is_active or leader is not None),
+            "ready": ready,
+            "reasons": [] if ready else [NO_LEADER if self._started else "starting or stopping"],
             "address": f"{host}:{port}",
             "active": self.replicator.is_active,
             "leader": leader,
             "groups": len(self.machine.state.brokers),
-            "elections": self.elections.elected_count,
-            "failed_elections": self.elections.failed_count,
+            "elections": self.tally.total(ELECTED),
+            "failed_elections": self.tally.total(NOBODY),
             "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
             "raft": self.replicator.status(),
             "telemetry": None if self.telemetry is None else self.telemetry.health(),
         }
 
+    def _applied(self, event: AnyEvent, applied: Applied) -> None:
+        """In the raft thread."""
+        self.tally.applied(event, applied)
+        if self.telemetry is not None:
+            self.telemetry.applied(event, applied)
+
+    def _groups_router(self) -> object:
+        from namesrv.plugins.controller.group_view import groups_router
+
+        return groups_router(self)
+
+    def _scrapes(self) -> "Sequence[Scrape]":
+        from namesrv.plugins.controller.metrics import scrapes
+
+        return scrapes(self)
+
     def _connection_closed(self, connection_id: int) -> None:
-        if self._context.liveness.connection_closed(connection_id, self._context.clock()):
-            self._context.wake_scan()
+        if self.context.liveness.connection_closed(connection_id, self.context.clock()):
+            self.context.wake_scan()
 
     def _became_inactive(self, key: BrokerKey) -> None:
         if self.replicator.is_active:

@@ -1,0 +1,85 @@
+"""What became of the elections: counts for metrics, and the last one of each group for people. Pure.
+
+The active controller counts its own elections; the last one of a group comes from the log, so that every
+controller knows it. Reasons are sorted into a few kinds: texts with numbers in them would be labels without
+end.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from namesrv.plugins.controller.core.apply import Applied
+from namesrv.plugins.controller.core.events import AnyEvent, ElectMaster
+from namesrv.plugins.controller.core.state import BrokerSet
+
+ELECTED, KEPT, NOBODY = "new_master_elected", "keep_current_master", "no_master_elected"
+"""RocketMQ's words for the results."""
+
+OTHER = "other"
+_KINDS = (
+    ("first_election", r"first election"),
+    ("designated", r"designated"),
+    ("master_not_active", r"master \d+ is not active"),
+    ("no_master", r"no master$"),
+    ("unclean", r"unclean election"),
+    ("master_alive", r"master \d+ is alive"),
+    ("not_heard_yet", r"waiting to hear from"),
+    ("nobody_alive", r"no member of the SyncStateSet"),
+    ("not_in_syncstateset", r"broker \d+ is not in the SyncStateSet"),
+    ("not_alive", r"broker \d+ is not alive"),
+    ("not_replicated", r"outcome unknown|The controller is not in leader state|the controller has too many"),
+)
+KINDS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+
+
+class Counted(NamedTuple):
+    """One series of the counter."""
+
+    cluster_name: str
+    broker_name: str
+    result: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastElection:
+    """ts: wall-clock ms of the proposal; 0: not written down."""
+
+    ts: int
+    master_broker_id: int | None
+    master_epoch: int
+    reason: str
+    unclean: bool
+
+
+class ElectionTally:
+    """Counts since this process started. applied() alone is called in another thread."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Counted] = Counter()
+        self._last: dict[str, LastElection] = {}
+
+    def count(self, broker_set: BrokerSet, result: str, reason: str) -> None:
+        self.counts[Counted(broker_set.cluster_name, broker_set.broker_name, result, kind_of(reason))] += 1
+
+    def total(self, result: str) -> int:
+        return sum(count for counted, count in self.counts.items() if counted.result == result)
+
+    def applied(self, event: AnyEvent, applied: Applied) -> None:
+        """An EventHook: in the raft thread, also at replay."""
+        after = applied.after
+        if isinstance(event, ElectMaster) and applied.refused is None and after is not None:
+            self._last[after.broker_name] = LastElection(
+                event.ts, after.master_broker_id, after.master_epoch, event.reason, event.unclean
+            )
+
+    def last(self, broker_set: BrokerSet) -> LastElection | None:
+        """None: it was before this controller's snapshot of the log."""
+        found = self._last.get(broker_set.broker_name)
+        return found if found is not None and found.master_epoch == broker_set.master_epoch else None
+
+
+def kind_of(reason: str) -> str:
+    return next((kind for kind, pattern in KINDS if pattern.match(reason)), OTHER)

@@ -1,0 +1,272 @@
+"""GET /v1/groups: what controllers, heartbeats and this name server's routes say about each group, merged,
+and in words where they disagree. Imported late: FastAPI.
+
+Everything is of one moment of this process. On a controller that does not lead (`active` false) the
+replicated state may be a moment old; heartbeats and routes are its own in any case.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from namesrv.plugins.controller.core.elect import LiveInfo
+from namesrv.plugins.controller.core.state import BrokerSet
+from namesrv.plugins.controller.watch import Heard
+from remoting.codes import MASTER_ID
+from remoting.operation import Wire
+from remoting.operations.route import BrokerData
+
+if TYPE_CHECKING:
+    from namesrv.plugins.controller.plugin import ControllerPlugin
+
+PAGE_MAX = 500
+NAMES_SHOWN = 10
+
+
+class ReplicaView(Wire):
+    """A replica as the controllers registered it, and its last heartbeat to this controller."""
+
+    broker_id: int
+    address: str
+    is_master: bool
+    in_sync: bool
+    alive: bool = Field(description="its heartbeats come, and its connection is open")
+    heartbeat_age_ms: int | None = Field(None, description="null: none was heard since this program started")
+    epoch: int | None = None
+    max_offset: int | None = None
+    confirm_offset: int | None = None
+    lag_bytes: int | None = Field(
+        None, description="maxOffset behind the master's, by the last heartbeats: up to a second old"
+    )
+
+
+class ElectionView(Wire):
+    ts: int | None = Field(None, description="wall-clock ms; null: not written down")
+    master_broker_id: int | None = Field(None, description="null: the master was cleared")
+    master_epoch: int
+    reason: str
+    unclean: bool
+
+
+class GroupView(Wire):
+    """One broker group."""
+
+    active: bool = Field(description="does this controller lead?")
+    leader: str | None = Field(None, description="id of the leading controller, as far as this one knows")
+    cluster: str
+    broker_name: str
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int
+    sync_state_set: list[int]
+    sync_state_set_epoch: int
+    replicas: list[ReplicaView]
+    routes: dict[int, str] | None = Field(
+        None, description="id -> address here, 0 is the master; null: this program serves no routes"
+    )
+    disagreements: list[str] = Field(description="who contradicts whom; empty: all is well")
+    without_live_master: str | None = Field(None, description="why nobody is master; null: somebody is")
+    last_election: ElectionView | None = None
+
+
+class GroupsView(Wire):
+    """A page of groups, by name."""
+
+    active: bool
+    leader: str | None = None
+    groups: list[GroupView]
+    next_after: str | None = Field(None, description="the `after` of the next page; null: this is the last")
+
+
+class NoSuchGroup(Wire):
+    remark: str
+
+
+def groups_router(plugin: "ControllerPlugin") -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["groups"])
+
+    @router.get("/groups", summary="every group, merged from all sources", response_model=GroupsView)
+    async def groups(
+        after: Annotated[str, Query(description="names behind this one")] = "",
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_MAX,
+    ) -> Response:
+        names = sorted(name for name in plugin.machine.state.brokers if name > after)
+        page = [view_of(plugin, plugin.machine.state.brokers[name]) for name in names[:limit]]
+        return _json(
+            GroupsView(
+                active=plugin.replicator.is_active,
+                leader=_leader(plugin),
+                groups=page,
+                next_after=names[limit - 1] if len(names) > limit else None,
+            )
+        )
+
+    @router.get(
+        "/groups/{brokerName}",
+        summary="one group",
+        response_model=GroupView,
+        responses={404: {"model": NoSuchGroup}},
+    )
+    async def group(brokerName: str) -> Response:
+        brokers = plugin.machine.state.brokers
+        if brokerName not in brokers:
+            known = ", ".join(sorted(brokers)[:NAMES_SHOWN]) or "none"
+            remark = f"no group {brokerName!r} is registered with the controllers (known: {known})"
+            return JSONResponse({"remark": remark}, 404)
+        return _json(view_of(plugin, brokers[brokerName]))
+
+    return router
+
+
+def view_of(plugin: "ControllerPlugin", broker_set: BrokerSet) -> GroupView:
+    routes, broker_name = plugin.context.routes, broker_set.broker_name
+    known = None if routes is None else routes.broker_data(broker_name)
+    replicas = _replicas(plugin, broker_set)
+    last = plugin.elections.tally.last(broker_set)
+    return GroupView(
+        active=plugin.replicator.is_active,
+        leader=_leader(plugin),
+        cluster=broker_set.cluster_name,
+        broker_name=broker_name,
+        master_broker_id=broker_set.master_broker_id,
+        master_address=broker_set.master_address,
+        master_epoch=broker_set.master_epoch,
+        sync_state_set=sorted(broker_set.sync_state_set),
+        sync_state_set_epoch=broker_set.sync_state_set_epoch,
+        replicas=replicas,
+        routes=None if routes is None else dict(known.broker_addrs) if known is not None else {},
+        disagreements=[
+            *heartbeat_disagreements(broker_set, plugin.watch.view(broker_set).live),
+            *([] if routes is None else route_disagreements(broker_set, replicas, known)),
+        ],
+        without_live_master=_without_live_master(plugin, broker_set, replicas),
+        last_election=None
+        if last is None
+        else ElectionView(
+            ts=last.ts or None,
+            master_broker_id=last.master_broker_id,
+            master_epoch=last.master_epoch,
+            reason=last.reason,
+            unclean=last.unclean,
+        ),
+    )
+
+
+def route_disagreements(
+    broker_set: BrokerSet, replicas: Sequence[ReplicaView], routes: BrokerData | None
+) -> Iterator[str]:
+    """Between the controllers and this name server. `routes` None: it knows nobody of the group."""
+    alive = {replica.address: replica for replica in replicas if replica.alive}
+    if routes is None:
+        if alive:
+            yield "the routes know no replica of this group, though some are alive"
+        return
+    if routes.cluster != broker_set.cluster_name:
+        yield f"the routes say cluster {routes.cluster}, the controllers {broker_set.cluster_name}"
+    yield from _master_disagreement(broker_set, alive, routes.broker_addrs.get(MASTER_ID))
+    listed = set(routes.broker_addrs.values())
+    for replica in replicas:
+        if replica.alive and replica.address not in listed:
+            yield f"broker {replica.broker_id} at {replica.address} is alive but not in the routes"
+        elif not replica.alive and replica.address in listed:
+            yield f"broker {replica.broker_id} at {replica.address} is in the routes but not alive"
+    for broker_id, address in sorted(routes.broker_addrs.items()):
+        known = broker_set.replicas.get(broker_id)
+        if broker_id == MASTER_ID:
+            continue
+        if known is None:
+            yield f"the routes have broker {broker_id} at {address}, an id that no replica has"
+        elif known.address != address:
+            yield f"the routes have broker {broker_id} at {address}, the controllers at {known.address}"
+
+
+def _master_disagreement(
+    broker_set: BrokerSet, alive: Mapping[str, ReplicaView], in_routes: str | None
+) -> Iterator[str]:
+    recorded = broker_set.master_address
+    if in_routes == recorded:
+        return
+    ours = f"broker {broker_set.master_broker_id} at {recorded}"
+    if recorded is None:
+        yield f"the routes say that {in_routes} is master, the controllers have none"
+    elif in_routes is None:
+        if recorded in alive:
+            yield f"the routes have no master, the controllers say {ours}"
+    elif in_routes in alive and recorded in alive:
+        yield f"two masters: the routes say {in_routes}, the controllers {ours}, and both are alive"
+    else:
+        yield f"the routes say that {in_routes} is master, the controllers {ours}"
+
+
+def heartbeat_disagreements(broker_set: BrokerSet, heard: Mapping[int, LiveInfo]) -> Iterator[str]:
+    """Between the controllers and what live brokers say of themselves."""
+    for broker_id, live in sorted(heard.items()):
+        address = broker_set.replicas[broker_id].address
+        if live.broker_address != address:
+            yield f"broker {broker_id} sends heartbeats as {live.broker_address}, registered as {address}"
+        if live.epoch > broker_set.master_epoch:
+            yield (
+                f"broker {broker_id} has epoch {live.epoch}, above masterEpoch {broker_set.master_epoch}: "
+                "was the controllers' store replaced?"
+            )
+
+
+def _replicas(plugin: "ControllerPlugin", broker_set: BrokerSet) -> list[ReplicaView]:
+    last = {
+        broker_id: _last_heard(plugin, broker_set, broker_id) for broker_id in sorted(broker_set.replicas)
+    }
+    master = broker_set.master_broker_id
+    master_live = None if master is None else last[master]
+    liveness, now = plugin.context.liveness, plugin.context.clock()
+    views = []
+    for broker_id, live in last.items():
+        key = broker_set.key(broker_id)
+        seen = liveness.last_seen(key)
+        views.append(
+            ReplicaView(
+                broker_id=broker_id,
+                address=broker_set.replicas[broker_id].address,
+                is_master=broker_id == master,
+                in_sync=broker_id in broker_set.sync_state_set,
+                alive=liveness.is_active(key, now),
+                heartbeat_age_ms=None if seen is None else now - seen.last_beat_ms,
+                epoch=None if live is None else live.epoch,
+                max_offset=None if live is None else live.max_offset,
+                confirm_offset=None if live is None else live.confirm_offset,
+                lag_bytes=None
+                if live is None or master_live is None
+                else max(master_live.max_offset - live.max_offset, 0),
+            )
+        )
+    return views
+
+
+def _last_heard(plugin: "ControllerPlugin", broker_set: BrokerSet, broker_id: int) -> LiveInfo | None:
+    """Of the dead, too: the last that they said."""
+    info = plugin.context.liveness.info(broker_set.key(broker_id))
+    return info.live if isinstance(info, Heard) else None
+
+
+def _without_live_master(
+    plugin: "ControllerPlugin", broker_set: BrokerSet, replicas: Sequence[ReplicaView]
+) -> str | None:
+    retry = plugin.elections.retries.get(broker_set.broker_name)
+    if retry is not None:
+        return retry.reason
+    if any(replica.is_master and replica.alive for replica in replicas):
+        return None
+    master = broker_set.master_broker_id
+    return "no master is recorded" if master is None else f"master {master} is not alive here"
+
+
+def _leader(plugin: "ControllerPlugin") -> str | None:
+    replicator = plugin.replicator
+    return replicator.self_id if replicator.is_active else replicator.leader_id
+
+
+def _json(view: Wire) -> Response:
+    """Made once: FastAPI would validate and encode it a second time."""
+    return Response(view.model_dump_json(by_alias=True), media_type="application/json")

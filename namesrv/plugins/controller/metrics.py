@@ -1,0 +1,161 @@
+"""The controller's metrics: RocketMQ's names with its labels, and ours for what it does not show.
+
+Everything is read at the scrape. Elections are counted, and groups judged, by the controller that leads; the
+others say what they hold. Imported late: prometheus_client.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from namesrv.core.liveness import BrokerKey
+from namesrv.plugins.controller.core.state import BrokerSet
+from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
+
+if TYPE_CHECKING:
+    from namesrv.plugins.controller.plugin import ControllerPlugin
+
+GROUPS_MAX = 1_000
+ROLE_UNKNOWN, ROLE_CANDIDATE, ROLE_FOLLOWER, ROLE_LEADER = 0, 1, 2, 3
+OPERATION_STATUS = {"applied": "success", "unknown": "timeout", "notActive": "failed", "busy": "failed"}
+_GROUP = ("cluster", "broker_name")
+_FEW = "; of the first 1000 groups"
+
+UPSTREAM = Table(
+    "Controller: RocketMQ's names",
+    ("address", "group", "peer_id"),
+    (
+        Metric("role", "0 not running, 1 no leader known, 2 follower, 3 leader"),
+        Metric("dledger_disk_usage_bytes", "log and snapshot on disk"),
+        Metric(
+            "active_broker_num", "brokers of a group with a live heartbeat" + _FEW, ("cluster", "broker_set")
+        ),
+        Metric(
+            "election_total",
+            "elections of a group since the start, at the leader: new_master_elected, keep_current_master, "
+            "no_master_elected",
+            ("cluster", "broker_set", "election_result"),
+        ),
+        Metric(
+            "dledger_op_total",
+            "changes proposed here since the start: success, timeout (fate unknown), failed (not done)",
+            ("dledger_operation", "dLedger_operation_status"),
+        ),
+    ),
+)
+OURS = Table(
+    "Controller",
+    ("node_type", "node_id"),
+    (
+        Metric("rocketmq_controller_active", "1 while this controller leads and decides, else 0"),
+        Metric("rocketmq_controller_groups", "broker groups in the replicated state"),
+        Metric(
+            "rocketmq_controller_elections_total",
+            "election_total by kind of reason",
+            (*_GROUP, "result", "reason"),
+        ),
+        Metric(
+            "rocketmq_controller_group_without_master_seconds",
+            "since the leader finds no master for a group; 0: it has one; of the leader only" + _FEW,
+            _GROUP,
+        ),
+        Metric("rocketmq_controller_group_master_epoch", "masterEpoch" + _FEW, _GROUP),
+        Metric("rocketmq_controller_group_syncstateset_size", "members of the SyncStateSet" + _FEW, _GROUP),
+        Metric(
+            "rocketmq_controller_heartbeat_age_seconds",
+            "since a replica's last heartbeat to this controller" + _FEW,
+            (*_GROUP, "broker_id"),
+        ),
+        Metric("rocketmq_controller_raft_term", "term of the log"),
+        Metric("rocketmq_controller_raft_commit_index", "entries that a majority has"),
+        Metric("rocketmq_controller_raft_applied_index", "entries applied here"),
+        Metric("rocketmq_controller_raft_log_entries", "entries behind the last snapshot"),
+        Metric("rocketmq_controller_raft_waiting", "proposals whose outcome is awaited"),
+        *TELEMETRY_METRICS,
+    ),
+)
+_RAFT = {
+    "rocketmq_controller_raft_term": "term",
+    "rocketmq_controller_raft_commit_index": "commitIndex",
+    "rocketmq_controller_raft_applied_index": "lastApplied",
+    "rocketmq_controller_raft_log_entries": "logEntries",
+    "rocketmq_controller_raft_waiting": "waiting",
+}
+
+
+def scrapes(plugin: "ControllerPlugin") -> list[Scrape]:
+    self_id = plugin.replicator.self_id
+    host, port = plugin.config.request_addresses[self_id]
+    upstream = Scrape(UPSTREAM, (f"{host}:{port}", plugin.config.controller_d_leger_group, self_id))
+    ours = Scrape(OURS, ("controller", self_id))
+    status = plugin.replicator.status()
+    _add_raft(upstream, ours, plugin, status)
+    for counted, count in plugin.tally.counts.items():
+        ours.add("rocketmq_controller_elections_total", count, *counted)
+    for labels, count in _by_result(plugin).items():
+        upstream.add("election_total", count, *labels)
+    brokers = plugin.machine.state.brokers
+    ours.add("rocketmq_controller_groups", len(brokers))
+    for name in sorted(brokers)[:GROUPS_MAX]:
+        _add_group(upstream, ours, plugin, brokers[name])
+    add_telemetry(ours, None if plugin.telemetry is None else plugin.telemetry.writer)
+    return [upstream, ours]
+
+
+def _add_raft(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", status: dict[str, Any]) -> None:
+    ours.add("rocketmq_controller_active", plugin.replicator.is_active)
+    upstream.add("role", _role(plugin, status))
+    if not status.get("running"):
+        return
+    upstream.add("dledger_disk_usage_bytes", status["journalBytes"] + status["snapshotBytes"])
+    totals: dict[str, int] = {}
+    for outcome, count in status["outcomes"].items():
+        kind = OPERATION_STATUS[outcome]
+        totals[kind] = totals.get(kind, 0) + count
+    for kind, count in totals.items():
+        upstream.add("dledger_op_total", count, "append", kind)
+    for name, key in _RAFT.items():
+        ours.add(name, status[key])
+
+
+def _role(plugin: "ControllerPlugin", status: dict[str, Any]) -> int:
+    if not status.get("running"):
+        return ROLE_UNKNOWN
+    if plugin.replicator.is_active:
+        return ROLE_LEADER
+    return ROLE_CANDIDATE if plugin.replicator.leader_id is None else ROLE_FOLLOWER
+
+
+def _by_result(plugin: "ControllerPlugin") -> dict[tuple[str, str, str], int]:
+    totals: dict[tuple[str, str, str], int] = {}
+    for counted, count in plugin.tally.counts.items():
+        labels = counted[:3]
+        totals[labels] = totals.get(labels, 0) + count
+    return totals
+
+
+def _add_group(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", broker_set: BrokerSet) -> None:
+    cluster, name = broker_set.cluster_name, broker_set.broker_name
+    liveness, now = plugin.context.liveness, plugin.context.clock()
+    keys = broker_set.keys()
+    alive = sum(liveness.is_active(key, now) for key in keys)
+    upstream.add("active_broker_num", alive, cluster, name)
+    ours.add("rocketmq_controller_group_master_epoch", broker_set.master_epoch, cluster, name)
+    ours.add("rocketmq_controller_group_syncstateset_size", len(broker_set.sync_state_set), cluster, name)
+    if plugin.replicator.is_active:
+        retry = plugin.elections.retries.get(name)
+        seconds = 0.0 if retry is None else (now - retry.since_ms) / 1_000
+        ours.add("rocketmq_controller_group_without_master_seconds", seconds, cluster, name)
+    for key in keys:
+        _add_heartbeat(ours, plugin, key, now)
+
+
+def _add_heartbeat(ours: Scrape, plugin: "ControllerPlugin", key: BrokerKey, now_ms: int) -> None:
+    seen = plugin.context.liveness.last_seen(key)
+    if seen is not None:
+        age = (now_ms - seen.last_beat_ms) / 1_000
+        ours.add(
+            "rocketmq_controller_heartbeat_age_seconds",
+            age,
+            key.cluster_name,
+            key.broker_name,
+            str(key.broker_id),
+        )
