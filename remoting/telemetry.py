@@ -3,14 +3,16 @@
     <directory>/<record>/dt=YYYY-MM-DD/hour=HH/<node>-<ms of opening>.jsonl      (UTC hour of the record's ts)
 
 A file that still grows ends with ".jsonl.open"; it loses that ending when its hour is over, at close(), when
-it grows large, or by the next start after a crash. One directory belongs to one process. Records are lost
-rather than waited for: a full queue or disk drops and counts them, and the owner serves on. Nothing is
-fsynced; a batch is one appending write(), taken back if not whole: only a crash can leave half a last line.
+it grows large, or by the next start after a crash. Processes may share a directory (controllers on one host
+do, unless told otherwise): a file that grows is locked. Records are lost rather than waited for: a full queue
+or disk drops and counts them, and the owner serves on. Nothing is fsynced; a batch is one appending write(),
+taken back if not whole: only a crash can leave half a last line.
 """
 
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import re
@@ -220,6 +222,8 @@ class TelemetryWriter:
                 with contextlib.suppress(FileExistsError):
                     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                     self._files[key] = path, os.open(path, flags, 0o644)
+                    with contextlib.suppress(OSError):  # a file system without locks
+                        fcntl.flock(self._files[key][1], fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return self._files[key]
             self._opened_ms += 1
 
@@ -244,8 +248,11 @@ class TelemetryWriter:
         total, closed = 0, []
         for path, hour, _ in sorted(self._found(), key=lambda found: found[1:]):
             if path not in mine and path.suffix == OPEN:
-                self._rename(path)
-                path = _closed_path(path)
+                if _is_locked(path):
+                    mine.add(path)  # as good as ours: another process writes it
+                else:
+                    self._rename(path)
+                    path = _closed_path(path)
             try:
                 size = path.stat().st_size
             except FileNotFoundError:
@@ -305,6 +312,17 @@ def _closed_path(path: Path) -> Path:
 def _folder(hour: int) -> str:
     """Sorts as the hours do."""
     return time.strftime("dt=%Y-%m-%d/hour=%H", time.gmtime(hour * 3_600))
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _cut(descriptor: int, size: int) -> bool:

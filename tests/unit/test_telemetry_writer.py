@@ -168,6 +168,21 @@ async def test_what_a_crash_left_is_renamed_and_strange_files_are_left_alone(
         await until(lambda: files(tmp_path) == sorted(strange), "deleted by age")
 
 
+async def test_a_file_that_another_process_writes_is_left_alone(tmp_path: Path, clock: Clock) -> None:
+    async with running(writer(tmp_path, clock, node="n0")) as one:
+        one.put(sample())
+        await until(lambda: one.written_records == 1, "written by one")
+        async with running(writer(tmp_path, clock, node="n1")) as other:
+            other.put(sample())
+            await until(lambda: other.written_records == 1, "written by the other, which has tidied before")
+        assert files(tmp_path) == [
+            f"ha_sample/{HOUR_0}/n0-{T0}.jsonl.open",
+            f"ha_sample/{HOUR_0}/n1-{T0}.jsonl",
+        ]
+    assert one.fault is None
+    assert files(tmp_path)[0].endswith(f"n0-{T0}.jsonl")
+
+
 async def test_old_files_and_empty_folders_go(tmp_path: Path, clock: Clock) -> None:
     for hour in range(4):
         clock.ms = T0 + hour * HOUR_MS
