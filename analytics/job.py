@@ -1,0 +1,208 @@
+"""The job: telemetry in, Parquet tables and dashboard.json out. The only module that reads and writes.
+
+    OUT/run=<ms>/<table>/*.parquet     the newest RUNS_KEPT runs
+    OUT/dashboard.json                 renamed into place when all tables are there
+
+A run that fails leaves the dashboard.json of the run before. Each table is computed once, by its write; what
+the dashboard shows is read back from the files.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from analytics import sync_state_set as sss
+from analytics.dashboard import CHANGES_MAX, Dashboard, Parts, Row, Rows, assemble_groups
+from analytics.errors import AnalyticsError
+from analytics.failover import failovers
+from analytics.inputs import Inputs, find_inputs, good, local_url, read_records
+from analytics.lag import confirm_offset_lag, lag_histogram, min_in_sync_replicas, replica_lag
+from analytics.quality import data_quality
+from analytics.schema import GROUP
+from analytics.session import spark_session
+from analytics.windows import POINTS_MAX, choose_window_ms, points
+from remoting.clock import wall_ms
+from remoting.records import RECORDS, ControllerEvent, HaSample, RoleChange, SendGap
+
+__all__ = ["AnalyticsError", "run"]
+
+DASHBOARD = "dashboard.json"
+RUN = "run="
+RUNS_KEPT = 3
+QUICK_BYTES_MAX = 64 << 20
+"""Below, the start costs more than the rows: see analytics/session.py."""
+
+Progress = Callable[[str], None]
+
+
+def run(
+    input: str,
+    output: str,
+    *,
+    window_ms: int | None = None,
+    progress: Progress = lambda _: None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    wall_clock: Callable[[], int] = wall_ms,
+) -> Path:
+    """The path of dashboard.json. Raises AnalyticsError, one line for a person.
+
+    `window_ms` None: as fine as fits on a page. `master`, `conf`: of a Spark cluster.
+    """
+    inputs = find_inputs(input)
+    out = _writable(output)
+    progress(str(inputs))
+    quick = master is None and inputs.size_bytes is not None and inputs.size_bytes <= QUICK_BYTES_MAX
+    generated_ts = max([wall_clock(), *(ts + 1 for ts in _runs(out))])
+    directory = out / f"{RUN}{generated_ts}"
+    try:
+        with spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
+            dashboard = _Job(spark, inputs, directory, progress).dashboard(generated_ts, window_ms)
+        _rename_into_place(msgspec.json.encode(dashboard), out / DASHBOARD)
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, PySparkException | Py4JError):
+            raise AnalyticsError(f"Spark failed: {str(error).strip().splitlines()[0]}") from error
+        if isinstance(error, OSError):
+            raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error
+        raise
+    for old in _runs(out)[:-RUNS_KEPT]:
+        shutil.rmtree(out / f"{RUN}{old}", ignore_errors=True)
+    return out / DASHBOARD
+
+
+class _Job:
+    """One run. Every table is a method of its own name's worth of DataFrame -> DataFrame, written once."""
+
+    def __init__(self, spark: SparkSession, inputs: Inputs, directory: Path, progress: Progress) -> None:
+        self._spark, self._inputs, self._directory, self._progress = spark, inputs, directory, progress
+
+    def dashboard(self, generated_ts: int, window_ms: int | None) -> Dashboard:
+        lines = {
+            record: read_records(self._spark, self._inputs.roots, record).persist() for record in RECORDS
+        }
+        history = sss.group_history(good(lines[ControllerEvent])).persist()
+        quality = _rows(self._table("data_quality", data_quality(lines, history)))
+        rows = _count(quality)
+        from_ts, to_ts = _range(quality, rows, self._inputs)
+        window_ms = _window_ms(window_ms, from_ts, to_ts)
+        self._progress(f"{rows}, {(to_ts - from_ts) / 1000:.0f} s in windows of {window_ms / 1000:g} s")
+        return Dashboard(
+            generated_ts=generated_ts,
+            from_ts=from_ts,
+            to_ts=to_ts,
+            window_ms=window_ms,
+            inputs=list(self._inputs.roots),
+            rows=rows,
+            groups=assemble_groups(self._parts(lines, history, window_ms, to_ts)),
+        )
+
+    def _parts(
+        self, lines: Mapping[type, DataFrame], history: DataFrame, window_ms: int, until_ts: int
+    ) -> Parts:
+        samples = good(lines[HaSample])
+        histogram = self._table("lag_histogram", lag_histogram(samples, window_ms))
+        changes = self._table("sync_state_set_changes", sss.sync_state_set_changes(history))
+        intervals = sss.intervals(history, F.lit(until_ts))
+        membership = self._table("membership", sss.membership(intervals))
+        out = self._table("replica_out_of_sync", sss.replica_out_of_sync(membership, window_ms))
+        totals = sss.group_totals(history, intervals, min_in_sync_replicas(samples))
+        found = failovers(history, good(lines[RoleChange]), good(lines[SendGap]))
+        return Parts(
+            lag=_rows(self._table("confirm_offset_lag", confirm_offset_lag(histogram))),
+            replica_lag=_rows(self._table("replica_lag", replica_lag(samples, window_ms))),
+            members=_rows(_newest(membership, "from_ts", POINTS_MAX, "broker_id")),
+            out_of_sync=_rows(out.groupBy(*GROUP, "broker_id").agg(F.sum("out_ms").alias("out_ms"))),
+            totals=_rows(self._table("group_totals", totals)),
+            changes=_rows(_newest(changes, "event_id", CHANGES_MAX)),
+            failovers=_rows(_newest(self._table("failovers", found), "event_id", CHANGES_MAX)),
+        )
+
+    def _table(self, name: str, frame: DataFrame) -> DataFrame:
+        """Written, sorted so that equal runs give equal files; the answer reads what was written."""
+        path = self._directory / name
+        order = [*GROUP, *(each for each in frame.columns if each not in GROUP)]
+        frame.sortWithinPartitions(*order).write.parquet(f"file://{path}")
+        return self._spark.read.schema(frame.schema).parquet(local_url(path))
+
+
+def _rows(frame: DataFrame) -> Sequence[Row]:
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _newest(frame: DataFrame, order: str, count: int, *within: str) -> DataFrame:
+    """The last `count` rows of each group."""
+    newest_first = Window.partitionBy(*GROUP, *within).orderBy(F.desc(order))
+    return frame.withColumn("_n", F.row_number().over(newest_first)).where(F.col("_n") <= count).drop("_n")
+
+
+def _count(quality: Sequence[Row]) -> Rows:
+    counts = dict.fromkeys(Rows.__struct_fields__, 0)
+    for row in quality:
+        counts[row["record"]] += row["rows"]
+        for name in ("corrupt", "confirm_above_max", "epoch_gaps"):
+            counts[name] += row[name]
+    return Rows(**counts)
+
+
+def _range(quality: Sequence[Row], rows: Rows, inputs: Inputs) -> tuple[int, int]:
+    known = [row for row in quality if row["from_ts"] is not None]
+    if not known:
+        raise AnalyticsError(
+            f"no record in {', '.join(inputs.roots)} could be read: {rows.corrupt} corrupt lines"
+        )
+    return min(row["from_ts"] for row in known), max(row["to_ts"] for row in known)
+
+
+def _window_ms(wanted: int | None, from_ts: int, to_ts: int) -> int:
+    finest = choose_window_ms(from_ts, to_ts)
+    if wanted is None:
+        return finest
+    count = points(from_ts, to_ts, wanted)
+    if count > POINTS_MAX:
+        raise AnalyticsError(
+            f"windows of {wanted} ms make {count} points of {(to_ts - from_ts) / 1000:.0f} s; "
+            f"a page takes {POINTS_MAX}: ask for {finest} ms or more"
+        )
+    return wanted
+
+
+def _writable(output: str) -> Path:
+    """The output directory. Tried now, not after a minute of work."""
+    if "://" in output:
+        raise AnalyticsError(
+            f"{output}: the output must be a directory; name servers read dashboard.json there"
+        )
+    out = Path(output).absolute()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise AnalyticsError(f"cannot write {out}: {error.strerror}") from error
+    return out
+
+
+def _runs(out: Path) -> list[int]:
+    found = [path.name.removeprefix(RUN) for path in out.glob(f"{RUN}*")]
+    return sorted(int(ts) for ts in found if ts.isdigit())
+
+
+def _rename_into_place(content: bytes, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

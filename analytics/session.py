@@ -1,0 +1,95 @@
+"""A Spark session that is quiet, listens on no outside address, works in UTC and leaves no files behind.
+
+`quick` is for the few megabytes of a demo or a test: there the time goes into starting, not into rows, so the
+JVM skips its optimizing compiler and Spark its code generation. A large job must not be quick.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from analytics.errors import AnalyticsError
+from analytics.java import cache_directory, find_java, wrapped_home
+
+LOOPBACK = "127.0.0.1"
+LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+QUICK = {
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",  # nothing to adapt, and each stage would be planned again
+}
+LARGE = {
+    "spark.master": "local[*]",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.driver.memory": "4g",
+}
+COMMON = {
+    "spark.app.name": "keelmq-analytics",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.catalogImplementation": "in-memory",
+    # an absurd number in a damaged line may overflow; that must not stop everything
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # a listing job costs more than listing some hundred folders
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+}
+
+
+@contextmanager
+def spark_session(
+    *,
+    quick: bool,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[SparkSession]:
+    """Stopped, and its files removed, at the end. `conf` wins. Raises AnalyticsError."""
+    java = find_java()
+    progress(str(java))
+    os.environ.update(
+        JAVA_HOME=str(wrapped_home(java.path, cache_directory())),
+        SPARK_LOCAL_IP=LOOPBACK,
+        PYSPARK_PYTHON=sys.executable,  # else the workers are whatever python3 is first on the PATH
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+    )
+    with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
+        settings = {**COMMON, **(QUICK if quick else LARGE), **_places(scratch, quick)}
+        settings |= {"spark.master": master} if master else {}
+        spark = _start(settings | dict(conf or {}))
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _places(scratch: str, quick: bool) -> dict[str, str]:
+    options = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()} -Djava.io.tmpdir={scratch}"
+    return {
+        "spark.local.dir": scratch,
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.driver.extraJavaOptions": f"{options} {QUICK_JVM}" if quick else options,
+    }
+
+
+def _start(settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise AnalyticsError(f"Spark did not start: {error}; its own messages are above") from error
