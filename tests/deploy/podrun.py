@@ -86,7 +86,6 @@ class Pod:
     address: str = ""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     started_at: float = 0.0
-    starts: int = 0
     published: bool = False
 
     @property
@@ -166,7 +165,7 @@ class Lab:
         """A new address, the old claims."""
         assert not pod.running, pod.name
         pod.address = f"{NETWORK}.{next(self._addresses)}"
-        pod.starts, pod.started_at, pod.published = pod.starts + 1, time.monotonic(), False
+        pod.started_at, pod.published = time.monotonic(), False
         self._add_host(pod.name, pod.address)
         script = self._directory / f"{pod.name}.sh"
         script.write_text(self._script(pod))
@@ -234,7 +233,7 @@ class Lab:
             if found is not None and found is not False:
                 return found
             for pod in self.pods.values():
-                if pod.process is not None and pod.starts and not pod.running and pod.published:
+                if pod.process is not None and pod.address and not pod.running:
                     raise PodError(f"{pod.name} ended with {pod.process.returncode}\n{self.tail(pod)}")
             if time.monotonic() > deadline:
                 tails = "\n".join(self.tail(pod) for pod in self.pods.values())
@@ -373,8 +372,8 @@ class Lab:
         root.mkdir(exist_ok=True)
         lines = ["set -eu", f"root={shlex.quote(str(root))}", "mount -t tmpfs -o mode=755 tmpfs $root"]
         lines += ["mkdir -p $root/etc $root/proc $root/dev", "mount -t proc proc $root/proc"]
-        lines += ["mount --bind /dev $root/dev", *_system_directories()]
         lines += [
+            "mount --bind /dev $root/dev",
             "cp /etc/ld.so.cache $root/etc/ || true",
             "echo 'hosts: files' > $root/etc/nsswitch.conf",
             "echo 'keelmq:x:10001:10001::/var/lib/keelmq:/bin/false' > $root/etc/passwd",
@@ -386,6 +385,7 @@ class Lab:
             lines += [f"mkdir -p {target}", f"mount --bind {source} {target}"]
             if mount.get("readOnly"):
                 lines.append(f"mount -o remount,bind,ro {target}")
+        lines += _system_directories()  # after the volumes: the checkout may lie in /tmp
         if container(pod.stateful_set)["securityContext"]["readOnlyRootFilesystem"]:
             lines.append("mount -o remount,ro $root")
         variables = self._environment(pod)
