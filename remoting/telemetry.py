@@ -97,6 +97,7 @@ class TelemetryWriter:
         self._job: asyncio.Task[None] | None = None  # the one thread that may touch what follows
         self._files: dict[_Key, tuple[Path, int]] = {}
         self._tidy_at_ms = self._complain_at_ms = self._opened_ms = 0
+        self._complained = False
 
     def put(self, record: Record) -> None:
         """Never blocks, never raises. Written soon, or dropped and counted."""
@@ -178,8 +179,9 @@ class TelemetryWriter:
             self._failed(error, self.directory, dropped=len(records))
             return
         self.written_records += len(lines)
-        if self.fault is not None:
-            self.fault = None
+        self.fault = None
+        if self._complained:  # as often as complaints, at most
+            self._complained = False
             logger.warning("telemetry is written again; %d records were lost so far", self.dropped_records)
         if size >= self._bytes_max // FILES_PER_LIMIT:
             self._finish(key)
@@ -285,6 +287,7 @@ class TelemetryWriter:
 
     def _failed(self, error: OSError, path: Path, *, dropped: int = 0) -> None:
         self._drop(dropped)
+        self._complained = self._complained or now_ms() >= self._complain_at_ms
         self.fault = f"{error.filename or path}: {error.strerror or error}"
         self._complain(
             f"cannot write telemetry: {self.fault}; {self.dropped_records} records lost so far; "

@@ -62,7 +62,7 @@ class LagMeter:
 
     def _add(self, now_ms: int, max_offset: int) -> None:
         points = self._points
-        if points and now_ms - points[-1][0] <= (now_ms - points[0][0]) * 2 // self._points_max:
+        if points and now_ms - points[-1][0] <= (now_ms - points[0][0]) // self._points_max:
             points[-1] = (points[-1][0], max_offset)  # fine enough for a lag of this length
             return
         points.append((now_ms, max_offset))

@@ -172,13 +172,15 @@ async def test_role_changes_tell_what_they_cut(tmp_path: Path) -> None:
         view.role_changed(Role(1, 1, 1), Role(1, 2, 2), 5)
         await broker.lead(3)
         view.role_changed(Role(1, 2, 2), Role(1, 3, 1), 40)
+        view.role_changed(Role(1, 3, 1), Role(1, 4, 2), 1)
         await view.close()
-    down, up = written(tmp_path / "store", "role_change")
-    assert isinstance(down, RoleChange) and isinstance(up, RoleChange)
+    down, up, again = written(tmp_path / "store", "role_change")
+    assert isinstance(down, RoleChange) and isinstance(up, RoleChange) and isinstance(again, RoleChange)
     assert (down.role, down.previous_role, down.previous_epoch) == ("slave", "master", 1)
     assert (down.truncated_bytes, down.max_offset) == (0, whole + 8)
     assert (up.role, up.previous_role, up.master_epoch, up.broker_id) == ("master", "slave", 3, 1)
     assert (up.truncated_bytes, up.max_offset, up.ts - up.started_ts) == (8, whole, 40)
+    assert (again.role, again.truncated_bytes) == ("slave", 0), "only a new master cuts by itself"
     assert whole < FILE_BYTES
 
 

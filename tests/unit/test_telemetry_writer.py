@@ -202,10 +202,13 @@ async def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path, clock:
     line = len(encode_record(sample(T0, 10)))
     limit = 16 * line
     async with running(writer(tmp_path, clock, bytes_max=limit)) as made:
+        made.put(gap())
+        await until(lambda: made.written_records == 1, "the oldest file")
         for number in range(10, 50):
             made.put(sample(T0, number))
-            await until(lambda wanted=number: made.written_records == wanted - 9, "written")  # type: ignore[misc]
+            await until(lambda wanted=number: made.written_records == wanted - 8, "written")  # type: ignore[misc]
             assert sum(path.stat().st_size for path in tmp_path.rglob("n0*")) <= limit + 2 * line
+        assert len(list(tmp_path.glob("send_gap/*/*/*.open"))) == 1
     found = offsets(tmp_path)
     assert found == list(range(found[0], 50)) and 12 <= len(found) <= 18
 
@@ -280,12 +283,15 @@ async def test_a_full_disk_costs_records_and_never_leaves_half_a_line(
         assert [record.levelname for record in caplog.records] == ["WARNING"], "said once"
         assert "telemetryEnable=false" in caplog.text
         full = False
-        made.put(sample(max_offset=4))
-        await until(lambda: made.written_records == 2, "goes on")
+        with caplog.at_level(logging.WARNING):
+            for number in (4, 5):
+                made.put(sample(max_offset=number))
+                await until(lambda count=number - 2: made.written_records == count, "goes on")  # type: ignore[misc]
         assert made.fault is None
+        assert caplog.text.count("written again; 2 records were lost") == 1
     lines = [line for path in tmp_path.rglob("*.jsonl") for line in path.read_bytes().splitlines(True)]
     whole = [line for line in lines if line.endswith(b"\n")]
-    assert sorted(decode_record(line).max_offset for line in whole) == [1, 4]
+    assert sorted(decode_record(line).max_offset for line in whole) == [1, 4, 5]
     assert len(lines) - len(whole) == (1 if taken and not truncates else 0)
 
 
@@ -356,13 +362,16 @@ async def test_cancelled_while_writing_loses_nothing(
     assert offsets(tmp_path) == [1, 2] and not list(tmp_path.rglob("*.open"))
 
 
-async def test_a_role_change_does_not_wait_for_the_second(tmp_path: Path, clock: Clock) -> None:
+async def test_a_role_change_does_not_wait_for_the_second(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "IDLE_MS", 60_000)
     change = RoleChange(
         ts=T0, cluster_name="C", broker_name="b", broker_id=1, role="master", master_epoch=2,
         previous_role="none", previous_epoch=0, started_ts=T0, max_offset=0, confirm_offset=0,
     )  # fmt: skip
     async with running(writer(tmp_path, clock)) as made:
-        await until(lambda: made._loop is not None, "started")
+        await until(lambda: made._loop is not None and made._job is not None, "started")
         made.put(change)
         await until(lambda: made.written_records == 1, "written")
         assert decode_record(next(tmp_path.glob("role_change/*/*/*.open")).read_bytes()) == change
