@@ -20,6 +20,19 @@ from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table
 
 Health = Callable[[], Mapping[str, object]]
 
+LIBRARY_TABLE = Table(
+    "Every program, from prometheus_client",
+    (),
+    (
+        Metric("process_cpu_seconds_total", "user and system CPU time"),
+        Metric("process_resident_memory_bytes", "memory in use"),
+        Metric("process_virtual_memory_bytes", "address space; the CommitLog is mapped into it"),
+        Metric("process_open_fds", "open files and connections"),
+        Metric("process_max_fds", "how many of those there may be"),
+        Metric("process_start_time_seconds", "when the program started, seconds since 1970"),
+        Metric("python_info", "1", ("implementation", "major", "minor", "patchlevel", "version")),
+    ),
+)
 HEALTH_TABLE = Table("Every program", (), (Metric("rocketmq_ready", "1 while /readyz answers 200, else 0"),))
 
 

@@ -1,0 +1,135 @@
+"""/livez, /readyz and /metrics, the port that they are at, and the late start of it all."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+
+import fastapi
+import httpx
+import pytest
+
+from remoting.config import ConfigError
+from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE, add_health
+from remoting.doors.http_late import LateHttp, http_listen_port
+from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table, documented
+from tests.unit.http_parts import app_client, samples, shapes, value
+
+TABLE = Table(
+    "Test", ("node_id",), (Metric("a_bytes", "a gauge", ("topic",)), Metric("b_total", "a counter"))
+)
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def app(health: Mapping[str, object], value: float = 7) -> fastapi.FastAPI:
+    made = fastapi.FastAPI()
+
+    def scrapes() -> list[Scrape]:
+        scrape = Scrape(TABLE, ("n0",))
+        scrape.add("a_bytes", value, 'a "quoted"\ntopic')
+        scrape.add("b_total", 3)
+        return [scrape]
+
+    add_health(made, health=lambda: health, collectors=[ScrapeCollector(scrapes)])
+    return made
+
+
+READY: dict[str, object] = {"ready": True, "reasons": [], "role": "slave"}
+
+
+async def test_a_ready_program() -> None:
+    async with app_client(app(READY)) as http:
+        alive, ready = await http.get("/livez"), await http.get("/readyz")
+        assert (alive.status_code, alive.json()) == (200, {"alive": True})
+        assert (ready.status_code, ready.json()) == (200, READY)
+        paths = (await http.get("/openapi.json")).json()["paths"]
+    assert {"/livez", "/readyz", "/metrics"} <= set(paths)
+    assert set(paths["/readyz"]["get"]["responses"]) == {"200", "503"}
+
+
+async def test_a_program_that_is_not_ready_says_why_and_is_alive() -> None:
+    health: dict[str, object] = {"ready": False, "reasons": ["no role yet"]}
+    async with app_client(app(health)) as http:
+        assert (await http.get("/livez")).status_code == 200
+        ready = await http.get("/readyz")
+        assert (ready.status_code, ready.json()) == (503, health)
+        assert value(samples((await http.get("/metrics")).text), "rocketmq_ready") == 0
+
+
+async def test_metrics_in_both_dialects() -> None:
+    async with app_client(app(READY)) as http:
+        plain = await http.get("/metrics")
+        modern = await http.get("/metrics", headers={"accept": OPEN_METRICS})
+    assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(plain.text)
+    assert value(found, "a_bytes", node_id="n0", topic='a "quoted"\ntopic') == 7
+    assert value(found, "b_total", node_id="n0") == 3
+    assert value(found, "rocketmq_ready") == 1
+    assert value(found, "process_resident_memory_bytes") > 1_000_000
+    assert modern.headers["content-type"].startswith("application/openmetrics-text")
+    assert modern.text.endswith("# EOF\n")
+
+
+async def test_only_what_is_declared_is_scraped() -> None:
+    async with app_client(app(READY)) as http:
+        found = shapes((await http.get("/metrics")).text)
+    assert found == documented([TABLE, HEALTH_TABLE, LIBRARY_TABLE])
+
+
+def test_an_undeclared_metric_or_label_is_a_bug() -> None:
+    scrape = Scrape(TABLE, ("n0",))
+    with pytest.raises(KeyError):
+        scrape.add("c_bytes", 1)
+    with pytest.raises(AssertionError):
+        scrape.add("a_bytes", 1)
+    assert list(scrape) == []
+
+
+@pytest.mark.parametrize(
+    ("http_port", "listen_port", "bound_port", "wanted"),
+    [
+        (0, 9876, 9876, 19_876),
+        (0, 55_535, 55_535, 65_535),
+        (0, 55_536, 55_536, 0),
+        (0, 0, 40_000, 0),
+        (-1, 9876, 9876, None),
+        (8080, 9876, 9876, 8080),
+        (8080, 0, 40_000, 8080),
+    ],
+)
+def test_the_rule_of_every_http_port(
+    http_port: int, listen_port: int, bound_port: int, wanted: int | None
+) -> None:
+    assert http_listen_port(http_port, listen_port=listen_port, bound_port=bound_port) == wanted
+
+
+async def test_early_requests_wait_for_the_late_door() -> None:
+    late = LateHttp(lambda: app(READY), host="127.0.0.1", port=0)
+    late.bind()
+    async with httpx.AsyncClient(base_url="http://{}:{}".format(*late.address)) as http:
+        early = asyncio.create_task(http.get("/livez"))
+        await late.serve()
+        assert (await early).status_code == 200
+    await late.close()
+    await late.close()
+
+
+async def test_a_door_that_is_closed_before_it_opened() -> None:
+    late = LateHttp(lambda: app(READY), host="127.0.0.1", port=0)
+    late.bind()
+    port = late.address[1]
+    serving = asyncio.create_task(late.serve())
+    await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    await late.close()
+    with socket.socket() as again:
+        again.bind(("127.0.0.1", port))
+
+
+async def test_a_taken_port_is_known_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"^http: cannot listen on 127.0.0.1:{port}: Address already"):
+            LateHttp(lambda: None, host="127.0.0.1", port=port).bind()

@@ -1,0 +1,41 @@
+"""docs/metrics.md says what is declared, and nothing is declared twice."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+from remoting.doors.metrics import documented
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("metrics_tables", ROOT / "tools" / "metrics_tables.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_tables_are_those_of_the_declarations() -> None:
+    tables = tool()
+    text = tables.DOCUMENT.read_text()
+    assert tables.rewritten(text) == text, "run: .venv/bin/python tools/metrics_tables.py"
+
+
+def test_every_metric_is_explained_once_per_table() -> None:
+    tables = tool()
+    for table in tables.TABLES:
+        names = [metric.name for metric in table.metrics]
+        assert len(set(names)) == len(names), table.title
+        assert all(metric.meaning for metric in table.metrics)
+        assert len(documented([table])) == len(names)
+
+
+def test_the_alerts_use_metrics_that_exist() -> None:
+    tables = tool()
+    prose = tables.DOCUMENT.read_text().partition(tables.BEGIN)[0]
+    known = documented(tables.TABLES)
+    used = set(re.findall(r"rocketmq_\w+", prose))
+    assert used and used <= known.keys(), used - known.keys()
