@@ -8,12 +8,15 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 ENVIRON_PREFIX = "KEELMQ_"
+
+
+C = TypeVar("C", bound="Config")
 
 
 class ConfigError(Exception):
@@ -49,6 +52,26 @@ def load_config(
     if unknown:
         raise ConfigError("\n".join(unknown))
     return _build(models, settings)
+
+
+def parse_settings(text: str, source: str) -> dict[str, str]:
+    """key=value lines, the last one of a key wins. `source` names the text in a ConfigError."""
+    return {key: setting.value for key, setting in _text_settings(text, source)}
+
+
+def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
+    """`config` with some keys changed, checked as a whole. ConfigError: an unknown key, a bad value."""
+    model = type(config)
+    known = sorted(_keys(model))
+    changes = {key: _Setting(value, source) for key, value in settings.items()}
+    unknown = [_unknown_key(key, changes[key], known) for key in settings if key not in known]
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+    try:
+        return model.model_validate({**config.model_dump(by_alias=True), **settings})
+    except ValidationError as error:
+        problems = [_problem(model, detail, changes) for detail in error.errors()]
+        raise ConfigError("\n".join(dict.fromkeys(problems))) from error
 
 
 def to_properties(config: BaseModel) -> str:
@@ -88,14 +111,18 @@ def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: not UTF-8 text") from error
+    yield from _text_settings(text, str(path))
+
+
+def _text_settings(text: str, source: str) -> Iterator[tuple[str, _Setting]]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue
         key, equals, value = stripped.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{path} line {number}: {stripped!r} is not key=value")
-        yield key.strip(), _Setting(value.strip(), f"{path} line {number}")
+            raise ConfigError(f"{source} line {number}: {stripped!r} is not key=value")
+        yield key.strip(), _Setting(value.strip(), f"{source} line {number}")
 
 
 def _unknown_key(key: str, setting: _Setting, known: list[str]) -> str:

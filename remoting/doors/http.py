@@ -18,7 +18,7 @@ import uvicorn
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, create_model
 
-from remoting.codes import ResponseCode
+from remoting.codes import VERSION, ResponseCode
 from remoting.command import BadRequest, body_bytes, decode_body, header_fields, parse_header
 from remoting.config import ConfigError
 from remoting.dispatch import as_reply
@@ -101,7 +101,7 @@ def _endpoint(operation: Operation[Any, Any], handler: Handler) -> Callable[...,
             logger.exception("http: handler of code %d failed", operation.code)
             remark = f"internal error: {type(error).__name__}: {error}"
             return JSONResponse({"code": int(ResponseCode.SYSTEM_ERROR), "remark": remark}, 500)
-        return _response(reply)
+        return _response(operation, reply)
 
     endpoint.__annotations__["request"] = model
     return endpoint
@@ -114,7 +114,7 @@ async def _handled(operation: Operation[Any, Any], handler: Handler, request: Ba
     raw = _raw_body(operation, getattr(request, "body", None))
     header = parse_header(operation.request, ext_fields)
     body = decode_body(operation.request_body, raw)
-    return await handler(header, Call(HttpPeer(), body, ext_fields=ext_fields, raw_body=raw))
+    return await handler(header, Call(HttpPeer(), body, VERSION, ext_fields, raw))
 
 
 def _raw_body(operation: Operation[Any, Any], body: Any) -> bytes:
@@ -126,7 +126,7 @@ def _raw_body(operation: Operation[Any, Any], body: Any) -> bytes:
     return body_bytes(body)
 
 
-def _response(result: object) -> JSONResponse:
+def _response(operation: Operation[Any, Any], result: object) -> JSONResponse:
     if isinstance(result, Unknown):
         return JSONResponse({"remark": result.remark}, 504)
     assert result is None or isinstance(result, (Reply, BaseModel))
@@ -138,7 +138,7 @@ def _response(result: object) -> JSONResponse:
     content = (
         {} if reply.header is None else reply.header.model_dump(by_alias=True, exclude_none=True, mode="json")
     )
-    if isinstance(reply.body, (bytes, bytearray, memoryview)):
+    if operation.response_body is bytes and isinstance(reply.body, (bytes, bytearray, memoryview)):
         content["body"] = base64.b64encode(reply.body).decode()
     elif reply.body is not None:
         content["body"] = decode_body(Any, body_bytes(reply.body))
