@@ -16,5 +16,5 @@ mkdir -p "$PROFILE/Default"
 printf '{"browser":{"theme":{"color_scheme2":%s}}}' "$SCHEME" > "$PROFILE/Default/Preferences"
 "$BROWSER" --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
   --disable-component-update --disable-sync --hide-scrollbars --user-data-dir="$PROFILE" \
-  --virtual-time-budget=5000 --window-size="${WIDTH:-1240},${HEIGHT:-2000}" --screenshot="$2" "$page" 2> "$PROFILE/log" \
+  --virtual-time-budget=5000 --window-size="${WIDTH:-1240},${HEIGHT:-1330}" --screenshot="$2" "$page" 2> "$PROFILE/log" \
   || { cat "$PROFILE/log" >&2; exit 1; }

@@ -18,7 +18,7 @@ STATIC = Path(__file__).parent / "static"
 PAGE = string.Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
 
 STYLES = ("dashboard.css",)
-SCRIPTS = ("vendor/echarts-6.1.0.min.js", "charts.js", "dashboard.js")
+SCRIPTS = ("vendor/echarts-6.1.0.min.js", "tables.js", "charts.js", "dashboard.js")
 """In the order in which they must run."""
 
 LIVE_TITLE = "KeelMQ dashboard"

@@ -3,6 +3,8 @@
  * elements made by `el`, never into HTML. snake_case means a key of dashboard.json, everywhere. */
 
 const Charts = (() => {
+  const LABELS_MAX = 30; // more would cover each other
+  const SYMBOLS = ["circle", "rect", "triangle", "diamond", "emptyCircle", "emptyRect"];
   const drawn = []; // every chart on the page, to resize and zoom together
 
   /** The colours and the font of the page, so that dark and light are decided in one place: the CSS. */
@@ -11,8 +13,8 @@ const Charts = (() => {
     const get = (name) => css.getPropertyValue(`--${name}`).trim();
     return {
       text: get("text"), dim: get("dim"), line: get("line"), card: get("card"), grid: get("grid"),
-      master: get("master"), in_sync: get("in-sync"), out: get("out"), mark: get("mark"), max: get("max"),
-      shades: [get("shade-1"), get("shade-2"), get("shade-3")],
+      master: get("master"), in_sync: get("in-sync"), out: get("out"), mark: get("mark"),
+      shades: [get("shade-1"), get("shade-2"), get("shade-3"), get("max")],
       replicas: [1, 2, 3, 4, 5, 6].map((n) => get(`replica-${n}`)),
       font: getComputedStyle(document.body).fontFamily,
     };
@@ -27,8 +29,8 @@ const Charts = (() => {
   function points(ts, values, windowMs, unit) {
     const result = [];
     ts.forEach((start, i) => {
-      if (i && start - ts[i - 1] > 1.5 * windowMs) result.push([ts[i - 1] + windowMs, null, null]);
-      result.push([start + windowMs / 2, squash(values[i], unit), values[i]]);
+      if (i && start - ts[i - 1] > 1.5 * windowMs) result.push([ts[i - 1] + windowMs, null]);
+      result.push([start + windowMs / 2, squash(values[i], unit)]);
     });
     return result;
   }
@@ -44,8 +46,10 @@ const Charts = (() => {
 
   /** What all charts share: UTC, the same left edge, the fail-overs as numbered marks, one zoom. */
   function base(look, range, left) {
-    const axis = { axisLine: { lineStyle: { color: look.line } }, axisTick: { show: false } };
-    const label = { color: look.dim, hideOverlap: true };
+    const axis = {
+      axisLine: { lineStyle: { color: look.line } }, axisTick: { show: false },
+      axisLabel: { color: look.dim, hideOverlap: true },
+    };
     return {
       useUTC: true,
       animation: false,
@@ -54,14 +58,14 @@ const Charts = (() => {
       legend: { top: 0, left: 0, itemWidth: 16, itemHeight: 10, itemGap: 14, textStyle: { color: look.text } },
       tooltip: {
         trigger: "axis", confine: true, backgroundColor: look.card, borderColor: look.line, padding: 0,
-        axisPointer: { type: "line", lineStyle: { color: look.dim } },
+        axisPointer: { type: "line", axis: "x", lineStyle: { color: look.dim } },
       },
       xAxis: {
-        type: "time", min: range.from, max: range.to, ...axis, splitLine: { show: false },
-        axisLabel: { ...label, formatter: (ts) => time(ts) },
+        ...axis, type: "time", min: range.from, max: range.to, splitLine: { show: false },
+        axisLabel: { ...axis.axisLabel, formatter: (ts) => time(ts) },
       },
-      yAxis: { ...axis, axisLabel: label, splitLine: { lineStyle: { color: look.grid } } },
-      dataZoom: [{ type: "slider", show: false, filterMode: "none" }],
+      yAxis: { ...axis, splitLine: { lineStyle: { color: look.grid } } },
+      dataZoom: [{ type: "slider", show: false, filterMode: "filter" }],
     };
   }
 
@@ -70,21 +74,26 @@ const Charts = (() => {
       silent: true, symbol: "none", animation: false,
       lineStyle: { color: look.mark, type: [3, 3], width: 1.25 },
       label: {
-        show: true, position, formatter: "{b}", distance: 4, color: look.card, backgroundColor: look.mark,
+        show: failovers.length <= LABELS_MAX, position, formatter: "{b}", distance: 4,
+        color: look.card, backgroundColor: look.mark,
         padding: [2, 6], borderRadius: 8, fontSize: 10, fontWeight: "bold",
       },
       data: failovers.map((each, i) => ({ name: String(i + 1), xAxis: each.elected_ts })),
     };
   }
 
-  /** `lines`: [{name, color, ts, values, dashed}], drawn on the squashed axis of `unit` with `text` for numbers. */
+  const colorOf = (look, { replica, shade }) => (replica === undefined ? look.shades[shade] : look.replicas[replica % 6]);
+
+  /** `lines`: [{name, shade or replica, ts, values, dashed}], on the squashed axis of `unit`, with `text` for numbers. */
   function lagOption(range, failovers, { lines, unit, text }) {
     const look = theme();
     const option = base(look, range, 64);
+    const dense = lines.some((line) => line.ts.length > 300);
     const series = lines.map((line, i) => ({
-      type: "line", name: line.name, color: line.color(look), data: points(line.ts, line.values, range.window, unit),
-      showSymbol: line.ts.length <= 80, symbol: line.symbol || "circle", symbolSize: 4,
-      lineStyle: { width: line.dashed ? 1.25 : 2, type: line.dashed ? [4, 3] : "solid" },
+      type: "line", name: line.name, color: colorOf(look, line), data: points(line.ts, line.values, range.window, unit),
+      sampling: "max", // where a pixel holds many windows, the worst of them
+      showSymbol: line.ts.length <= 80, symbol: SYMBOLS[(line.replica || 0) % SYMBOLS.length], symbolSize: 4,
+      lineStyle: { width: dense || line.dashed ? 1.25 : 2, type: line.dashed && !dense ? [4, 3] : "solid" },
       emphasis: { disabled: true },
       markLine: i ? undefined : marks(look, failovers),
     }));
@@ -94,11 +103,11 @@ const Charts = (() => {
       axisLabel: { ...option.yAxis.axisLabel, formatter: (y) => text(unsquash(y, unit)) },
     };
     option.tooltip.formatter = (params) => {
-      const found = params.filter((each) => each.value[2] !== null);
+      const found = params.filter((each) => each.value[1] !== null);
       if (!found.length) return "";
       const start = found[0].value[0] - range.window / 2;
       return tip(`${time(start)} UTC, ${duration(range.window)}`,
-        found.map((each) => [each.color, each.seriesName, text(each.value[2])]));
+        found.map((each) => [each.color, each.seriesName, text(Math.round(unsquash(each.value[1], unit)))]));
     };
     return { ...option, series };
   }
@@ -106,7 +115,7 @@ const Charts = (() => {
   /** One bar per replica. State is colour and thickness, so that it can be told without colours. */
   function memberOption(range, failovers, members) {
     const look = theme();
-    const option = base(look, range, 78);
+    const option = base(look, range, 84);
     const width = { master: 22, in_sync: 12, out: 4 };
     const series = Object.keys(width).map((state, i) => ({
       type: "line", name: STATES[state], color: look[state],
@@ -122,17 +131,18 @@ const Charts = (() => {
       const ts = params[0].axisValue;
       return tip(`${time(ts, true)} UTC`, members.map((member) => {
         const state = stateAt(member, ts);
-        return [look[state] || look.line, `replica ${member.broker_id}`, STATES[state] || "not known"];
+        return [look[state] || look.line, replica(member.broker_id), STATES[state] || "not known"];
       }));
     };
+    option.xAxis.axisPointer = { snap: false }; // to what is under the mouse, not to the nearest change
     option.legend.icon = "rect";
     option.grid.bottom = 62;
     option.yAxis = {
       ...option.yAxis, type: "category", inverse: true, splitLine: { show: false },
-      data: members.map((member) => `replica ${member.broker_id}`), axisLabel: { color: look.text },
+      data: members.map((member) => replica(member.broker_id)), axisLabel: { color: look.text, margin: 14 },
     };
     option.dataZoom = [{
-      type: "slider", filterMode: "none", bottom: 6, height: 20, left: 78, right: 14, showDataShadow: false,
+      type: "slider", filterMode: "none", bottom: 6, height: 20, left: 84, right: 14, showDataShadow: false,
       borderColor: look.line, fillerColor: `${look.master}22`, backgroundColor: "transparent", brushSelect: false,
       labelFormatter: (value) => time(value), textStyle: { color: look.dim, fontSize: 10 },
       handleStyle: { color: look.card, borderColor: look.dim }, moveHandleSize: 0,
