@@ -1,0 +1,167 @@
+"""The broker's HTTP door: readiness by role, metrics of a real broker, a taken port."""
+
+import asyncio
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from broker import metrics
+from broker.app import Broker
+from broker.config import BrokerConfig
+from broker.core.readiness import Standing, not_ready
+from remoting.client import RemotingClient
+from remoting.config import ConfigError
+from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE
+from remoting.doors.metrics import documented
+from remoting.operation import Ok
+from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from tests.unit.http_parts import ask, samples, shapes, value
+
+DEADLINE_S = 10.0
+GOOD = Standing(serving=True, role="slave", name_servers=("a:1", "b:1"), registered=("b:1",), disk_fault="")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, []),
+        ({"role": "master"}, []),
+        ({"role": "none"}, ["no role yet"]),
+        ({"registered": ()}, ["not registered with any name server of a:1;b:1"]),
+        ({"name_servers": (), "registered": ()}, ["namesrvAddr is empty"]),
+        ({"disk_fault": "No space left on device"}, ["the store cannot write: No space left"]),
+        ({"role": "none", "registered": ()}, ["no role yet", "not registered"]),
+        ({"serving": False, "role": "none"}, ["starting or stopping"]),
+    ],
+)
+def test_who_is_ready(changes: dict[str, Any], says: list[str]) -> None:
+    reasons = not_ready(replace(GOOD, **changes))
+    assert len(reasons) == len(says)
+    assert all(said in reason for said, reason in zip(says, reasons, strict=True))
+
+
+def config(tmp_path: Path, **more: object) -> BrokerConfig:
+    return BrokerConfig.model_validate(
+        {
+            "broker_name": "b",
+            "bind_address": "127.0.0.1",
+            "listen_port": 0,
+            "store_path_root_dir": tmp_path / "store",
+            "mapped_file_size_commit_log": 65_536,
+            "mapped_file_size_consume_queue": 2_000,
+            **more,
+        }
+    )
+
+
+async def send(broker: Broker, topic: str, count: int) -> None:
+    client = RemotingClient()
+    header = SendMessageRequestV2(a="g", b=topic, e=0, g=1)
+    for _ in range(count):
+        assert isinstance(await client.call(broker.address, SEND_MESSAGE_V2, header, b"body"), Ok)
+    await client.close()
+
+
+async def test_a_lone_broker_without_name_server_is_alive_and_not_ready(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        assert (await ask(broker.http_address, "/livez")).status_code == 200
+        ready = await ask(broker.http_address, "/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["role"] == "master" and ready.json()["writable"] is True
+        assert ready.json()["reasons"] == ["namesrvAddr is empty: no client can find this broker"]
+        assert str(broker.http_address[1] if broker.http_address else "") in broker.describe()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_what_a_lone_broker_measures(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path, broker_cluster_name="c")) as broker:
+        await send(broker, "T", 3)
+        await send(broker, "rmq_sys_x", 1)
+        text = (await ask(broker.http_address, "/metrics")).text
+    found = samples(text)
+    labels = {"cluster": "c", "node_type": "broker", "node_id": "b", "broker_name": "b", "broker_id": "0"}
+    assert value(found, "rocketmq_messages_in_total", topic="T", is_system="false", **labels) == 3
+    assert value(found, "rocketmq_messages_in_total", topic="rmq_sys_x", is_system="true") == 1
+    assert value(found, "rocketmq_broker_role") == 1
+    assert value(found, "rocketmq_broker_fenced") == 0
+    assert value(found, "rocketmq_broker_permission") == 6
+    assert value(found, "rocketmq_max_offset") == value(found, "rocketmq_confirm_offset") > 0
+    assert value(found, "rocketmq_storage_dispatch_behind_bytes") == 0
+    assert 0 <= value(found, "rocketmq_storage_message_reserve_time_milliseconds") < 60_000
+    assert value(found, "rocketmq_storage_size_bytes") > 0
+    known = documented([metrics.TABLE, HEALTH_TABLE, LIBRARY_TABLE])
+    assert shapes(text).items() <= known.items()
+
+
+async def test_topics_beyond_the_limit_are_one_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
+    async with Broker(config(tmp_path)) as broker:
+        for topic, count in (("A", 1), ("B", 1), ("C", 2), ("D", 3)):
+            await send(broker, topic, count)
+        found = samples((await ask(broker.http_address, "/metrics")).text)
+    assert len(found["rocketmq_messages_in_total"]) == 3
+    assert value(found, "rocketmq_messages_in_total", topic=metrics.OTHER_TOPICS) == 5
+
+
+async def test_a_stuck_disk_takes_the_broker_out(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        broker.store.dispatch_fault = "No space left on device"
+        reasons = (await ask(broker.http_address, "/readyz")).json()["reasons"]
+        assert reasons[-1] == "the store cannot write: No space left on device"
+        assert (
+            value(samples((await ask(broker.http_address, "/metrics")).text), "rocketmq_storage_fault") == 1
+        )
+        broker.store.dispatch_fault = ""
+
+
+async def test_a_broker_without_role_is_measured_and_not_ready(tmp_path: Path) -> None:
+    """Its controllers do not answer: nothing is known but its log."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        controlled = config(
+            tmp_path, enable_controller_mode=True, controller_addr=address, namesrv_addr=address
+        )
+        async with Broker(controlled) as broker:
+            ready = await ask(broker.http_address, "/readyz")
+            assert ready.status_code == 503 and ready.json()["role"] == "none"
+            assert [reason.split(":")[0] for reason in ready.json()["reasons"]] == [
+                "no role yet",
+                "not registered with any name server of 127.0.0.1",
+            ]
+            found = samples((await ask(broker.http_address, "/metrics")).text)
+    assert value(found, "rocketmq_broker_role", broker_id="-1") == -1
+    assert value(found, "rocketmq_broker_epoch") == 0
+    assert "rocketmq_syncstateset_size" not in found
+
+
+async def test_http_off(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path, http_port=-1)) as broker:
+        assert broker.http_address is None and "http" not in broker.describe()
+
+
+async def test_a_taken_http_port_is_a_config_error_and_leaves_the_store_clean(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"^http: cannot listen on 127.0.0.1:{port}: "):
+            async with Broker(config(tmp_path, http_port=port)):
+                pass
+    assert not (tmp_path / "store" / "abort").exists()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_broker_that_stops_at_once_leaves_no_http_door(tmp_path: Path) -> None:
+    """FastAPI is still being imported, or the door just opened: both end with the broker."""
+    async with Broker(config(tmp_path)) as broker:
+        address = broker.http_address
+    assert address is not None
+    with pytest.raises(httpx.ConnectError):
+        await ask(address, "/livez")

@@ -1,0 +1,141 @@
+"""The controller's metrics and the tally of its elections, on virtual time."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from namesrv.plugins.controller import metrics
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, elect
+from namesrv.plugins.controller.core.state import BrokerSet, Replica
+from namesrv.plugins.controller.core.tally import ELECTED, KEPT, NOBODY, OTHER, kind_of
+from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK
+from remoting.doors.metrics import ScrapeCollector, documented
+from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, address
+from tests.unit.http_parts import Samples, samples, shapes, value
+
+GROUP_LABELS = {"cluster": CLUSTER, "broker_name": GROUP}
+
+
+def text(bench: Bench) -> str:
+    registry = CollectorRegistry()
+    registry.register(ScrapeCollector(lambda: metrics.scrapes(bench.plugin)))
+    return generate_latest(registry).decode()
+
+
+def scraped(bench: Bench) -> Samples:
+    return samples(text(bench))
+
+
+async def test_a_group_and_its_elections(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.group_of(1, 2)
+    await bench.elect(2)  # the master lives: it stays
+    bench.now_ms += 1_500
+    await bench.beat(2)
+    found = scraped(bench)
+    assert value(found, "rocketmq_controller_active", node_id="n0", node_type="controller") == 1
+    assert value(found, "rocketmq_controller_groups") == 1
+    assert value(found, "rocketmq_controller_group_master_epoch", **GROUP_LABELS) == 1
+    assert value(found, "rocketmq_controller_group_syncstateset_size", **GROUP_LABELS) == 2
+    assert value(found, "rocketmq_controller_group_without_master_seconds", **GROUP_LABELS) == 0
+    assert value(found, "rocketmq_controller_heartbeat_age_seconds", broker_id="1") == 1.5
+    assert value(found, "rocketmq_controller_heartbeat_age_seconds", broker_id="2") == 0
+    assert value(found, "active_broker_num", cluster=CLUSTER, broker_set=GROUP, peer_id="n0") == 2
+    elections = "rocketmq_controller_elections_total"
+    assert value(found, elections, result=ELECTED, reason="first_election", **GROUP_LABELS) == 1
+    assert value(found, elections, result=KEPT, reason="master_alive", **GROUP_LABELS) == 1
+    assert value(found, "election_total", election_result=ELECTED, group="group1") == 1
+    assert shapes(text(bench)).items() <= documented([metrics.OURS, metrics.UPSTREAM]).items()
+
+
+async def test_a_group_without_master(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.group_of(1)
+    bench.lose(1)
+    bench.plugin.elections._failed(GROUP, "no member of the SyncStateSet [1] is alive")
+    bench.now_ms += 2_000
+    found = scraped(bench)
+    assert value(found, "rocketmq_controller_group_without_master_seconds", **GROUP_LABELS) == 2
+    elections = "rocketmq_controller_elections_total"
+    assert value(found, elections, result=NOBODY, reason="nobody_alive", **GROUP_LABELS) == 1
+    assert value(found, "active_broker_num", broker_set=GROUP) == 0
+    assert bench.plugin.health()["failed_elections"] == 1
+
+
+async def test_a_controller_that_does_not_lead_judges_no_group(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.group_of(1)
+    bench.replicator.become(False)
+    found = scraped(bench)
+    assert value(found, "rocketmq_controller_active") == 0
+    assert "rocketmq_controller_group_without_master_seconds" not in found
+    assert value(found, "rocketmq_controller_group_master_epoch", **GROUP_LABELS) == 1
+
+
+async def test_groups_beyond_the_limit_have_no_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "GROUPS_MAX", 1)
+    bench = Bench(tmp_path)
+    await bench.group_of(1)
+    bench.plugin.machine.state = bench.plugin.machine.state.with_set(BrokerSet(CLUSTER, "broker-b"))
+    found = scraped(bench)
+    assert value(found, "rocketmq_controller_groups") == 2
+    assert len(found["active_broker_num"]) == 1
+
+
+async def test_the_last_election_is_that_of_the_present_epoch(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.group_of(1, 2)
+    tally, group = bench.plugin.tally, bench.broker_set
+    last = tally.last(group)
+    assert last is not None and (last.master_epoch, last.reason) == (1, "first election")
+    later = BrokerSet(CLUSTER, GROUP, master_epoch=2)  # came inside a snapshot: nothing is known of it
+    assert tally.last(later) is None
+    assert tally.last(BrokerSet(CLUSTER, "other")) is None
+
+
+def group(**changes: object) -> BrokerSet:
+    replicas = {each: Replica(address(each), "") for each in (1, 2)}
+    values: dict[str, object] = {
+        "replicas": replicas,
+        "next_broker_id": 3,
+        "master_broker_id": 1,
+        "master_epoch": 4,
+        "sync_state_set": frozenset({1}),
+        **changes,
+    }
+    return BrokerSet(CLUSTER, GROUP, **values)  # type: ignore[arg-type]
+
+
+LIVE_1, LIVE_2 = {1: LiveInfo(address(1))}, {2: LiveInfo(address(2))}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (elect(group(), LiveView(LIVE_1)).reason, "master_alive"),
+        (elect(group(master_epoch=0, master_broker_id=None), LiveView(LIVE_1)).reason, "first_election"),
+        (elect(group(master_broker_id=None), LiveView(LIVE_1)).reason, "no_master"),
+        (elect(group(sync_state_set=frozenset({1, 2})), LiveView(LIVE_2)).reason, "master_not_active"),
+        (elect(group(), LiveView(LIVE_2), unclean=True).reason, "unclean"),
+        (elect(group(), LiveView(LIVE_2)).reason, "nobody_alive"),
+        (elect(group(), LiveView(LIVE_2)).reason + "; the master is cleared", "nobody_alive"),
+        (elect(group(), LiveView(LIVE_2), preferred=2).reason, "not_in_syncstateset"),
+        (elect(group(sync_state_set=frozenset({1, 2})), LiveView(LIVE_1), preferred=2).reason, "not_alive"),
+        (
+            elect(group(sync_state_set=frozenset({1, 2})), LiveView(LIVE_2), preferred=2).reason,
+            "designated",
+        ),
+        (
+            elect(group(master_broker_id=None), LiveView({}, frozenset({1}))).reason,
+            "not_heard_yet",
+        ),
+        ("outcome unknown (no quorum): it may have happened, repeat", "not_replicated"),
+        (NOT_LEADER_REMARK, "not_replicated"),
+        ("something new", OTHER),
+    ],
+)
+def test_every_reason_has_its_kind(reason: str, kind: str) -> None:
+    assert kind_of(reason) == kind, reason

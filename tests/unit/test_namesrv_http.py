@@ -1,0 +1,153 @@
+"""The HTTP port of a real name server, with and without controller: when it is ready, what it shows."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+import namesrv.metrics
+from namesrv.app import Namesrv, PluginChoice
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller import metrics
+from namesrv.plugins.controller.plugin import ControllerPlugin
+from remoting.client import RemotingClient
+from remoting.command import body_bytes
+from remoting.config import ConfigError
+from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE
+from remoting.doors.metrics import documented
+from remoting.operation import Ok
+from remoting.operations.route import (
+    REGISTER_BROKER,
+    RegisterBrokerBody,
+    RegisterBrokerRequest,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from tests.unit.http_parts import ask, samples, shapes, value
+from tests.unit.test_controller_plugin import GROUP, address_of, brokers, members, until
+
+ALL_TABLES = (namesrv.metrics.TABLE, metrics.OURS, metrics.UPSTREAM, HEALTH_TABLE, LIBRARY_TABLE)
+
+
+def config(**keys: object) -> NamesrvConfig:
+    return NamesrvConfig.model_validate(
+        {"listen_port": 0, "bind_address": "127.0.0.1", "http_port": 0, **keys}
+    )
+
+
+async def register(server: Namesrv, addr: str, broker_id: int) -> RemotingClient:
+    """The connection that keeps the registration alive."""
+    client = RemotingClient()
+    topics = TopicConfigSerializeWrapper(topic_config_table={"T": TopicConfig(topic_name="T")})
+    header = RegisterBrokerRequest(
+        broker_name=GROUP, broker_addr=addr, cluster_name="C1", ha_server_addr="", broker_id=broker_id
+    )
+    body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
+    outcome = await client.call("{}:{}".format(*server.address), REGISTER_BROKER, header, body)
+    assert isinstance(outcome, Ok), outcome
+    return client
+
+
+async def test_a_name_server_alone() -> None:
+    async with Namesrv(config()) as server:
+        client = await register(server, "10.0.0.1:1", 0)
+        ready = await ask(server.http_address, "/readyz")
+        assert ready.status_code == 200 and ready.json()["reasons"] == []
+        assert (await ask(server.http_address, "/livez")).status_code == 200
+        text = (await ask(server.http_address, "/metrics")).text
+        assert (await ask(server.http_address, "/v1/groups")).status_code == 404
+        assert (await ask(server.http_address, "/")).headers["content-type"].startswith("text/html")
+        paths = (await ask(server.http_address, "/openapi.json")).json()["paths"]
+        await client.close()
+    found = samples(text)
+    assert value(found, "rocketmq_namesrv_brokers", node_type="nameserver") == 1
+    assert value(found, "rocketmq_namesrv_groups") == 1
+    assert value(found, "rocketmq_namesrv_topics") == 1
+    assert value(found, "rocketmq_namesrv_connections") == 1
+    assert "role" not in found
+    assert {"/livez", "/readyz", "/metrics", "/dashboard", "/v1/analytics/dashboard"} <= set(paths)
+    assert shapes(text).items() <= documented(ALL_TABLES).items()
+
+
+async def test_a_name_server_that_waits_is_not_ready() -> None:
+    now = 0
+    async with Namesrv(config(need_wait_for_service=True), clock=lambda: now) as server:
+        waiting = await ask(server.http_address, "/readyz")
+        assert waiting.status_code == 503
+        assert waiting.json()["reasons"] == ["routes are not served for 45000 ms more (needWaitForService)"]
+        assert (await ask(server.http_address, "/livez")).status_code == 200
+        now = 45_000
+        assert (await ask(server.http_address, "/readyz")).status_code == 200
+
+
+async def test_a_name_server_with_a_controller(tmp_path: Path) -> None:
+    (controller,) = members(tmp_path, ["n0"]).values()
+    async with Namesrv(config(), [PluginChoice(ControllerPlugin, (controller,))]) as server:
+        (plugin,) = server.plugins
+        assert isinstance(plugin, ControllerPlugin)
+        await until(lambda: plugin.replicator.is_active, "active")
+        async with brokers([address_of(controller)]) as (one, two):
+            await one.join(address_of(controller))
+            await two.join(address_of(controller))
+            client = await register(server, "10.0.0.2:1", 0)
+            view = (await ask(server.http_address, f"/v1/groups/{GROUP}")).json()
+            text = (await ask(server.http_address, "/metrics")).text
+            ready = await ask(server.http_address, "/readyz")
+            paths = (await ask(server.http_address, "/openapi.json")).json()["paths"]
+            await client.close()
+    assert view["masterBrokerId"] == 1 and view["active"] is True and view["leader"] == "n0"
+    assert view["routes"] == {"0": "10.0.0.2:1"}
+    assert view["disagreements"][0].startswith(
+        "two masters: the routes say 10.0.0.2:1, the controllers broker 1"
+    )
+    assert ready.status_code == 200 and ready.json()["plugins"]["controller"]["active"] is True
+    assert {"/v1/groups", "/v1/groups/{brokerName}", "/v1/electMaster"} <= set(paths)
+    found = samples(text)
+    assert value(found, "role", peer_id="n0") == 3
+    assert value(found, "rocketmq_controller_raft_term") >= 1
+    assert value(found, "rocketmq_controller_raft_applied_index") >= 3
+    assert value(found, "dledger_op_total", dLedger_operation_status="success") >= 3
+    assert value(found, "dledger_disk_usage_bytes") > 0
+    assert value(found, "rocketmq_telemetry_dropped_records_total") == 0
+    assert shapes(text).items() <= documented(ALL_TABLES).items()
+
+
+async def test_a_controller_without_majority_is_alive_and_not_ready(tmp_path: Path) -> None:
+    """One of three, alone: it knows no leader, and says so."""
+    controller = members(tmp_path, ["n0", "n1", "n2"])["n0"]
+    choice = PluginChoice(ControllerPlugin, (controller,))
+    async with Namesrv(config(), [choice], route_service=False) as server:
+        ready = await ask(server.http_address, "/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["reasons"] == [
+            "controller: no controller leads: is a majority of them up and connected?"
+        ]
+        assert (await ask(server.http_address, "/livez")).status_code == 200
+        found = samples((await ask(server.http_address, "/metrics")).text)
+        assert (await ask(server.http_address, "/v1/groups")).json()["groups"] == []
+    assert value(found, "role", peer_id="n0") == 1
+    assert value(found, "rocketmq_controller_active") == 0
+    assert "rocketmq_namesrv_brokers" not in found
+
+
+async def test_a_taken_http_port_is_found_before_the_controller_starts(tmp_path: Path) -> None:
+    (controller,) = members(tmp_path, ["n0"]).values()
+    taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    choice = PluginChoice(ControllerPlugin, (controller,))
+    with pytest.raises(ConfigError, match=f"^http: cannot listen on 127.0.0.1:{port}: "):
+        await Namesrv(config(http_port=port), [choice]).start()
+    assert not (controller.directory / "journal").exists()
+    taken.close()
+    await taken.wait_closed()
+
+
+async def test_the_dashboard_directory_is_a_setting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert config(analytics_output_dir="").analytics_output_dir is None
+    (tmp_path / "dashboard.json").write_bytes(b"{}")
+    with caplog.at_level(logging.WARNING):
+        async with Namesrv(config(analytics_output_dir=str(tmp_path))) as server:
+            answer = await ask(server.http_address, "/v1/analytics/dashboard")
+    assert (answer.status_code, answer.content) == (200, b"{}")
+    assert caplog.records == []
