@@ -9,6 +9,7 @@ from pathlib import Path
 
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
+from namesrv.config_store import with_stored
 from namesrv.plugins import load_plugin
 from remoting.config import ConfigError, load_config, to_properties
 from remoting.program import (
@@ -59,6 +60,7 @@ def build(
     models = [model for plugin in plugins for model in plugin.config_models()]
     config, *rest = load_config(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
     assert isinstance(config, NamesrvConfig)
+    config = with_stored(config, path, environ, overrides)
     if arguments.print_config:
         return "".join(to_properties(each) for each in (config, *rest))
     choices = []

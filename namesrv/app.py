@@ -13,9 +13,14 @@ from types import TracebackType
 from typing import Self
 
 from namesrv.config import NamesrvConfig
+from namesrv.config_store import ConfigStore
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
-from namesrv.handlers import RouteHandlers
+from namesrv.handlers.admin import ConfigAdmin, KvAdmin, TopicAdmin
+from namesrv.handlers.queries import Queries
+from namesrv.handlers.registration import Registrations
+from namesrv.kv_store import DEFAULT_PATH, KvStore
+from namesrv.min_id_notifier import MinIdNotifier
 from namesrv.plugins import Plugin, PluginContext
 from remoting.clock import now_ms
 from remoting.config import Config
@@ -53,12 +58,29 @@ class Namesrv:
         overrides: Mapping[str, str] | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        self.config, self._clock = config, clock
+        self._clock = clock
+        self.settings = ConfigStore(config, path=config_path, environ=environ, overrides=overrides)
+        self.settings.on_change = self._settings_changed
+        self.kv = KvStore(config.kv_config_path or DEFAULT_PATH)
         self.liveness = HeartbeatTable()
-        self.routes = RouteTable(support_acting_master=config.support_acting_master)
-        self.handlers = RouteHandlers(self.routes, self.liveness, clock)
+        self.routes = RouteTable(
+            support_acting_master=config.support_acting_master,
+            delete_missing_topics=config.delete_topic_with_broker_registration,
+        )
+        self._notifier = MinIdNotifier()
+        self._registrations = Registrations(
+            self.routes, self.liveness, self.kv, self.settings, clock, self._notifier.notify
+        )
+        self._queries = Queries(self.routes, self.kv, self.settings, clock)
         self.table = OperationTable()
-        self.handlers.bind(self.table)
+        for part in (
+            self._registrations,
+            self._queries,
+            TopicAdmin(self.routes),
+            KvAdmin(self.kv),
+            ConfigAdmin(self.settings),
+        ):
+            part.bind(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
         self.context = PluginContext(
             liveness=self.liveness,
@@ -76,6 +98,11 @@ class Namesrv:
         self._timer: asyncio.TimerHandle | None = None
         self._next_scan_ms = self._judge_from_ms = 0
         self._started = False
+
+    @property
+    def config(self) -> NamesrvConfig:
+        """As it is now: requests change some keys (318)."""
+        return self.settings.current
 
     @property
     def address(self) -> tuple[str, int]:
@@ -99,9 +126,10 @@ class Namesrv:
     async def start(self) -> None:
         """Raises ConfigError (a port is taken, a plugin cannot run); nothing stays open then."""
         if self.config.need_wait_for_service:
-            self.handlers.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
+            self._queries.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
         try:
             if self._door is not None:
+                self.kv.load()
                 await self._door.start()
             self._bind_http()
             for plugin in self.plugins:
@@ -127,6 +155,8 @@ class Namesrv:
             await self._door.close()
         for plugin in reversed(self.plugins):
             await plugin.stop()
+        await self._notifier.close()
+        await self.kv.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -142,7 +172,7 @@ class Namesrv:
         so, the answer is no."""
         plugins = {plugin.name: plugin.health() for plugin in self.plugins}
         reasons = [] if self._started else ["starting or stopping"]
-        wait_ms = self.handlers.serve_from_ms - self._clock()
+        wait_ms = self._queries.serve_from_ms - self._clock()
         if self.has_route_service and wait_ms > 0:
             reasons.append(f"routes are not served for {wait_ms} ms more (needWaitForService)")
         for name, each in plugins.items():
@@ -157,12 +187,20 @@ class Namesrv:
 
     def scan(self) -> None:
         """Act on everything that became inactive by now."""
-        for key in self.liveness.scan_not_active(self._clock()):
-            if isinstance(key, RouteKey):
-                self.handlers.expired(key)
-            elif isinstance(key, BrokerKey):
+        keys = self.liveness.scan_not_active(self._clock())
+        self._registrations.expired(key for key in keys if isinstance(key, RouteKey))
+        for key in keys:
+            if isinstance(key, BrokerKey):
                 for subscriber in self._subscribers:
                     subscriber(key)
+
+    def _settings_changed(self) -> None:
+        self.routes.support_acting_master = self.config.support_acting_master
+        self.routes.delete_missing_topics = self.config.delete_topic_with_broker_registration
+        self._next_scan_ms = min(
+            self._next_scan_ms, self._clock() + self.config.scan_not_active_broker_interval
+        )
+        self._wake_scan()
 
     def _make_door(self) -> TcpDoor:
         return TcpDoor(

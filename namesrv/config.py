@@ -7,6 +7,20 @@ from pydantic import Field, field_validator
 from remoting.config import Config
 from remoting.doors.http_late import http_listen_port
 
+AT_RUN_TIME = frozenset(
+    {
+        "deleteTopicWithBrokerRegistration",
+        "enableAllTopicList",
+        "enableTopicList",
+        "notifyMinBrokerIdChanged",
+        "orderMessageEnable",
+        "returnOrderTopicConfigToBroker",
+        "scanNotActiveBrokerInterval",
+        "supportActingMaster",
+    }
+)
+"""Keys that a request (318) can change; the others are read at start."""
+
 
 class NamesrvConfig(Config):
     """One frozen value per process; a key without effect is accepted so that a RocketMQ file can be kept."""
@@ -25,9 +39,35 @@ class NamesrvConfig(Config):
     )
     need_wait_for_service: bool = Field(False, description="answer no route until waitSecondsForService")
     wait_seconds_for_service: int = Field(45, ge=0, description="s after start, see needWaitForService")
+    notify_min_broker_id_changed: bool = Field(
+        False, description="push 905 to the members of a group whose lowest broker id changed"
+    )
+    enable_all_topic_list: bool = Field(True, description="answer 206 (all topics)")
+    enable_topic_list: bool = Field(
+        True, description="answer 224, 311, 312, 313 (topics of a cluster, of units)"
+    )
+    order_message_enable: bool = Field(False, description="add a topic's order configuration to its route")
+    return_order_topic_config_to_broker: bool = Field(
+        True, description="answer a registration with the order configuration of all topics"
+    )
+    delete_topic_with_broker_registration: bool = Field(
+        False,
+        description="remove the topics that a registration lacks; only if every registration is whole "
+        "(brokers with enableSingleTopicRegister=true, without enableSplitRegistration)",
+    )
+    kv_config_path: Path | None = Field(
+        None, description="file of the KV configuration, one per process (default ~/namesrv/kvConfig.json)"
+    )
+    config_store_path: Path | None = Field(
+        None, description="file for changes made at run time, read over the -c file (default: the -c file)"
+    )
+    config_black_list: str = Field(
+        "configBlackList;configStorePath;kvConfigPath",
+        description="keys that requests must not change; paths never can, whatever stands here",
+    )
     rocketmq_home: str | None = Field(None, description="without effect")
-    kv_config_path: str | None = Field(None, description="without effect: KV codes are not served")
-    config_store_path: str | None = Field(None, description="without effect: the -c file is not written")
+    product_env_name: str = Field("center", description="without effect")
+    cluster_test: bool = Field(False, description="without effect")
     client_request_thread_pool_nums: int = Field(8, ge=1, description="without effect: one event loop")
     default_thread_pool_nums: int = Field(16, ge=1, description="without effect: one event loop")
     client_request_thread_pool_queue_capacity: int = Field(50_000, ge=1, description="without effect")

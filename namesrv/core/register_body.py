@@ -1,23 +1,24 @@
-"""The body of REGISTER_BROKER (103): bytes -> RegisterBrokerBody. Pure.
+"""The body of REGISTER_BROKER (103): bytes -> RegisterBody. Pure.
 
 Three forms (namesrv reference §5.1): JSON; bare JSON wrapper from senders before 3.0.11; a zlib stream of
 length-prefixed parts, told by `compressed` or, as Java brokers forget that flag, by its first byte.
+
+Every broker sends its whole topic table every 30 s, so JSON is decoded straight into small structs that have
+only what a name server keeps; what a strict parser refuses takes the lenient way.
 """
 
-import json
+import re
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+import msgspec
 
-from remoting.operations.route import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
+from namesrv.core.values import RegisterBody
+from remoting.lenient_json import load_lenient, without_nulls
+from remoting.operations.route import DataVersion
 
 BARE_WRAPPER_BELOW = 37
 """Release ordinal of 3.0.11: senders before it put no filter server list around the wrapper."""
@@ -26,6 +27,45 @@ MAPPINGS_SINCE = 413
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 TOPICS_MAX = 1_000_000
 ZLIB_FIRST_BYTE = 0x78
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_BARE_ID_MAP = re.compile(rb'"currIdMap":\{(?:-?[0-9]+:-?[0-9]+,?)+\}')
+"""How Java writes a mapping's ids. It cannot stand inside a string: there the quotes would be escaped."""
+_BARE_KEY = re.compile(rb"(-?[0-9]+):")
+
+
+T = TypeVar("T")
+
+
+class _Topic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The members of a TopicConfig that routes need."""
+
+    read_queue_nums: _Int32 = 16
+    write_queue_nums: _Int32 = 16
+    perm: _Int32 = 6
+    topic_sys_flag: _Int32 = 0
+
+
+class _Version(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    counter: _Int64 = 0
+    state_version: _Int64 = 0
+    timestamp: _Int64 = 0
+
+
+class _Wrapper(msgspec.Struct, gc=False, rename="camel"):
+    topic_config_table: dict[str, _Topic] = {}
+    data_version: _Version = _Version()
+    topic_queue_mapping_info_map: dict[str, dict[str, Any]] = {}
+
+
+class _Body(msgspec.Struct, gc=False, rename="camel"):
+    topic_config_serialize_wrapper: _Wrapper = msgspec.field(default_factory=_Wrapper)
+    filter_server_list: list[str] | None = []
+
+
+_decode_body = msgspec.json.Decoder(_Body, strict=False).decode
+_decode_wrapper = msgspec.json.Decoder(_Wrapper, strict=False).decode
 
 
 class BadBody(Exception):
@@ -41,36 +81,73 @@ def is_deflated(body: bytes, *, compressed: bool) -> bool:
     return bool(body) and (compressed or body[0] == ZLIB_FIRST_BYTE)
 
 
-def inflate_body(body: bytes, version: int) -> RegisterBrokerBody:
+def read_body(raw: bytes, *, compressed: bool, version: int) -> RegisterBody:
+    """`version`: the sender's release ordinal. Raises BadBody."""
+    if not raw:
+        return RegisterBody()
+    if is_deflated(raw, compressed=compressed):
+        return inflate_body(raw, version)
+    if version < BARE_WRAPPER_BELOW:
+        return _body(_json(raw, _decode_wrapper, _Wrapper), None)
+    body = _json(raw, _decode_body, _Body)
+    servers = body.filter_server_list
+    return _body(body.topic_config_serialize_wrapper, None if servers is None else tuple(servers))
+
+
+def inflate_body(body: bytes, version: int) -> RegisterBody:
     """The compressed form. Raises BadBody."""
     try:
         return _parse(_Parts(_inflate(body)), version)
-    except ValidationError as error:
-        raise BadBody(f"compressed body: {error.errors()[0]['msg']}") from None
+    except msgspec.ValidationError as error:
+        raise BadBody(f"compressed body: {error}") from None
 
 
-def _parse(reader: "_Parts", version: int) -> RegisterBrokerBody:
-    data_version = DataVersion.model_validate(reader.json())
+def _json(raw: bytes, decode: Callable[[bytes], T], type_: type[T]) -> T:
+    try:
+        return decode(_quoted_ids(raw))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass
+    try:
+        value = load_lenient(raw)
+        no_filter_list = isinstance(value, dict) and value.get("filterServerList", ()) is None
+        value = without_nulls(value)
+        if no_filter_list:
+            value["filterServerList"] = None
+        return msgspec.convert(value, type_, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadBody(str(error).splitlines()[0]) from None
+
+
+def _quoted_ids(raw: bytes) -> bytes:
+    """currIdMap's bare number keys quoted: one member per static topic must not cost the lenient way."""
+    if b'"currIdMap":{' not in raw:
+        return raw
+    return _BARE_ID_MAP.sub(lambda match: _BARE_KEY.sub(rb'"\1":', match[0]), raw)
+
+
+def _body(wrapper: _Wrapper, filter_servers: tuple[str, ...] | None) -> RegisterBody:
+    version = wrapper.data_version
+    return RegisterBody(
+        wrapper.topic_config_table,
+        DataVersion(
+            counter=version.counter, state_version=version.state_version, timestamp=version.timestamp
+        ),
+        wrapper.topic_queue_mapping_info_map,
+        filter_servers,
+    )
+
+
+def _parse(reader: "_Parts", version: int) -> RegisterBody:
+    wrapper = _Wrapper(data_version=reader.json(_Version))
     count = reader.number()
     if not 0 <= count <= TOPICS_MAX:
         raise BadBody(f"compressed body: {count} topics")
-    topics = [_topic(reader.text()) for _ in range(count)]
-    filter_servers = reader.json()
-    mappings: dict[str, object] = {}
+    wrapper.topic_config_table = dict(_topic(reader.text()) for _ in range(count))
+    servers = reader.json(list[str] | None)
     if version >= MAPPINGS_SINCE and not reader.at_end():  # old brokers' bodies end here (#5536)
-        for _ in range(reader.number()):
-            mapping = reader.json()
-            if not isinstance(mapping, dict):
-                raise BadBody("compressed body: a mapping is not an object")
-            mappings[str(mapping.get("topic"))] = mapping
-    return RegisterBrokerBody(
-        topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
-            topic_config_table={topic.topic_name: topic for topic in topics},
-            data_version=data_version,
-            topic_queue_mapping_info_map=mappings,
-        ),
-        filter_server_list=filter_servers or [],
-    )
+        mappings = [reader.json(dict[str, Any]) for _ in range(reader.number())]
+        wrapper.topic_queue_mapping_info_map = {str(each.get("topic")): each for each in mappings}
+    return _body(wrapper, None if servers is None else tuple(servers))
 
 
 def _inflate(body: bytes) -> bytes:
@@ -86,27 +163,16 @@ def _inflate(body: bytes) -> bytes:
     return data
 
 
-def _topic(text: str) -> TopicConfig:
-    """ "name readQueueNums writeQueueNums perm filterType attributesJson"; attributes are not always JSON."""
+def _topic(text: str) -> tuple[str, _Topic]:
+    """ "name readQueueNums writeQueueNums perm filterType attributesJson": no flags, and no order."""
     fields = text.split(" ")
     if len(fields) < 5:
         raise BadBody(f"compressed body: topic {text!r}")
     try:
-        attributes = json.loads(fields[5]) if len(fields) == 6 else {}
-    except ValueError:
-        attributes = {}
-    try:
-        read_queue_nums, write_queue_nums, perm = (int(each) for each in fields[1:4])
-    except ValueError:
+        nums = msgspec.convert(fields[1:4], tuple[_Int32, _Int32, _Int32], strict=False)
+    except msgspec.ValidationError:
         raise BadBody(f"compressed body: topic {text!r}") from None
-    return TopicConfig(
-        topic_name=fields[0],
-        read_queue_nums=read_queue_nums,
-        write_queue_nums=write_queue_nums,
-        perm=perm,
-        topic_filter_type=fields[4],
-        attributes=attributes if isinstance(attributes, dict) else {},
-    )
+    return fields[0], _Topic(*nums)
 
 
 @dataclass(slots=True)
@@ -137,8 +203,8 @@ class _Parts:
         except UnicodeDecodeError:
             raise BadBody("compressed body: not UTF-8") from None
 
-    def json(self) -> Any:
+    def json(self, type_: Any) -> Any:
         try:
-            return json.loads(self.text() or "null")
-        except ValueError as error:
+            return msgspec.convert(load_lenient(self.text().encode() or b"null"), type_, strict=False)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise BadBody(f"compressed body: {error}") from None

@@ -9,74 +9,38 @@ purpose:
 - A brokerName belongs to one cluster (theirs merges groups of the same name).
 - A first registration with one topic is accepted: later ones add whatever topic is missing for the broker, so
   the one-topic broker that theirs guards against cannot stay, and real one-topic brokers can register.
+- What belongs to a broker leaves with it, static topics' mappings too (theirs survive it).
 
 Invariants: check_invariants().
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
+from namesrv.core.values import (
+    Address,
+    LiveBroker,
+    MinIdChange,
+    Refused,
+    Registered,
+    Registration,
+    Stale,
+    Unregistered,
+)
 from remoting.codes import MASTER_ID, PERM_WRITE
 from remoting.operations.route import (
     BrokerData,
+    BrokerMemberGroup,
     ClusterInfo,
-    DataVersion,
     QueueData,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
+    TopicList,
     TopicRouteData,
 )
 
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-Address = tuple[str, str]
-"""(clusterName, brokerAddr), the key of the live table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What one 103 says. `enable_acting_master` None: a broker older than 5.0."""
-
-    cluster_name: str
-    broker_name: str
-    broker_id: int
-    broker_addr: str
-    ha_server_addr: str = ""
-    enable_acting_master: bool | None = None
-    zone_name: str | None = None
-    topics: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
-    filter_servers: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """`replaced`: addresses that left the table, to be forgotten by the heartbeat table as well."""
-
-    master_addr: str | None = None
-    ha_server_addr: str | None = None
-    replaced: tuple[Address, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """A live broker with a greater stateVersion holds this id. On the wire: success, empty header."""
-
-    holder_addr: str
-    holder_state_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBroker:
-    """What the live table remembers of one address."""
-
-    broker_name: str
-    data_version: DataVersion
-    ha_server_addr: str
-    filter_servers: tuple[str, ...] = ()
+ADDRESSES_MAX = 100_000
+"""Registered brokers; more are refused. The largest known fleets have some thousands."""
 
 
 @dataclass(slots=True)
@@ -88,6 +52,24 @@ class _Group:
     addrs: dict[int, str] = field(default_factory=dict)
     enable_acting_master: bool = False
     zone_name: str | None = None
+
+    def shown(self) -> tuple[dict[int, str], bool, str | None]:
+        """What answers show of it; addrs are replaced, never changed in place."""
+        return self.addrs, self.enable_acting_master, self.zone_name
+
+    def min_id_change(
+        self, before: int | None, *, offline_addr: str | None = None, ha_addr: str | None = None
+    ) -> MinIdChange | None:
+        """`before`: the lowest id until now, None if there was nobody to tell. Who became the lowest by
+        registering knows it; everybody else hears of it."""
+        lowest = min(self.addrs)
+        if before is None or lowest == before:
+            return None
+        itself_too = offline_addr is not None or len(self.addrs) == 1 or lowest > before
+        receivers = [addr for each, addr in sorted(self.addrs.items()) if itself_too or each != lowest]
+        return MinIdChange(
+            self.broker_name, lowest, self.addrs[lowest], tuple(receivers), offline_addr, ha_addr
+        )
 
     def broker_data(self, *, acting_master: bool = False) -> BrokerData:
         addrs = dict(sorted(self.addrs.items()))
@@ -104,12 +86,22 @@ class _Group:
 
 @dataclass(slots=True)
 class RouteTable:
-    """Not thread-safe: it lives in the event loop, and every answer is a snapshot."""
+    """Not thread-safe: it lives in the event loop, and every answer is a snapshot.
+
+    `delete_missing_topics`: a registration is the broker's whole table, what it lacks is removed.
+    """
 
     support_acting_master: bool = False
+    delete_missing_topics: bool = False
     _groups: dict[str, _Group] = field(default_factory=dict)
     _live: dict[Address, LiveBroker] = field(default_factory=dict)
-    _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
+    _topics: TopicTable = field(default_factory=TopicTable)
+    _group_version: int = 0
+
+    @property
+    def version(self) -> int:
+        """Another number after every change that answers show: what is encoded may be kept until then."""
+        return self._group_version + self._topics.version
 
     def register(self, request: Registration) -> Registered | Stale | Refused:
         """The register algorithm (namesrv reference §6)."""
@@ -118,54 +110,87 @@ class RouteTable:
             return refusal
         address = (request.cluster_name, request.broker_addr)
         before = self._live.get(address)
+        changes: tuple[MinIdChange, ...] = ()
         if before is not None and before.broker_name != request.broker_name:
             # A broker that came back under another name: its old name leaves with its address.
-            self.unregister(request.cluster_name, before.broker_name, request.broker_addr)
-            before = None
+            changes, before = self.unregister_all((address,)).min_id_changes, None
         group = self._groups.get(request.broker_name)
         if group is None:
             group = _Group(request.cluster_name, request.broker_name)
             self._groups[request.broker_name] = group
+        shown, lowest = group.shown(), min(group.addrs, default=None)
         group.enable_acting_master = bool(request.enable_acting_master)
         group.zone_name = request.zone_name
         first = request.broker_id not in group.addrs
         replaced = self._take_id(group, request)
         if self._is_master_or_prime_slave(group, request):
             self._update_topics(request, group, before, first)
-        filter_servers = request.filter_servers
-        if filter_servers is None:  # None leaves, an empty list removes
+        filter_servers = request.body.filter_servers
+        if filter_servers is None:
             filter_servers = before.filter_servers if before else ()
+        if group.shown() != shown or before is None or filter_servers != before.filter_servers:
+            self._group_version += 1
         self._live[address] = LiveBroker(
-            request.broker_name, request.topics.data_version, request.ha_server_addr, filter_servers
+            request.broker_name,
+            request.broker_addr,
+            request.body.data_version,
+            request.ha_server_addr,
+            filter_servers,
         )
-        return self._registered(group, request, replaced)
+        change = group.min_id_change(lowest, ha_addr=request.ha_server_addr or None)
+        return self._registered(group, request, replaced, (*changes, change) if change else changes)
 
-    def unregister(self, cluster_name: str, broker_name: str, broker_addr: str) -> bool:
-        """Remove every id with this address, not by id: it may be another broker's by now (#5374).
+    def unregister(self, cluster_name: str, broker_name: str, broker_addr: str) -> Unregistered:
+        """Nothing is removed if the address is not registered for that name (twice is harmless)."""
+        live = self._live.get((cluster_name, broker_addr))
+        if live is None or live.broker_name != broker_name:
+            return Unregistered()
+        return self.unregister_all(((cluster_name, broker_addr),))
 
-        False: the address was not registered for that name (unregistering twice is harmless).
-        """
-        group = self._groups.get(broker_name)
-        if group is None or group.cluster_name != cluster_name or broker_addr not in group.addrs.values():
+    def unregister_all(self, addresses: Iterable[Address]) -> Unregistered:
+        """A batch: who of them is here leaves, by address, not by id: the id may be another broker's by now
+        (#5374). The changes of lowest ids are those of the whole batch."""
+        removed: list[LiveBroker] = []
+        lowest: dict[str, tuple[int, str]] = {}
+        for address in addresses:
+            live = self._live.get(address)
+            if live is not None:
+                group = self._groups[live.broker_name]
+                lowest.setdefault(live.broker_name, min(group.addrs.items()))
+                self._remove(address, group)
+                removed.append(live)
+        changes = [
+            self._groups[name].min_id_change(broker_id, offline_addr=addr)
+            for name, (broker_id, addr) in lowest.items()
+            if name in self._groups and self._groups[name].enable_acting_master
+        ]
+        return Unregistered(tuple(removed), tuple(change for change in changes if change is not None))
+
+    def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
+        """At the brokers of one cluster, or everywhere. It comes back when a broker that has it registers."""
+        for name in list(self._topics.queues(topic)):
+            if cluster_name is None or self._groups[name].cluster_name == cluster_name:
+                self._topics.remove(topic, name)
+
+    def register_topic(self, topic: str, queues: Sequence[QueueData]) -> bool:
+        """False, and nothing is done: a broker of them is not known here."""
+        if not all(queue.broker_name in self._groups for queue in queues):
             return False
-        group.addrs = {each: addr for each, addr in group.addrs.items() if addr != broker_addr}
-        del self._live[cluster_name, broker_addr]
-        if not group.addrs:
-            self._drop_group(broker_name)
-        elif group.enable_acting_master and MASTER_ID not in group.addrs:
-            self._clear_write(broker_name)
+        for queue in queues:
+            self._topics.put(topic, queue)
         return True
 
-    def expire(self, cluster_name: str, broker_addr: str) -> bool:
-        """unregister() for an address of which only the live entry is at hand."""
-        live = self._live.get((cluster_name, broker_addr))
-        return live is not None and self.unregister(cluster_name, live.broker_name, broker_addr)
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """The number of topics at that broker, 0 if it is unknown."""
+        return self._topics.clear_write(broker_name)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        """The number of topics at that broker, 0 if it is unknown."""
+        return self._topics.add_write(broker_name)
 
     def pick_up_route(self, topic: str) -> TopicRouteData | None:
-        """None: no queue data, or none of its brokers is known. Sorted by brokerName."""
-        queues = [
-            queue for name, queue in sorted(self._topics.get(topic, {}).items()) if name in self._groups
-        ]
+        """None: the topic is not known. Sorted by brokerName."""
+        queues = [queue for _, queue in sorted(self._topics.queues(topic).items())]
         if not queues:
             return None
         groups = [self._groups[queue.broker_name] for queue in queues]
@@ -182,6 +207,7 @@ class RouteTable:
             ],
             queue_datas=queues,
             filter_server_table=dict(sorted(filter_servers.items())),
+            topic_queue_mapping_by_broker=dict(sorted(self._topics.mappings(topic).items())) or None,
         )
 
     def broker_data(self, broker_name: str) -> BrokerData | None:
@@ -198,6 +224,35 @@ class RouteTable:
             cluster_addr_table=dict(sorted(clusters.items())),
         )
 
+    def member_group(self, cluster_name: str, broker_name: str) -> BrokerMemberGroup:
+        """clusterName is only repeated; of an unknown broker nobody is a member."""
+        group = self._groups.get(broker_name)
+        addrs = {} if group is None else dict(sorted(group.addrs.items()))
+        return BrokerMemberGroup(cluster=cluster_name, broker_name=broker_name, broker_addrs=addrs)
+
+    def topics(self) -> TopicList:
+        return _topic_list(self._topics)
+
+    def topics_of_cluster(self, cluster_name: str) -> TopicList:
+        """Empty for an unknown cluster."""
+        names = [name for name, group in self._groups.items() if group.cluster_name == cluster_name]
+        return _topic_list({topic for name in names for topic in self._topics.of_broker(name)})
+
+    def system_topics(self) -> TopicList:
+        """Each cluster and each broker has a topic of its name; with them the address of one broker."""
+        clusters = {group.cluster_name for group in self._groups.values()}
+        name = min(self._groups, default=None)
+        addr = None if name is None else min(self._groups[name].addrs.items())[1]
+        return TopicList(topic_list=sorted(clusters | set(self._groups)), broker_addr=addr)
+
+    def unit_topics(self) -> TopicList:
+        return _topic_list(self._topics.with_flags(present=UNIT_FLAG))
+
+    def unit_sub_topics(self, *, outside_units: bool = False) -> TopicList:
+        """Topics that a unit subscribes to; outside_units: without those that belong to one."""
+        absent = UNIT_FLAG if outside_units else 0
+        return _topic_list(self._topics.with_flags(present=UNIT_SUB_FLAG, absent=absent))
+
     def live(self, cluster_name: str, broker_addr: str) -> LiveBroker | None:
         return self._live.get((cluster_name, broker_addr))
 
@@ -211,14 +266,20 @@ class RouteTable:
         }
         assert addresses == set(self._live), "live entries and addresses differ"
         for name, group in self._groups.items():
+            assert group.broker_name == name
             assert group.addrs, f"group {name} without an address"
             assert len(set(group.addrs.values())) == len(group.addrs), f"{name}: one address under two ids"
-        for topic, queues in self._topics.items():
-            assert queues, f"topic {topic} without queue data"
-            assert set(queues) <= set(self._groups), f"topic {topic} at an unknown broker"
+            for addr in group.addrs.values():
+                assert self._live[group.cluster_name, addr].broker_name == name, addr
+        self._topics.check_invariants()
+        for topic in self._topics:
+            assert set(self._topics.queues(topic)) <= set(self._groups), f"topic {topic} at an unknown broker"
 
     def _refusal(self, request: Registration) -> Stale | Refused | None:
         """Looks only: what is refused here has changed nothing."""
+        known = (request.cluster_name, request.broker_addr) in self._live
+        if not known and len(self._live) >= ADDRESSES_MAX:
+            return Refused(f"{ADDRESSES_MAX} brokers are registered; no more are taken")
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return Refused(
@@ -229,7 +290,7 @@ class RouteTable:
         if holder is None or holder == request.broker_addr:
             return None
         held = self._live[request.cluster_name, holder].data_version.state_version
-        if held > request.topics.data_version.state_version:
+        if held > request.body.data_version.state_version:
             return Stale(holder, held)  # #6316: an old master must not take id 0 back
         return None
 
@@ -241,7 +302,7 @@ class RouteTable:
             if addr != request.broker_addr or each == request.broker_id
         }
         holder = group.addrs.get(request.broker_id)
-        group.addrs[request.broker_id] = request.broker_addr
+        group.addrs = {**group.addrs, request.broker_id: request.broker_addr}
         if holder is None or holder == request.broker_addr:
             return ()
         del self._live[request.cluster_name, holder]
@@ -256,19 +317,37 @@ class RouteTable:
     def _update_topics(
         self, request: Registration, group: _Group, before: LiveBroker | None, first: bool
     ) -> None:
-        changed = first or before is None or before.data_version != request.topics.data_version
+        body, name = request.body, request.broker_name
+        changed = first or before is None or before.data_version != body.data_version
         keeps_write = request.broker_id == MASTER_ID or not group.enable_acting_master  # #7626
-        for topic, config in request.topics.topic_config_table.items():
-            queues = self._topics.setdefault(topic, {})
-            if changed or request.broker_name not in queues:
-                queues[request.broker_name] = _queue_data(request.broker_name, config, keeps_write)
+        if self.delete_missing_topics and body.topics and not body.mappings:
+            self._topics.remove_all(self._topics.of_broker(name) - body.topics.keys(), name)
+        self._topics.update(name, body.topics, changed=changed, keeps_write=keeps_write)
+        self._topics.update_mappings(name, body.mappings, changed=changed)
 
-    def _registered(self, group: _Group, request: Registration, replaced: tuple[Address, ...]) -> Registered:
+    def _registered(
+        self,
+        group: _Group,
+        request: Registration,
+        replaced: tuple[Address, ...],
+        changes: tuple[MinIdChange, ...],
+    ) -> Registered:
         master_addr = group.addrs.get(MASTER_ID)
         if request.broker_id == MASTER_ID or master_addr is None:
-            return Registered(replaced=replaced)
+            return Registered(replaced=replaced, min_id_changes=changes)
         master = self._live[group.cluster_name, master_addr]
-        return Registered(master_addr, master.ha_server_addr, replaced)
+        return Registered(master_addr, master.ha_server_addr, replaced, changes)
+
+    def _remove(self, address: Address, group: _Group) -> None:
+        name = group.broker_name
+        group.addrs = {each: addr for each, addr in group.addrs.items() if addr != address[1]}
+        del self._live[address]
+        if not group.addrs:
+            del self._groups[name]
+            self._topics.remove_broker(name)
+        elif group.enable_acting_master and MASTER_ID not in group.addrs:
+            self._topics.clear_write(name)
+        self._group_version += 1
 
     def _acts(self, topic: str, group: _Group, queue: QueueData) -> bool:
         """Is the lowest slave shown as master (acting master, namesrv reference §9)?"""
@@ -280,25 +359,6 @@ class RouteTable:
             and not topic.startswith(SYNC_MEMBER_TOPIC_PREFIX)
         )
 
-    def _clear_write(self, broker_name: str) -> None:
-        for queues in self._topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = queue.model_copy(update={"perm": queue.perm & ~PERM_WRITE})
 
-    def _drop_group(self, broker_name: str) -> None:
-        del self._groups[broker_name]
-        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
-            del self._topics[topic][broker_name]
-            if not self._topics[topic]:
-                del self._topics[topic]
-
-
-def _queue_data(broker_name: str, config: TopicConfig, keeps_write: bool) -> QueueData:
-    return QueueData(
-        broker_name=broker_name,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm if keeps_write else config.perm & ~PERM_WRITE,
-        topic_sys_flag=config.topic_sys_flag,
-    )
+def _topic_list(topics: Iterable[str]) -> TopicList:
+    return TopicList(topic_list=sorted(topics))

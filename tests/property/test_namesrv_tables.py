@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.core.register_body import BadBody, inflate_body
-from namesrv.core.routes import Registered, RouteTable, Stale
+from namesrv.core.routes import RouteTable
+from namesrv.core.values import Registered, Stale
 from tests.unit.test_routes import registration
 
 ADDRS = st.sampled_from(["h1:1", "h2:1", "h3:1"])

@@ -6,7 +6,8 @@ import zlib
 
 import pytest
 
-from namesrv.core.register_body import BadBody, check_crc32, inflate_body, is_deflated
+from namesrv.core.register_body import BadBody, check_crc32, inflate_body, is_deflated, read_body
+from remoting.operations.route import DataVersion
 
 DEFLATED = bytes.fromhex(
     "78da636060b0a8564ace2fcd2b492d52b232d6512a2e492c490d4b2d2acecccf53b232d0512ac9cc4d050ae6162859199a1b20402d"
@@ -28,24 +29,25 @@ VERSION, ONE, NONE = part('{"counter":3}'), struct.pack(">i", 1), struct.pack(">
 
 def test_the_peers_bytes() -> None:
     assert is_deflated(DEFLATED, compressed=False) and check_crc32(DEFLATED, 121167055)
-    wrapper = inflate_body(DEFLATED, 479).topic_config_serialize_wrapper
-    assert wrapper.data_version.counter == 3 and wrapper.data_version.timestamp == 1_700_000_000_000
-    (topic,) = wrapper.topic_config_table.values()
-    assert (topic.topic_name, topic.read_queue_nums, topic.write_queue_nums, topic.perm) == ("T1", 8, 8, 6)
+    body = inflate_body(DEFLATED, 479)
+    assert body.data_version == DataVersion(counter=3, timestamp=1_700_000_000_000)
+    ((name, topic),) = body.topics.items()
+    assert (name, topic.read_queue_nums, topic.write_queue_nums, topic.perm) == ("T1", 8, 8, 6)
 
 
 @pytest.mark.parametrize("version", [37, 412, 413, 479])
 def test_a_body_without_the_mapping_section(version: int) -> None:
     """Pitfall 8 (#5536): brokers before 5.0 end here, and some later ones too."""
-    assert inflate_body(body(VERSION, NONE, part("[]")), version).filter_server_list == []
+    assert inflate_body(body(VERSION, NONE, part("[]")), version).filter_servers == ()
 
 
 def test_mappings_and_attributes() -> None:
     mapping = json.dumps({"topic": "T1", "bname": "b-a"})
     raw = body(VERSION, ONE, part("T1 8 8 6 SINGLE_TAG {bad"), part("null"), ONE, part(mapping))
-    parsed = inflate_body(raw, 479).topic_config_serialize_wrapper
-    assert parsed.topic_queue_mapping_info_map["T1"]["bname"] == "b-a"
-    assert parsed.topic_config_table["T1"].attributes == {}
+    parsed = inflate_body(raw, 479)
+    assert parsed.mappings["T1"]["bname"] == "b-a"
+    assert parsed.topics["T1"].perm == 6
+    assert parsed.filter_servers is None, "null leaves what is known"
 
 
 @pytest.mark.parametrize(

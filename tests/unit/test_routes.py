@@ -2,8 +2,9 @@
 
 import pytest
 
-from namesrv.core.routes import Refused, Registered, Registration, RouteTable, Stale
-from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from namesrv.core.routes import RouteTable
+from namesrv.core.values import Refused, RegisterBody, Registered, Registration, Stale
+from remoting.operations.route import DataVersion, TopicConfig
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 
@@ -35,8 +36,7 @@ def registration(
         ha_server_addr=addr.replace("10911", "10912"),
         enable_acting_master=acting,
         zone_name=zone,
-        topics=TopicConfigSerializeWrapper(topic_config_table=table, data_version=version),
-        filter_servers=filters,
+        body=RegisterBody(topics=table, data_version=version, filter_servers=filters),
     )
 
 
@@ -91,7 +91,7 @@ def test_unregister_goes_by_address_not_by_id() -> None:
     table = RouteTable()
     table.register(registration(A, 0, epoch=1))
     table.register(registration(B, 0, epoch=2))
-    assert not table.unregister("C1", "b-a", A)
+    assert not table.unregister("C1", "b-a", A).removed
     assert addrs(table) == [{0: B}]
 
 
@@ -99,9 +99,9 @@ def test_unregistering_twice_is_harmless() -> None:
     """Pitfall 29."""
     table = RouteTable()
     table.register(registration())
-    assert table.unregister("C1", "b-a", A)
-    assert not table.unregister("C1", "b-a", A)
-    assert not table.expire("C1", A)
+    assert table.unregister("C1", "b-a", A).removed
+    assert not table.unregister("C1", "b-a", A).removed
+    assert not table.unregister_all([("C1", A), ("C1", A)]).removed
     assert addrs(table) == [] and table.counts() == {"topics": 0, "groups": 0, "brokers": 0}
 
 

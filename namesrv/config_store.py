@@ -1,0 +1,127 @@
+"""ConfigStore: the name server's settings while it runs (318, 319), and where changes of them are kept.
+
+A change is written into the -c file, line by line, so that comments and other programs' keys stay; or into
+configStorePath if that is set, and then read from there at the next start, over the -c file. Nothing is
+applied that could not be stored.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from namesrv.config import AT_RUN_TIME, NamesrvConfig
+from namesrv.durable_file import replace_file
+from remoting.codes import ResponseCode
+from remoting.config import ENVIRON_PREFIX, ConfigError, load_config, parse_settings, with_settings
+from remoting.operation import CommandError
+
+log = logging.getLogger(__name__)
+
+BLACK_LIST = frozenset(
+    {"analyticsOutputDir", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+)
+"""Never changed by a request, whatever configBlackList says: a path of the caller's choice is a way in
+(#6733, #7584)."""
+IN_MEMORY_ONLY = "changed until the next start: there is no -c file and no configStorePath to keep it in"
+
+
+class ConfigStore:
+    """`current` is replaced by a change; `on_change` is called after it."""
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        *,
+        path: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        self.current = config
+        self.version = 0
+        self.on_change: Callable[[], None] = lambda: None
+        self._path = store_path(config, path)
+        self._environ, self._overrides = environ or {}, overrides or {}
+        self._writing = asyncio.Lock()
+
+    async def update(self, body: bytes) -> str | None:
+        """All of the key=value lines, or none: CommandError. The text is a remark for whoever asked."""
+        try:
+            settings = parse_settings(body.decode(), "the request")
+        except (UnicodeDecodeError, ConfigError) as error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
+        self._check_allowed(settings)
+        if not settings:
+            return None
+        async with self._writing:
+            try:
+                config = with_settings(self.current, settings, "the request")
+            except ConfigError as error:
+                raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            if self._path is not None:
+                await self._keep(self._path, settings)
+            self.current = config
+            self.version += 1
+        log.info("settings changed: %s", ", ".join(f"{key}={value}" for key, value in settings.items()))
+        self.on_change()
+        return IN_MEMORY_ONLY if self._path is None else None
+
+    def _check_allowed(self, settings: Mapping[str, str]) -> None:
+        blocked = BLACK_LIST | {key.strip() for key in self.current.config_black_list.split(";")}
+        if blocked & settings.keys():
+            raise CommandError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        known = {field.alias for field in NamesrvConfig.model_fields.values()}
+        for key in settings:
+            if key in known and key not in AT_RUN_TIME:
+                remark = f"{key} is read at start only: change it in the configuration file and restart"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+            if key in self._overrides or ENVIRON_PREFIX + key in self._environ:
+                remark = f"{key} is set by --set or by the environment, which would win at the next start"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+
+    async def _keep(self, path: Path, settings: Mapping[str, str]) -> None:
+        try:
+            await asyncio.to_thread(_rewrite, path, settings)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            remark = f"the change cannot be stored in {path}: {reason}; nothing was changed"
+            log.error("%s", remark)
+            help_ = " (configStorePath can name another file)"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark + help_) from error
+
+
+def store_path(config: NamesrvConfig, path: Path | None) -> Path | None:
+    """configStorePath, else the -c file."""
+    return path if config.config_store_path is None else config.config_store_path.expanduser()
+
+
+def with_stored(
+    config: NamesrvConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> NamesrvConfig:
+    """`config` with the changes that an earlier run kept in configStorePath. Raises ConfigError."""
+    stored = store_path(config, path)
+    if stored is None or stored == path or not stored.exists():
+        return config
+    load_config(NamesrvConfig, path=stored, environ={}, overrides={})  # names file and line of a bad key
+    settings = {
+        key: value
+        for key, value in parse_settings(stored.read_text(encoding="utf-8"), str(stored)).items()
+        if key not in overrides and ENVIRON_PREFIX + key not in environ
+    }
+    return with_settings(config, settings, str(stored))
+
+
+def rewritten(text: str, settings: Mapping[str, str]) -> str:
+    """key=value lines with some values changed; keys that were not there come last."""
+    left = dict(settings)
+    lines = []
+    for line in text.splitlines():
+        key = line.partition("=")[0].strip()
+        lines.append(f"{key}={settings[key]}" if key in settings else line)
+        left.pop(key, None)
+    return "".join(f"{line}\n" for line in [*lines, *(f"{key}={value}" for key, value in left.items())])
+
+
+def _rewrite(path: Path, settings: Mapping[str, str]) -> None:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    replace_file(path, rewritten(text, settings).encode())

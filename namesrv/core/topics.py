@@ -1,0 +1,159 @@
+"""TopicTable: the queue data of each topic at each brokerName, and static topics' mappings. Pure.
+
+The pairs are kept from both sides, topic -> brokerName and brokerName -> topics, so that a broker that leaves
+costs as much as its own topics, whatever the others have. Equal queue data of one broker are one object.
+
+Invariants: check_invariants().
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from namesrv.core.values import QueueNums
+from remoting.codes import PERM_READ, PERM_WRITE
+from remoting.operations.route import QueueData
+
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
+"""topicSysFlag bits: the topic belongs to a unit; some unit subscribes to it."""
+
+
+_NOTHING: AbstractSet[str] = frozenset()
+
+
+@dataclass(slots=True)
+class TopicTable:
+    """`version` grows with every change of what routes show."""
+
+    version: int = 0
+    _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
+    _of_broker: dict[str, set[str]] = field(default_factory=dict)
+    _mappings: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._queues)
+
+    def queues(self, topic: str) -> Mapping[str, QueueData]:
+        """brokerName -> queue data; empty for an unknown topic."""
+        return self._queues.get(topic, {})
+
+    def mappings(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
+        """brokerName -> TopicQueueMappingInfo; empty unless the topic is static."""
+        return self._mappings.get(topic, {})
+
+    def of_broker(self, broker_name: str) -> frozenset[str]:
+        return frozenset(self._of_broker.get(broker_name, ()))
+
+    def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
+        """Topics that have the topicSysFlag bits at some broker and, there, none of the absent ones."""
+        return [
+            topic
+            for topic, queues in self._queues.items()
+            if any(
+                each.topic_sys_flag & present and not each.topic_sys_flag & absent for each in queues.values()
+            )
+        ]
+
+    def update(
+        self, broker_name: str, topics: Mapping[str, QueueNums], *, changed: bool, keeps_write: bool
+    ) -> None:
+        """A registration. Not changed: only what is missing is added."""
+        own = self._of_broker.get(broker_name, _NOTHING)
+        made: dict[tuple[int, int, int, int], QueueData] = {}
+        for topic, nums in topics.items():
+            if changed or topic not in own:
+                perm = nums.perm if keeps_write else nums.perm & ~PERM_WRITE
+                key = (nums.read_queue_nums, nums.write_queue_nums, perm, nums.topic_sys_flag)
+                queue = made.get(key)
+                if queue is None:
+                    queue = made[key] = _queue_data(broker_name, *key)
+                self.put(topic, queue)
+
+    def put(self, topic: str, queue: QueueData) -> None:
+        queues = self._queues.setdefault(topic, {})
+        known = queues.get(queue.broker_name)
+        if known == queue:
+            return
+        queues[queue.broker_name] = queue
+        if known is None:
+            self._of_broker.setdefault(queue.broker_name, set()).add(topic)
+        self.version += 1
+
+    def update_mappings(
+        self, broker_name: str, mappings: Mapping[str, Mapping[str, Any]], *, changed: bool
+    ) -> None:
+        """A registration, of static topics that this broker has; see update()."""
+        own = self._of_broker.get(broker_name, _NOTHING)
+        for topic, mapping in mappings.items():
+            known = self.mappings(topic).get(broker_name)
+            if topic in own and known != mapping and (changed or known is None):
+                self._mappings.setdefault(topic, {})[broker_name] = mapping
+                self.version += 1
+
+    def remove(self, topic: str, broker_name: str) -> None:
+        """The topic at one broker; a topic without any broker is gone. Unknown is harmless."""
+        queues = self._queues.get(topic)
+        if queues is None or queues.pop(broker_name, None) is None:
+            return
+        if not queues:
+            del self._queues[topic]
+        own = self._of_broker[broker_name]
+        own.discard(topic)
+        if not own:
+            del self._of_broker[broker_name]
+        mappings = self._mappings.get(topic)
+        if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
+            del self._mappings[topic]
+        self.version += 1
+
+    def remove_all(self, topics: Iterable[str], broker_name: str) -> None:
+        for topic in topics:
+            self.remove(topic, broker_name)
+
+    def remove_broker(self, broker_name: str) -> None:
+        self.remove_all(self.of_broker(broker_name), broker_name)
+
+    def clear_write(self, broker_name: str) -> int:
+        """The number of topics there, also of those that were read-only already."""
+        return self._map_perm(broker_name, clear=PERM_WRITE, add=0)
+
+    def add_write(self, broker_name: str) -> int:
+        """Readable and writable, and the other bits stay (theirs sets 6 and loses INHERIT and PRIORITY)."""
+        return self._map_perm(broker_name, clear=0, add=PERM_READ | PERM_WRITE)
+
+    def _map_perm(self, broker_name: str, *, clear: int, add: int) -> int:
+        topics = self._of_broker.get(broker_name, _NOTHING)
+        for topic in topics:
+            queue = self._queues[topic][broker_name]
+            perm = queue.perm & ~clear | add
+            if perm != queue.perm:
+                self._queues[topic][broker_name] = queue.model_copy(update={"perm": perm})
+                self.version += 1
+        return len(topics)
+
+    def check_invariants(self) -> None:
+        pairs = {(topic, name) for topic, queues in self._queues.items() for name in queues}
+        assert pairs == {(topic, name) for name, topics in self._of_broker.items() for topic in topics}
+        for topic, queues in self._queues.items():
+            assert queues, f"topic {topic} without queue data"
+            assert all(name == queue.broker_name for name, queue in queues.items()), topic
+        assert all(self._of_broker.values()), "a broker with an empty set of topics"
+        for topic, mappings in self._mappings.items():
+            assert mappings, f"topic {topic} with an empty mapping"
+            assert set(mappings) <= set(self._queues.get(topic, {})), f"a mapping of {topic} outlived it"
+
+
+def _queue_data(
+    broker_name: str, read_queue_nums: int, write_queue_nums: int, perm: int, topic_sys_flag: int
+) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        read_queue_nums=read_queue_nums,
+        write_queue_nums=write_queue_nums,
+        perm=perm,
+        topic_sys_flag=topic_sys_flag,
+    )

@@ -1,0 +1,128 @@
+"""What operators change: write permission and topics (205, 327, 216, 217), KV configuration (100, 101, 102,
+219) and the name server's settings (318, 319).
+
+Permissions and topics are as the brokers say: a registration with a changed topic table overwrites them.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from namesrv.config_store import ConfigStore
+from namesrv.core.routes import RouteTable
+from namesrv.kv_store import KvStore
+from remoting.codes import ResponseCode
+from remoting.config import to_properties
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.namesrv_admin import (
+    DELETE_KV_CONFIG,
+    GET_KV_CONFIG,
+    GET_KV_LIST_BY_NAMESPACE,
+    GET_NAMESRV_CONFIG,
+    PUT_KV_CONFIG,
+    UPDATE_NAMESRV_CONFIG,
+    GetKVConfigResponse,
+    KVConfigKey,
+    KVNamespaceRequest,
+    PutKVConfigRequest,
+)
+from remoting.operations.route import (
+    ADD_WRITE_PERM_OF_BROKER,
+    DELETE_TOPIC_IN_NAMESRV,
+    REGISTER_TOPIC_IN_NAMESRV,
+    WIPE_WRITE_PERM_OF_BROKER,
+    AddWritePermResponse,
+    DeleteTopicRequest,
+    RegisterTopicRequest,
+    RouteBrokerNameRequest,
+    TopicRouteData,
+    WipeWritePermResponse,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAdmin:
+    routes: RouteTable
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(WIPE_WRITE_PERM_OF_BROKER, self.wipe_write_perm)
+        table.bind(ADD_WRITE_PERM_OF_BROKER, self.add_write_perm)
+        table.bind(DELETE_TOPIC_IN_NAMESRV, self.delete_topic)
+        table.bind(REGISTER_TOPIC_IN_NAMESRV, self.register_topic)
+
+    async def wipe_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> WipeWritePermResponse:
+        count = self.routes.wipe_write_perm(request.broker_name)
+        log.info("%s: no writing to %d topics of %s", call.peer.address, count, request.broker_name)
+        return WipeWritePermResponse(wipe_topic_count=count)
+
+    async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
+        count = self.routes.add_write_perm(request.broker_name)
+        log.info("%s: writing to %d topics of %s", call.peer.address, count, request.broker_name)
+        return AddWritePermResponse(add_topic_count=count)
+
+    async def delete_topic(self, request: DeleteTopicRequest, call: Call) -> Empty:
+        self.routes.delete_topic(request.topic, request.cluster_name)
+        log.info(
+            "%s: deleted topic %s in %s", call.peer.address, request.topic, request.cluster_name or "all"
+        )
+        return Empty()
+
+    async def register_topic(self, request: RegisterTopicRequest, call: Call) -> Empty:
+        """Success even if a broker is unknown, and then nothing is done: brokers do not read the answer."""
+        route: TopicRouteData | None = call.body
+        if route is not None and not self.routes.register_topic(request.topic, route.queue_datas):
+            log.warning("%s: topic %s at a broker that is not here", call.peer.address, request.topic)
+        return Empty()
+
+
+@dataclass(frozen=True, slots=True)
+class KvAdmin:
+    kv: KvStore
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(PUT_KV_CONFIG, self.put)
+        table.bind(GET_KV_CONFIG, self.get)
+        table.bind(DELETE_KV_CONFIG, self.delete)
+        table.bind(GET_KV_LIST_BY_NAMESPACE, self.list_namespace)
+
+    async def put(self, request: PutKVConfigRequest, call: Call) -> Empty:
+        if request.namespace is None or request.key is None:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        await self.kv.change(request.namespace, request.key, request.value)
+        log.info("%s: KV %s %s = %s", call.peer.address, request.namespace, request.key, request.value)
+        return Empty()
+
+    async def get(self, request: KVConfigKey, call: Call) -> GetKVConfigResponse:
+        value = self.kv.get(request.namespace, request.key)
+        if value is None:
+            remark = f"No config item, Namespace: {request.namespace} Key: {request.key}"
+            raise CommandError(ResponseCode.QUERY_NOT_FOUND, remark)
+        return GetKVConfigResponse(value=value)
+
+    async def delete(self, request: KVConfigKey, call: Call) -> Empty:
+        await self.kv.change(request.namespace, request.key, None)
+        log.info("%s: KV %s %s deleted", call.peer.address, request.namespace, request.key)
+        return Empty()
+
+    async def list_namespace(self, request: KVNamespaceRequest, call: Call) -> Reply:
+        table = self.kv.tables.get(request.namespace)
+        if table is None:
+            remark = f"No config item, Namespace: {request.namespace}"
+            raise CommandError(ResponseCode.QUERY_NOT_FOUND, remark)
+        return Reply(body={"table": table})
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigAdmin:
+    settings: ConfigStore
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(UPDATE_NAMESRV_CONFIG, self.update)
+        table.bind(GET_NAMESRV_CONFIG, self.get)
+
+    async def update(self, request: Empty, call: Call) -> Reply:
+        return Reply(remark=await self.settings.update(call.raw_body))
+
+    async def get(self, request: Empty, call: Call) -> Reply:
+        return Reply(body=to_properties(self.settings.current).encode())

@@ -1,0 +1,176 @@
+"""What is where (105, 106, 901) and which topics there are (206, 224, 304, 311, 312, 313).
+
+An answer is a snapshot, encoded once and kept until any table changes: clients ask for the same routes over
+and over, all at once when a master dies. Source of facts: RocketMQ 5.3.3, ClientRequestProcessor.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from namesrv.config_store import ConfigStore
+from namesrv.core.json_dialect import escaped_json, legacy_json
+from namesrv.core.routes import RouteTable
+from namesrv.handlers.registration import ZONE_NAME
+from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
+from remoting.codes import MASTER_ID, ResponseCode
+from remoting.command import body_bytes
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.route import (
+    GET_ALL_TOPIC_LIST,
+    GET_BROKER_CLUSTER_INFO,
+    GET_BROKER_MEMBER_GROUP,
+    GET_HAS_UNIT_SUB_TOPIC_LIST,
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    GET_ROUTEINFO_BY_TOPIC,
+    GET_SYSTEM_TOPIC_LIST,
+    GET_TOPICS_BY_CLUSTER,
+    GET_UNIT_TOPIC_LIST,
+    BrokerMemberGroupBody,
+    BrokerMemberGroupRequest,
+    ClusterRequest,
+    RouteRequest,
+    TopicRouteData,
+)
+
+STRICT_JSON_SINCE = 401
+"""Release ordinal of 4.9.4: older clients read number keys only if they are bare (#4473)."""
+NO_ROUTE_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+ZONE_MODE = "__ZONE_MODE"
+ENCODED_BYTES_MAX = 64 * 1024 * 1024
+"""Encoded answers that are kept; above it they are all made anew."""
+
+
+@dataclass(slots=True)
+class EncodedAnswers:
+    """Bytes by key, valid for one version of everything that they show."""
+
+    version: Callable[[], Hashable]
+    _made_at: Hashable = None
+    _answers: dict[Hashable, bytes] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
+        """None, from `make`, is not kept."""
+        version = self.version()
+        if version != self._made_at or self._bytes > ENCODED_BYTES_MAX:
+            self._answers.clear()
+            self._made_at, self._bytes = version, 0
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = make()
+            if answer is not None:
+                self._answers[key] = answer
+                self._bytes += len(answer)
+        return answer
+
+
+@dataclass(slots=True)
+class Queries:
+    """`clock`: monotonic ms. `serve_from_ms`: before that moment routes are refused (needWaitForService)."""
+
+    routes: RouteTable
+    kv: KvStore
+    settings: ConfigStore
+    clock: Callable[[], int]
+    serve_from_ms: int = 0
+    _encoded: EncodedAnswers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._encoded = EncodedAnswers(lambda: (self.routes.version, self.kv.version, self.settings.version))
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(GET_ROUTEINFO_BY_TOPIC, self.get_route_info_by_topic)
+        table.bind(GET_BROKER_CLUSTER_INFO, self.get_broker_cluster_info)
+        table.bind(GET_BROKER_MEMBER_GROUP, self.get_broker_member_group)
+        table.bind(GET_ALL_TOPIC_LIST, self.get_all_topic_list)
+        table.bind(GET_TOPICS_BY_CLUSTER, self.get_topics_by_cluster)
+        table.bind(GET_SYSTEM_TOPIC_LIST, self.get_system_topic_list)
+        table.bind(GET_UNIT_TOPIC_LIST, self.get_unit_topic_list)
+        table.bind(GET_HAS_UNIT_SUB_TOPIC_LIST, self.get_has_unit_sub_topic_list)
+        table.bind(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.get_has_unit_sub_ununit_topic_list)
+
+    async def get_route_info_by_topic(self, request: RouteRequest, call: Call) -> Reply:
+        if self.clock() < self.serve_from_ms:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        standard = call.version >= STRICT_JSON_SINCE or bool(request.accept_standard_json_only)
+        zone = _zone(call.ext_fields)
+        if zone is None:
+            key = ("route", request.topic, standard)
+            raw = self._encoded.get(key, lambda: self._route(request.topic, None, standard=standard))
+        else:
+            raw = self._route(request.topic, zone, standard=standard)
+        if raw is None:
+            remark = f"No topic route info in name server for the topic: {request.topic}\n{NO_ROUTE_HELP}"
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return Reply(body=raw)
+
+    async def get_broker_cluster_info(self, request: Empty, call: Call) -> Reply:
+        """Number keys are bare for everyone, as upstream writes them (its tools read both)."""
+        make = lambda: legacy_json(body_bytes(self.routes.cluster_info()))  # noqa: E731
+        return Reply(body=self._encoded.get("clusters", make))
+
+    async def get_broker_member_group(self, request: BrokerMemberGroupRequest, call: Call) -> Reply:
+        group = self.routes.member_group(request.cluster_name, request.broker_name)
+        return Reply(body=legacy_json(body_bytes(BrokerMemberGroupBody(broker_member_group=group))))
+
+    async def get_all_topic_list(self, request: Empty, call: Call) -> Reply:
+        _check_enabled(self.settings.current.enable_all_topic_list)
+        return Reply(body=self._encoded.get("topics", lambda: body_bytes(self.routes.topics())))
+
+    async def get_topics_by_cluster(self, request: ClusterRequest, call: Call) -> Reply:
+        _check_enabled(self.settings.current.enable_topic_list)
+        return Reply(body=self.routes.topics_of_cluster(request.cluster))
+
+    async def get_system_topic_list(self, request: Empty, call: Call) -> Reply:
+        return Reply(body=self.routes.system_topics())
+
+    async def get_unit_topic_list(self, request: Empty, call: Call) -> Reply:
+        _check_enabled(self.settings.current.enable_topic_list)
+        return Reply(body=self.routes.unit_topics())
+
+    async def get_has_unit_sub_topic_list(self, request: Empty, call: Call) -> Reply:
+        _check_enabled(self.settings.current.enable_topic_list)
+        return Reply(body=self.routes.unit_sub_topics())
+
+    async def get_has_unit_sub_ununit_topic_list(self, request: Empty, call: Call) -> Reply:
+        _check_enabled(self.settings.current.enable_topic_list)
+        return Reply(body=self.routes.unit_sub_topics(outside_units=True))
+
+    def _route(self, topic: str, zone: str | None, *, standard: bool) -> bytes | None:
+        route = self.routes.pick_up_route(topic)
+        if route is None:
+            return None
+        if self.settings.current.order_message_enable:
+            conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+            route = route.model_copy(update={"order_topic_conf": conf})
+        raw = body_bytes(route if zone is None else in_zone(route, zone))
+        return escaped_json(raw) if standard else legacy_json(raw)
+
+
+def _check_enabled(enabled: bool) -> None:
+    if not enabled:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, "disable")
+
+
+def _zone(ext_fields: Mapping[str, str]) -> str | None:
+    """The caller's zone, if it wants to stay in it."""
+    zone = ext_fields.get(ZONE_NAME)
+    return zone if zone and ext_fields.get(ZONE_MODE, "").lower() == "true" else None
+
+
+def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
+    """Zone routing (namesrv reference §11): brokers of the caller's zone, and those without a master."""
+    kept = [
+        data
+        for data in route.broker_datas
+        if MASTER_ID not in data.broker_addrs or (data.zone_name or "").lower() == zone.lower()
+    ]
+    names = {data.broker_name for data in kept}
+    addrs = {addr for data in kept for addr in data.broker_addrs.values()}
+    return route.model_copy(
+        update={
+            "broker_datas": kept,
+            "queue_datas": [queue for queue in route.queue_datas if queue.broker_name in names],
+            "filter_server_table": {k: v for k, v in route.filter_server_table.items() if k in addrs},
+        }
+    )

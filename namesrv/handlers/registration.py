@@ -1,0 +1,166 @@
+"""Brokers come, stay and go (103, 104, 322, 904) in RouteTable and HeartbeatTable.
+
+Each handler is one step of the event loop: it never awaits between looking and changing, so a registration
+and the end of its connection cannot interleave (#11043), and a removal is applied when it is answered: there
+is no queue that could be full (#4726). Source of facts: RocketMQ 5.3.3, DefaultRequestProcessor.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from namesrv.config_store import ConfigStore
+from namesrv.core.liveness import HeartbeatTable, RouteKey, route_key
+from namesrv.core.register_body import BadBody, check_crc32, read_body
+from namesrv.core.routes import RouteTable
+from namesrv.core.values import MinIdChange, Refused, RegisterBody, Registration, Stale
+from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
+from remoting.codes import MASTER_ID, ResponseCode
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.route import (
+    BROKER_HEARTBEAT,
+    QUERY_DATA_VERSION,
+    REGISTER_BROKER,
+    UNREGISTER_BROKER,
+    BrokerHeartbeatRequest,
+    DataVersion,
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    UnregisterBrokerRequest,
+)
+
+log = logging.getLogger(__name__)
+
+ROUTE_TIMEOUT_MS = 120_000
+"""How long a registration lives without a beat when its broker does not say (brokers register every 30 s)."""
+ZONE_NAME = "__ZONE_NAME"
+
+
+@dataclass(slots=True)
+class Registrations:
+    """`clock`: monotonic ms. `notify` tells brokers of a new lowest id (905)."""
+
+    routes: RouteTable
+    liveness: HeartbeatTable
+    kv: KvStore
+    settings: ConfigStore
+    clock: Callable[[], int]
+    notify: Callable[[MinIdChange], None]
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(REGISTER_BROKER, self.register_broker)
+        table.bind(UNREGISTER_BROKER, self.unregister_broker)
+        table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
+        table.bind(QUERY_DATA_VERSION, self.query_data_version)
+
+    async def register_broker(self, request: RegisterBrokerRequest, call: Call) -> Reply | None:
+        if call.peer.is_closing():
+            return None  # its close was seen already: a registration now would outlive its connection
+        registration = Registration(
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            broker_id=request.broker_id,
+            broker_addr=request.broker_addr,
+            ha_server_addr=request.ha_server_addr,
+            enable_acting_master=request.enable_acting_master,
+            zone_name=call.ext_fields.get(ZONE_NAME),
+            body=_register_body(request, call),
+        )
+        result = self.routes.register(registration)
+        if isinstance(result, Refused):
+            raise CommandError(ResponseCode.SYSTEM_ERROR, result.remark)
+        if isinstance(result, Stale):
+            _log_stale(registration, result)
+            return Reply()  # upstream answers success: a broker looks at the route, not at this code
+        for address in result.replaced:
+            self.liveness.forget(route_key(*address))
+        self._beat(request, call)
+        self._notify(result.min_id_changes)
+        header = RegisterBrokerResponse(ha_server_addr=result.ha_server_addr, master_addr=result.master_addr)
+        return Reply(header, self._order_conf())
+
+    async def unregister_broker(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
+        """Over a connection that the broker has replaced since, it is a message from the past (#11043)."""
+        key = route_key(request.cluster_name, request.broker_addr)
+        if self.liveness.is_outdated(key, call.peer.connection_id):
+            log.info("%s at %s came back before its farewell did", request.broker_name, request.broker_addr)
+            return Empty()
+        gone = self.routes.unregister(request.cluster_name, request.broker_name, request.broker_addr)
+        if gone.removed:
+            self.liveness.forget(key)
+            log.info("unregistered %s at %s, at its request", request.broker_name, request.broker_addr)
+            self._notify(gone.min_id_changes)
+        return Empty()
+
+    async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> Empty:
+        """Success even if unknown: the broker comes back with its next 103 (reference, pitfall 19)."""
+        self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
+        return Empty()
+
+    async def query_data_version(self, request: QueryDataVersionRequest, call: Call) -> Reply:
+        """A broker that only asks stays alive, too. Any difference counts, also a lower counter."""
+        self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
+        live = self.routes.live(request.cluster_name, request.broker_addr)
+        if live is None:
+            return Reply(QueryDataVersionResponse(changed=True))
+        asked: DataVersion | None = call.body
+        return Reply(QueryDataVersionResponse(changed=live.data_version != asked), live.data_version)
+
+    def expired(self, keys: Iterable[RouteKey]) -> None:
+        """These registrations were found inactive just now: one batch, in one step with finding them."""
+        keys = list(keys)
+        gone = self.routes.unregister_all((key.cluster_name, key.broker_addr) for key in keys)
+        for key in keys:
+            self.liveness.forget(key)
+        for live in gone.removed:
+            log.info("unregistered %s at %s: connection lost or silent", live.broker_name, live.broker_addr)
+        self._notify(gone.min_id_changes)
+
+    def _notify(self, changes: Iterable[MinIdChange]) -> None:
+        if self.settings.current.notify_min_broker_id_changed:
+            for change in changes:
+                self.notify(change)
+
+    def _order_conf(self) -> dict[str, object] | None:
+        if not self.settings.current.return_order_topic_config_to_broker:
+            return None
+        table = self.kv.tables.get(ORDER_TOPIC_CONFIG)
+        return None if table is None else {"table": table}
+
+    def _beat(self, request: RegisterBrokerRequest, call: Call) -> None:
+        timeout_ms = request.heartbeat_timeout_millis
+        new = self.liveness.beat(
+            route_key(request.cluster_name, request.broker_addr),
+            connection_id=call.peer.connection_id,
+            incarnation="",
+            timeout_ms=ROUTE_TIMEOUT_MS if timeout_ms is None else timeout_ms,
+            now_ms=self.clock(),
+            info=None,
+            grace_ms=0,
+        )
+        if new:
+            role = "master" if request.broker_id == MASTER_ID else f"slave {request.broker_id}"
+            log.info("registered %s %s at %s", request.broker_name, role, request.broker_addr)
+
+
+def _register_body(request: RegisterBrokerRequest, call: Call) -> RegisterBody:
+    if not check_crc32(call.raw_body, request.body_crc32):
+        raise CommandError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    try:
+        return read_body(call.raw_body, compressed=request.compressed, version=call.version)
+    except BadBody as error:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, f"register body: {error}") from error
+
+
+def _log_stale(request: Registration, stale: Stale) -> None:
+    log.warning(
+        "stale registration of %s id %d from %s (stateVersion %d): %s holds it with stateVersion %d",
+        request.broker_name,
+        request.broker_id,
+        request.broker_addr,
+        request.body.data_version.state_version,
+        stale.holder_addr,
+        stale.holder_state_version,
+    )
