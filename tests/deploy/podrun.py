@@ -48,7 +48,7 @@ PREFIX = "keelmq-pods"
 NETWORK = "10.77.0"
 CLIENT_ADDRESS = f"{NETWORK}.2"
 FIRST_POD = 10
-PUBLISH_S = 1.0
+PUBLISH_S = 3.0
 """DNS is late: a pod that starts does not even know its own name."""
 POLL_S = 0.1
 LOG_TAIL_LINES = 15

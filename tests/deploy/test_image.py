@@ -1,0 +1,145 @@
+"""The Dockerfile and compose.yaml against what they package, and the wheel that goes into the image."""
+
+import fnmatch
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from namesrv.plugins.controller.config import ControllerConfig
+from remoting.config import load_config
+from remoting.program import overrides_of
+from tests.deploy.conftest import ROOT
+from tests.deploy.objects import Objects, container, pod_spec
+from tests.deploy.test_policy import MODELS, PARSERS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+DOCKERFILE = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+COMPOSE_DIRECTORY = ROOT / "deploy" / "docker"
+
+
+def instructions(name: str) -> list[str]:
+    """Arguments of every such line; continued lines are one."""
+    text = DOCKERFILE.replace("\\\n", " ")
+    return [
+        line.removeprefix(f"{name} ").strip() for line in text.splitlines() if line.startswith(f"{name} ")
+    ]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the image's build stage makes it."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def build_wheel(directory: Path) -> Path:
+    epoch = re.search(r"SOURCE_DATE_EPOCH=(\d+)", DOCKERFILE)
+    assert epoch
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
+        cwd=ROOT,
+        env={"SOURCE_DATE_EPOCH": epoch[1], "PATH": "/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+    )
+    (found,) = directory.glob("*.whl")
+    return found
+
+
+def test_the_wheel_has_everything(wheel: Path) -> None:
+    """All modules, the files that they read at run time, and the programs; no tests."""
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    there = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES["packages"]
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert there <= packed
+    assert not any(name.startswith(("tests/", "deploy/")) for name in packed)
+    (entry_points,) = [name for name in packed if name.endswith("/entry_points.txt")]
+    text = zipfile.ZipFile(wheel).read(entry_points).decode()
+    assert all(f"{name} = {target}" in text for name, target in PROJECT["scripts"].items())
+    assert "controller = namesrv.plugins.controller.plugin:ControllerPlugin" in text
+
+
+def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:
+    assert build_wheel(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_the_build_gets_what_it_needs_and_no_more() -> None:
+    """.dockerignore begins with everything and lets in by name."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line[0] == "!"}
+    needed = {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], *PACKAGES["packages"]}
+    for source in (each.split()[0] for each in instructions("COPY")):
+        if source not in (".", "--from=build"):
+            needed.add(source)
+    assert let_in == needed
+    assert not any(fnmatch.fnmatch("deploy/k8s/base/raft.key", pattern) for pattern in let_in)
+
+
+def test_ports_user_and_programs(rendered: dict[str, Objects]) -> None:
+    stateful_sets = rendered["ha"].stateful_sets
+    ports = {port["containerPort"] for each in stateful_sets for port in container(each)["ports"]}
+    (exposed,) = instructions("EXPOSE")
+    assert {int(port) for port in exposed.split()} == ports
+    uid = pod_spec(stateful_sets[0])["securityContext"]["runAsUser"]
+    assert instructions("USER") == [f"{uid}:{uid}"]
+    programs = [each for found in instructions("CMD") for each in yaml.safe_load(found)]
+    for each in stateful_sets:
+        programs += container(each)["command"]
+    assert set(programs) <= PROJECT["scripts"].keys()
+    assert not instructions("ENTRYPOINT")  # `docker run IMAGE mqadmin ...` runs mqadmin, as process 1
+
+
+def test_versions_and_bases(rendered: dict[str, Objects]) -> None:
+    assert f"VERSION={PROJECT['version']}" in instructions("ARG")
+    (base,) = [each for each in instructions("ARG") if each.startswith("BASE=")]
+    assert re.fullmatch(r"BASE=python:3\.\d+-slim-\w+", base)  # a tag that does not move to another Python
+    assert all("latest" not in each for each in instructions("FROM"))
+    assert any("--require-hashes" in each for each in instructions("RUN"))
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((COMPOSE_DIRECTORY / "compose.yaml").read_text())["services"]
+    return found
+
+
+def test_compose_commands(tmp_path: Path) -> None:
+    """Every key and flag is ours; every controller is known under the name that its peers use."""
+    compose = yaml.safe_load((COMPOSE_DIRECTORY / "compose.yaml").read_text())
+    aliases, members = {}, set()
+    for name, service in services().items():
+        program, *arguments = service["command"]
+        parsed = PARSERS[program]().parse_args(arguments)
+        (config,) = service["configs"]
+        assert str(parsed.config) == config["target"]
+        path = COMPOSE_DIRECTORY / compose["configs"][config["source"]]["file"]
+        overrides = overrides_of(parsed.overrides)
+        found = load_config(*MODELS[program], path=path, environ={}, overrides=overrides)
+        if isinstance(found[-1], ControllerConfig):
+            me = found[-1].controller_d_leger_self_id
+            (aliases[me],) = service["networks"]["default"]["aliases"]
+            members |= {(each, host) for each, (host, _) in found[-1].request_addresses.items()}
+            assert str(found[-1].controller_raft_secret_file) == service["secrets"][0]["target"]
+        assert service["volumes"] == [f"{name}:/var/lib/keelmq"] and name in compose["volumes"]
+    assert set(aliases.items()) == members
+
+
+def test_compose_is_as_careful_as_the_manifests(rendered: dict[str, Objects]) -> None:
+    (image,) = {container(each)["image"] for each in rendered["ha"].stateful_sets}
+    for service in services().values():
+        assert service["image"] == image
+        assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+        (health,) = re.findall(r"http://localhost:(\d+)/readyz", shlex.join(service["healthcheck"]["test"]))
+        assert health == ("19876" if service["command"][0] == "mqnamesrv" else "20911")
