@@ -35,12 +35,14 @@ class Harness:
         brokers: int = 3,
         broker_settings: dict[str, str] | None = None,
         rate: int = 500,
+        http: bool = False,
     ) -> None:
         self.cluster = Cluster(
             directory,
             name_servers=name_servers,
             brokers=brokers,
             broker_settings=SAFE if broker_settings is None else broker_settings,
+            http=http,
         )
         self.ledger = Ledger()
         self._traffic: Traffic | None = None

@@ -1,4 +1,4 @@
-"""GET /v1/groups: the merged view of a group, and every way in which its sources can contradict each other."""
+"""GET /v1/groups: the merged view of a group, and every way in which its sources contradict each other."""
 
 from pathlib import Path
 from typing import Any

@@ -138,7 +138,7 @@ async def test_a_taken_http_port_is_found_before_the_controller_starts(tmp_path:
     choice = PluginChoice(ControllerPlugin, (controller,))
     with pytest.raises(ConfigError, match=f"^http: cannot listen on 127.0.0.1:{port}: "):
         await Namesrv(config(http_port=port), [choice]).start()
-    assert not (controller.directory / "journal").exists()
+    assert not (controller.directory / "raft.journal").exists()
     taken.close()
     await taken.wait_closed()
 

@@ -1,0 +1,147 @@
+"""The HTTP doors of a real cluster: readiness comes and goes, and a fail-over is seen in the metrics."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cli.cluster import Cluster, Program
+from tests.cluster.harness import SAFE, START_TIMEOUT_S, TOPIC, Harness
+from tests.unit.http_parts import Samples, samples, shapes, value
+from tests.unit.test_metrics_document import tool
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+
+class Doors:
+    """The HTTP ports of a harness' programs."""
+
+    def __init__(self, running: Harness) -> None:
+        self.cluster = running.cluster
+        self._http = httpx.AsyncClient(timeout=5)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, program: Program, path: str) -> httpx.Response | None:
+        """None: nobody answers there."""
+        try:
+            return await self._http.get(f"http://{program.http_address}{path}")
+        except httpx.TransportError:
+            return None
+
+    async def text(self, program: Program) -> str:
+        answer = await self.get(program, "/metrics")
+        assert answer is not None and answer.status_code == 200, program.name
+        return answer.text
+
+    async def scraped(self, program: Program) -> Samples:
+        return samples(await self.text(program))
+
+    async def ready(self, program: Program, status: int) -> Any:
+        """Its answer, once it has this status."""
+
+        async def look() -> Any:
+            answer = await self.get(program, "/readyz")
+            return answer.json() if answer is not None and answer.status_code == status else None
+
+        return await self.cluster.until(f"{program.name} {status}", look, timeout_s=START_TIMEOUT_S)
+
+
+async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
+    """Every door answers, all that is documented is scraped, the heir shows its role, and the old master
+    comes back as a slave that is ready."""
+    async with Harness(tmp_path, http=True) as running:
+        doors = Doors(running)
+        for program in running.cluster.programs:
+            await doors.ready(program, 200)
+        running.produce()
+        await running.acked(200)
+        master = await running.master()
+        before = await doors.scraped(master)
+        assert value(before, "rocketmq_broker_role") == 1
+        assert value(before, "rocketmq_syncstateset_size") == 3
+        assert len(before["rocketmq_ha_replica_lag_bytes"]) == 2
+        assert value(before, "rocketmq_messages_in_total", topic=TOPIC) > 0
+        await running.cluster.kill_and_wait(master)
+        assert await doors.get(master, "/livez") is None
+        heir = await running.new_master(master)
+        await running.acked(200)
+        after = await doors.scraped(heir)
+        assert value(after, "rocketmq_broker_role") == 1
+        assert value(after, "rocketmq_broker_epoch") > value(before, "rocketmq_broker_epoch")
+        await agreed(doors, heir)
+        running.cluster.start_program(master)
+        back = await doors.ready(master, 200)
+        assert back["role"] == "slave" and not back["writable"]
+        await running.all_in_sync()
+        assert value(await doors.scraped(master), "rocketmq_broker_role") == 0
+        await everything_documented(doors)
+        await doors.close()
+
+
+async def agreed(doors: Doors, heir: Program) -> None:
+    """On the leading controller: the election is counted, and nobody contradicts anybody."""
+    leader, view = await doors.cluster.until(
+        "a view without disagreements", lambda: settled_view(doors), timeout_s=START_TIMEOUT_S
+    )
+    assert view["masterAddress"] == heir.address and view["routes"]["0"] == heir.address
+    assert view["lastElection"]["reason"].endswith("is not active")
+    found = await doors.scraped(leader)
+    labels = {"result": "new_master_elected", "reason": "master_not_active"}
+    assert value(found, "rocketmq_controller_elections_total", **labels) == 1
+    assert value(found, "active_broker_num") == 2
+
+
+async def settled_view(doors: Doors) -> tuple[Program, dict[str, Any]] | None:
+    for program in doors.cluster.name_servers:
+        answer = await doors.get(program, f"/v1/groups/{doors.cluster.broker_name}")
+        if answer is not None and answer.status_code == 200:
+            view: dict[str, Any] = answer.json()
+            alive = sum(replica["alive"] for replica in view["replicas"])
+            if view["active"] and not view["disagreements"] and alive == 2:
+                return program, view
+    return None
+
+
+async def everything_documented(doors: Doors) -> None:
+    """All that is scraped anywhere is documented, and all that is documented is scraped somewhere."""
+    documented = {metric.name for table in tool().TABLES for metric in table.metrics}
+    texts = await asyncio.gather(*(doors.text(program) for program in doors.cluster.programs))
+    found = {name for text in texts for name in shapes(text)}
+    assert found == documented
+
+
+async def test_a_broker_is_ready_when_it_has_a_role_and_a_name_server(tmp_path: Path) -> None:
+    """It starts first and alone: 503 with reasons, alive; then its controllers and name servers come."""
+    cluster = Cluster(tmp_path, name_servers=1, brokers=1, broker_settings=SAFE, http=True)
+    with cluster:
+        (broker,), (server,) = cluster.brokers, cluster.name_servers
+        cluster.start_program(broker)
+        async with httpx.AsyncClient(timeout=5) as http:
+
+            async def answer(status: int) -> Any:
+                async def look() -> Any:
+                    try:
+                        got = await http.get(f"http://{broker.http_address}/readyz")
+                    except httpx.TransportError:
+                        return None
+                    return got.json() if got.status_code == status else None
+
+                return await cluster.until(f"/readyz {status}", look, timeout_s=START_TIMEOUT_S)
+
+            alone = await answer(503)
+            assert alone["role"] == "none"
+            assert [reason.partition(":")[0] for reason in alone["reasons"]] == [
+                "no role yet",
+                "not registered with any name server of 127.0.0.1",
+            ]
+            assert (await http.get(f"http://{broker.http_address}/livez")).status_code == 200
+            cluster.start_program(server)
+            ready = await answer(200)
+            assert ready["role"] == "master" and ready["registeredWith"] == [server.address]
+            cluster.kill(server)
+            lost = await answer(503)
+            assert [reason.partition(" ")[0] for reason in lost["reasons"]] == ["not"]
