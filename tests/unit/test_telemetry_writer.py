@@ -341,10 +341,10 @@ async def test_wild_clocks_do_not_open_files_without_end(tmp_path: Path, clock: 
 async def test_cancelled_while_writing_loses_nothing(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, begun, go_on = os.write, threading.Event(), threading.Event()
+    write, go_on, begun = os.write, threading.Event(), list[bytes]()
 
     def slow(descriptor: int, data: bytes) -> int:
-        begun.set()
+        begun.append(data)
         assert go_on.wait(5)
         return write(descriptor, data)
 
@@ -352,11 +352,12 @@ async def test_cancelled_while_writing_loses_nothing(
     made, tasks = writer(tmp_path, clock), TaskSet()
     tasks.start("telemetry", made.run)
     made.put(sample(max_offset=1))
-    await until(begun.is_set, "in the thread")
+    await until(lambda: len(begun) == 1, "in the thread")
     made.put(sample(max_offset=2))
     await tasks.stop()
     closing = asyncio.create_task(made.close())
-    await asyncio.sleep(0)
+    assert not await asyncio.to_thread(go_on.wait, 0.05)
+    assert len(begun) == 1, "two threads write"
     go_on.set()
     await closing
     assert offsets(tmp_path) == [1, 2] and not list(tmp_path.rglob("*.open"))
