@@ -30,7 +30,7 @@ const Charts = (() => {
     const result = [];
     ts.forEach((start, i) => {
       if (i && start - ts[i - 1] > 1.5 * windowMs) result.push([ts[i - 1] + windowMs, null]);
-      result.push([start + windowMs / 2, squash(values[i], unit)]);
+      result.push([start + windowMs / 2, values[i] === null ? null : squash(values[i], unit)]);
     });
     return result;
   }
@@ -82,9 +82,11 @@ const Charts = (() => {
     };
   }
 
-  const colorOf = (look, { replica, shade }) => (replica === undefined ? look.shades[shade] : look.replicas[replica % 6]);
+  /** A replica keeps its colour and its symbol, whoever else is in the data. */
+  const turn = (line) => ((line.broker_id ?? 1) + 5) % 6;
+  const colorOf = (look, line) => (line.shade === undefined ? look.replicas[turn(line)] : look.shades[line.shade]);
 
-  /** `lines`: [{name, shade or replica, ts, values, dashed}], on the squashed axis of `unit`, with `text` for numbers. */
+  /** `lines`: [{name, shade or broker_id, ts, values, dashed}]; `text` writes a number, `unit` is of `squash`. */
   function lagOption(range, failovers, { lines, unit, text }) {
     const look = theme();
     const option = base(look, range, 64);
@@ -92,7 +94,7 @@ const Charts = (() => {
     const series = lines.map((line, i) => ({
       type: "line", name: line.name, color: colorOf(look, line), data: points(line.ts, line.values, range.window, unit),
       sampling: "max", // where a pixel holds many windows, the worst of them
-      showSymbol: line.ts.length <= 80, symbol: SYMBOLS[(line.replica || 0) % SYMBOLS.length], symbolSize: 4,
+      showSymbol: line.ts.length <= 80, symbol: SYMBOLS[turn(line)], symbolSize: 4,
       lineStyle: { width: dense || line.dashed ? 1.25 : 2, type: line.dashed && !dense ? [4, 3] : "solid" },
       emphasis: { disabled: true },
       markLine: i ? undefined : marks(look, failovers),

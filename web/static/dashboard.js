@@ -73,7 +73,7 @@ function chartSection(charts, { option, most, height = 250, ...rest }) {
 }
 
 function bar(pieces, whole, label) {
-  const parts = pieces.map(([kind, value]) => {
+  const parts = pieces.filter(([, value]) => value > 0).map(([kind, value]) => {
     const part = el("i", { class: kind });
     part.style.width = `${Math.min(100, (100 * value) / Math.max(whole, 1))}%`;
     return part;
@@ -186,9 +186,7 @@ function replicaSection(charts, { replica_lag, failovers }, range, { unit, text,
     empty: ["No master saw a replica in this range. A master samples its replicas once a second; then run", RUN],
     option: () => Charts.lagOption(range, failovers, {
       unit, text,
-      lines: replica_lag.map(({ broker_id, ts, [key]: values }, i) => {
-        return { name: replica(broker_id), replica: i, ts, values };
-      }),
+      lines: replica_lag.map(({ broker_id, ts, [key]: values }) => ({ name: replica(broker_id), broker_id, ts, values })),
     }),
   });
 }
