@@ -97,6 +97,13 @@ async def test_what_a_lone_broker_measures(tmp_path: Path) -> None:
     assert shapes(text).items() <= known.items()
 
 
+async def test_a_master_that_refuses_messages_is_fenced(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        broker.gate.writable = False
+        found = samples((await ask(broker.http_address, "/metrics")).text)
+    assert value(found, "rocketmq_broker_role") == 1 and value(found, "rocketmq_broker_fenced") == 1
+
+
 async def test_topics_beyond_the_limit_are_one_series(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

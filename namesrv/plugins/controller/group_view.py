@@ -34,18 +34,20 @@ class ReplicaView(Wire):
     is_master: bool
     in_sync: bool
     alive: bool = Field(description="its heartbeats come, and its connection is open")
-    heartbeat_age_ms: int | None = Field(None, description="null: none was heard since this program started")
+    heartbeat_age_ms: int | None = Field(
+        default=None, description="null: none was heard since this program started"
+    )
     epoch: int | None = None
     max_offset: int | None = None
     confirm_offset: int | None = None
     lag_bytes: int | None = Field(
-        None, description="maxOffset behind the master's, by the last heartbeats: up to a second old"
+        default=None, description="maxOffset behind the master's, by the last heartbeats: up to a second old"
     )
 
 
 class ElectionView(Wire):
-    ts: int | None = Field(None, description="wall-clock ms; null: not written down")
-    master_broker_id: int | None = Field(None, description="null: the master was cleared")
+    ts: int | None = Field(default=None, description="wall-clock ms; null: not written down")
+    master_broker_id: int | None = Field(default=None, description="null: the master was cleared")
     master_epoch: int
     reason: str
     unclean: bool
@@ -55,7 +57,9 @@ class GroupView(Wire):
     """One broker group."""
 
     active: bool = Field(description="does this controller lead?")
-    leader: str | None = Field(None, description="id of the leading controller, as far as this one knows")
+    leader: str | None = Field(
+        default=None, description="id of the leading controller, as far as this one knows"
+    )
     cluster: str
     broker_name: str
     master_broker_id: int | None = None
@@ -65,10 +69,12 @@ class GroupView(Wire):
     sync_state_set_epoch: int
     replicas: list[ReplicaView]
     routes: dict[int, str] | None = Field(
-        None, description="id -> address here, 0 is the master; null: this program serves no routes"
+        default=None, description="id -> address here, 0 is the master; null: this program serves no routes"
     )
     disagreements: list[str] = Field(description="who contradicts whom; empty: all is well")
-    without_live_master: str | None = Field(None, description="why nobody is master; null: somebody is")
+    without_live_master: str | None = Field(
+        default=None, description="why nobody is master; null: somebody is"
+    )
     last_election: ElectionView | None = None
 
 
@@ -78,7 +84,9 @@ class GroupsView(Wire):
     active: bool
     leader: str | None = None
     groups: list[GroupView]
-    next_after: str | None = Field(None, description="the `after` of the next page; null: this is the last")
+    next_after: str | None = Field(
+        default=None, description="the `after` of the next page; null: this is the last"
+    )
 
 
 class NoSuchGroup(Wire):
