@@ -1,5 +1,6 @@
 """Three and three pods of the overlay ha, run as declared: they start, fail over, and come back elsewhere."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from client.admin import AdminClient, AdminError
 from remoting.client import UNACKNOWLEDGED_MS, RemotingClient
 from remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 from tests.deploy import podrun
+from tests.deploy.conftest import ROOT
 from tests.deploy.objects import Objects
 from tests.deploy.podrun import Lab, Pod
 
@@ -103,6 +105,15 @@ class Cluster:
         return found
 
 
+def documented_commands() -> Iterator[tuple[str, list[str]]]:
+    """Pod and command of every `kubectl exec` under "Check"."""
+    section = (ROOT / "docs" / "kubernetes.md").read_text().partition("## Check")[2].partition("\n## ")[0]
+    for line in section.splitlines():
+        if line.startswith("kubectl -n keelmq exec "):
+            pod, _, command = line.removeprefix("kubectl -n keelmq exec ").partition(" -- ")
+            yield pod, shlex.split(command)
+
+
 def replica(info: ReplicasInfo, pod: Pod) -> ReplicaIdentity:
     (found,) = [one for one in info.in_sync_replicas if one.broker_address == f"{pod.address}:10911"]
     return found
@@ -124,10 +135,26 @@ async def replaced(cluster: Cluster, traffic: Traffic, away: Callable[[Pod], Non
     assert back.broker_id == broker_id
 
 
+async def power_cut(cluster: Cluster) -> None:
+    """Every pod ends at once; each comes back elsewhere, as who it was."""
+
+    async def ids() -> dict[str, int]:
+        info = await cluster.all_in_sync()
+        return {pod.name: replica(info, pod).broker_id for pod in cluster.brokers}
+
+    before = await ids()
+    for pod in cluster.lab.pods.values():
+        cluster.lab.kill(pod)
+    await cluster.start()
+    assert await ids() == before
+
+
 def test_a_master_that_comes_back_elsewhere_keeps_its_id_and_nothing_is_lost(lab: Lab) -> None:
     async def scenario() -> None:
         async with Cluster(lab) as cluster:
             await cluster.start()
+            shown = [lab.exec(lab.pods[pod], *command) for pod, command in documented_commands()]
+            assert len(shown) == 5 and all(shown) and "hello" in shown[-1], shown
             traffic = Traffic(cluster.name_servers, TOPIC, cluster.ledger, rate=RATE)
             traffic.start()
             try:
@@ -138,6 +165,7 @@ def test_a_master_that_comes_back_elsewhere_keeps_its_id_and_nothing_is_lost(lab
                 await traffic.stop()
             finally:
                 await traffic.close()
+            await power_cut(cluster)
             await read_back(cluster.name_servers, TOPIC, cluster.ledger)
             report = cluster.ledger.report()
             assert report.ok and report.lost == 0 and report.unacknowledged == 0, report
