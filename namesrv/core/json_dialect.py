@@ -6,9 +6,9 @@ them by default; older clients read nothing else (#4473).
 
 import re
 
+_VALUE = rb'(?:"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+)'
 _NUMBER_KEYED = re.compile(
-    rb'"(?:brokerAddrs|currIdMap)":\{"-?[0-9]+":(?:"(?:[^"\\]|\\.)*"|-?[0-9]+)'
-    rb'(?:,"-?[0-9]+":(?:"(?:[^"\\]|\\.)*"|-?[0-9]+))*\}'
+    rb'"(?:brokerAddrs|currIdMap)":\{"-?[0-9]+":' + _VALUE + rb'(?:,"-?[0-9]+":' + _VALUE + rb")*\}"
 )
 """The maps with number keys. Not every key that looks like a number: a broker may be called "7". It cannot
 match inside a string: there quotes are escaped."""

@@ -64,14 +64,14 @@ class TopicTable:
         """A registration. Not changed: only what is missing is added."""
         own = self._of_broker.get(broker_name, _NOTHING)
         made: dict[tuple[int, int, int, int], QueueData] = {}
-        for topic, nums in topics.items():
-            if changed or topic not in own:
-                perm = nums.perm if keeps_write else nums.perm & ~PERM_WRITE
-                key = (nums.read_queue_nums, nums.write_queue_nums, perm, nums.topic_sys_flag)
-                queue = made.get(key)
-                if queue is None:
-                    queue = made[key] = _queue_data(broker_name, *key)
-                self.put(topic, queue)
+        for topic in topics if changed else topics.keys() - own:
+            nums = topics[topic]
+            perm = nums.perm if keeps_write else nums.perm & ~PERM_WRITE
+            key = (nums.read_queue_nums, nums.write_queue_nums, perm, nums.topic_sys_flag)
+            queue = made.get(key)
+            if queue is None:
+                queue = made[key] = _queue_data(broker_name, *key)
+            self.put(topic, queue)
 
     def put(self, topic: str, queue: QueueData) -> None:
         queues = self._queues.setdefault(topic, {})
