@@ -7,12 +7,15 @@
 Imports FastAPI: see http_late.py.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
 
@@ -49,6 +52,16 @@ class Readiness(BaseModel):
     reasons: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken(Collector):
+    """What an encoder calls: values that were taken before."""
+
+    families: list[Family]
+
+    def collect(self) -> list[Family]:
+        return self.families
+
+
 def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] = ()) -> None:
     """`health`: "ready" and "reasons", and anything else that is worth showing. Called in the event loop, as
     the collectors are: they may read the program's state as it is."""
@@ -81,5 +94,8 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
 
     @app.get("/metrics", summary="Prometheus metrics", tags=["health"], response_class=Response)
     async def metrics(request: Request) -> Response:
+        """Values are taken in the loop, at one moment; making text of them takes longer: in a thread."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"content-type": content_type})
+        taken = Taken(list(registry.collect()))
+        text = await asyncio.to_thread(encode, taken)
+        return Response(text, headers={"content-type": content_type})
