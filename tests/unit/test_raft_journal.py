@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from namesrv.plugins.controller.raft.directory import DataDirectory
 from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, FatalRaftError
-from namesrv.plugins.controller.raft.journal import DamagedError, Journal, LogEntry
+from namesrv.plugins.controller.raft.files import DamagedError
+from namesrv.plugins.controller.raft.journal import Journal, LogEntry
 from namesrv.plugins.controller.raft.snapshot import (
     Snapshot,
     decode_snapshot,

@@ -230,9 +230,7 @@ class RaftReplicator(Replica):
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
             member.core, core.member = core, member
             if len(nodes) > 1:
-                wiring = link_settings(settings, AddressBook(settings.members), core.now)
-                member.links = Links(wiring, core._poller, member)
-                member.links.listen()
+                member.links = self.open_links(core, member)
             return _MemberTransport(core, member, nodes)
 
         _journals[str(self.directory.journal)] = journal
@@ -244,6 +242,13 @@ class RaftReplicator(Replica):
         if not others:
             core.election_deadline = core.now()  # nobody to wait for
         return core
+
+    def open_links(self, core: _Core, member: Member) -> Links:
+        """Listens. Raises ConfigError."""
+        wiring = link_settings(self.settings, AddressBook(self.settings.members), core.now)
+        links = Links(wiring, core._poller, member)
+        links.listen()
+        return links
 
     def _conf(self, nodes: dict[str, Node]) -> SyncObjConf:
         settings = self.settings

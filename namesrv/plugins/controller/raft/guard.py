@@ -9,6 +9,8 @@ The library's protocol has faults that lose acknowledged writes; each rule below
     5  a leader with an old term is told the newer one (and steps down without granting a vote)
     6  one vote per member and term
     7  chunked commands, leadership hand-over and forwarded commands do not exist (codec and send refuse them)
+    8  a snapshot that holds nothing new is not installed: installing cuts every entry behind it, also those
+       that this member has acknowledged since (a leader may send the same snapshot again and again)
 """
 
 from collections import Counter
@@ -23,6 +25,8 @@ from namesrv.plugins.controller.raft.codec import (
     ResponseVote,
     TermHint,
 )
+from namesrv.plugins.controller.raft.files import DamagedError
+from namesrv.plugins.controller.raft.snapshot import FILE_BYTES_MAX, decode_snapshot
 
 
 class Log(Protocol):
@@ -48,8 +52,10 @@ ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote
 class Guard:
     """`reply(member, message)` sends at once, past the library."""
 
-    def __init__(self, view: RaftView, reply: Callable[[str, Message], None]) -> None:
-        self._view, self._reply = view, reply
+    def __init__(self, view: RaftView, reply: Callable[[str, Message], None], cluster_id: str) -> None:
+        self._view, self._reply, self._cluster_id = view, reply, cluster_id
+        self._snapshot = bytearray()  # as far as it has arrived
+        self._snapshot_of: tuple[str, int] | None = None  # (member, term) that sends it
         self._votes_term = -1
         self._voters: set[str] = set()
         self.dropped: Counter[str] = Counter()
@@ -61,17 +67,11 @@ class Guard:
             case AppendEntries():
                 return self._append(member, message, now)
             case Acknowledgement():
-                if message.term != self._view.term:
-                    self.dropped["acknowledgement of another term"] += 1
-                    return None
-                return message
+                return self._of_this_term(message)
             case ResponseVote():
-                return self._vote(member, message)
+                return self._first_vote(member, message)
             case TermHint():
-                if message.term <= self._view.term:
-                    return None
-                # rule 5: adopts the term and steps down; index 0 of term 0 is never granted a vote
-                return RequestVote(term=message.term, last_log_index=0, last_log_term=0)
+                return self._hinted(message)
             case RequestVote():
                 return message
 
@@ -79,22 +79,87 @@ class Guard:
         """The library's own message, mended."""
         if message["type"] == "next_node_idx":
             message["t"] = self._view.term  # rule 2
-            if message["reset"]:  # rule 4; only safe together with rule 3
-                settled = max(self._view.commit_index, self._view.last_applied)
-                message["next_node_idx"] = min(message["next_node_idx"], settled + 1)
+            if message["reset"]:
+                message["next_node_idx"] = self._reset_aim(message["next_node_idx"])
         return message
 
     def _append(self, member: str, message: AppendEntries, now: float) -> AppendEntries | None:
         if message.term < self._view.term:
-            self._reply(member, TermHint(term=self._view.term))  # rule 5
+            self._tell_term(member)
             self.dropped["append of an old term"] += 1
             return None
         self.last_append = now
-        if not isinstance(message.prev_index, int):
-            if message.prev_index is not None:  # UNSET: snapshot chunk or "snapshot pending"
-                message.commit_index = 0  # rule 1
-            return message
-        return self._trim(member, message, message.prev_index)
+        if isinstance(message.prev_index, int):
+            return self._trim(member, message, message.prev_index)
+        if message.prev_index is not None:  # UNSET: snapshot chunk or "snapshot pending"
+            message.commit_index = self._commit_of_snapshot_frame(message.commit_index)
+            if message.serialized is not None:
+                message.serialized = self._whole_snapshot(member, message.term, *message.serialized)
+        return message
+
+    def _whole_snapshot(
+        self, member: str, term: int, chunk: bytes, is_first: bool, is_last: bool
+    ) -> tuple[bytes, bool, bool] | None:
+        """The library sees a snapshot in one piece, when it is whole and worth installing."""
+        if is_first:
+            self._snapshot, self._snapshot_of = bytearray(), (member, term)
+        if self._snapshot_of != (member, term) or len(self._snapshot) + len(chunk) > FILE_BYTES_MAX:
+            self._snapshot_of = None
+            self.dropped["snapshot chunk out of turn"] += 1
+            return None
+        self._snapshot += chunk
+        if not is_last:
+            return None
+        whole, self._snapshot, self._snapshot_of = bytes(self._snapshot), bytearray(), None
+        try:
+            snapshot = decode_snapshot(whole, f"snapshot of {member}")
+        except DamagedError:
+            self.dropped["damaged snapshot"] += 1
+            return None
+        if snapshot.cluster_id != self._cluster_id:
+            self.dropped["snapshot of another cluster"] += 1
+            return None
+        if self._is_known(snapshot.last[1], snapshot.last[2]):
+            self.dropped["snapshot without news"] += 1
+            next_index = max(snapshot.last[1], self._view.commit_index) + 1
+            self._reply(member, Acknowledgement(next_index, reset=False, success=True, term=term))
+            return None
+        return whole, True, True
+
+    # Each rule is a method of its own: the tests switch them off one by one and see what breaks.
+
+    def _commit_of_snapshot_frame(self, _commit_index: int) -> int:
+        """Rule 1."""
+        return 0
+
+    def _is_known(self, index: int, term: int) -> bool:
+        """Rule 8: everything up to this committed entry is here."""
+        log = self._view.log
+        first, last = log[0][1], log[-1][1]
+        if index <= self._view.commit_index:
+            return True
+        return first <= index <= last and log[index - first][2] == term
+
+    def _of_this_term(self, message: Acknowledgement) -> Acknowledgement | None:
+        """Rule 2."""
+        if message.term != self._view.term:
+            self.dropped["acknowledgement of another term"] += 1
+            return None
+        return message
+
+    def _reset_aim(self, next_index: int) -> int:
+        """Rule 4; only safe together with rule 3."""
+        return min(next_index, max(self._view.commit_index, self._view.last_applied) + 1)
+
+    def _tell_term(self, member: str) -> None:
+        """Rule 5, the sender's side."""
+        self._reply(member, TermHint(term=self._view.term))
+
+    def _hinted(self, message: TermHint) -> RequestVote | None:
+        """Rule 5: adopts the term and steps down; index 0 of term 0 is never granted a vote."""
+        if message.term <= self._view.term:
+            return None
+        return RequestVote(term=message.term, last_log_index=0, last_log_term=0)
 
     def _trim(self, member: str, message: AppendEntries, prefix: int) -> AppendEntries:
         """Rule 3: AppendEntries as Raft means it."""
@@ -117,7 +182,8 @@ class Guard:
             return AppendEntries(term=message.term, commit_index=min(message.commit_index, prefix))
         return message
 
-    def _vote(self, member: str, message: ResponseVote) -> ResponseVote | None:
+    def _first_vote(self, member: str, message: ResponseVote) -> ResponseVote | None:
+        """Rule 6."""
         if message.term != self._view.term:
             self.dropped["vote of another term"] += 1
             return None

@@ -13,9 +13,11 @@
 a later record, or the commit index in the vote file, proves it. Positions are list positions, not indexes.
 """
 
+import contextlib
 import logging
 import os
 import struct
+import time
 import zlib
 from pathlib import Path
 from typing import overload
@@ -24,7 +26,17 @@ import msgspec
 
 from namesrv.plugins.controller.raft.codec import Number
 from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, Fatal
-from remoting.config import ConfigError
+from namesrv.plugins.controller.raft.files import (
+    DamagedError,
+    open_file,
+    replace_file,
+    seal,
+    spare_files,
+    sync_directory,
+    unseal,
+    write_all,
+)
+from namesrv.plugins.controller.raft.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +48,6 @@ COMMAND_BYTES_MAX = 64 * 1024 * 1024
 WRITE_AT_BYTES = 1024 * 1024  # buffered records beyond this are written (not synced) at once
 
 LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
-
-
-class DamagedError(ConfigError):
-    """A file does not hold what this member promised to others; starting could lose acknowledged writes."""
 
 
 class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,13 +67,15 @@ class Journal:
         self._buffer = bytearray()
         self._end = self._written = self._synced = 0  # end of the log; of it on the file; of it durable
         self._rewrite_due = self._vote_due = False
-        self.syncs = 0
+        self.syncs, self.sync_seconds = 0, Histogram()
         self._file = -1
+        spare_files.refill()
         vote = self._read_vote()
         self._term, self._voted_for, self._commit_index = vote.term, vote.voted_for, vote.commit_index
-        path.with_suffix(".new").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path.with_suffix(".new"))
         fresh = not path.exists()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             if fresh:
                 self._create()
@@ -218,6 +228,7 @@ class Journal:
         return self._voted_for
 
     def onOneSecondTimer(self) -> None:
+        spare_files.refill()
         if self._vote_due:
             self._store_vote()
 
@@ -246,9 +257,11 @@ class Journal:
             self._synced = self._end
 
     def _flush(self) -> None:
+        started = time.perf_counter()
         if self._fdatasync:
             os.fdatasync(self._file)
         self.syncs += 1
+        self.sync_seconds.observe(time.perf_counter() - started)
 
     def _write(self) -> None:
         try:
@@ -276,9 +289,8 @@ class Journal:
 
     def _store_vote(self) -> None:
         body = msgspec.msgpack.encode(_Vote(self._term, self._voted_for, self._commit_index))
-        data = struct.pack("<I", zlib.crc32(body)) + body
         try:
-            replace_file(self._vote_path, data, ".vote.new", sync=self._fdatasync)
+            replace_file(self._vote_path, seal(body), ".vote.new", sync=self._fdatasync)
         except OSError as error:
             self._failed(error, self._vote_path)
         self._vote_due = False
@@ -286,11 +298,11 @@ class Journal:
     def _read_vote(self) -> _Vote:
         if not self._vote_path.exists():
             return _Vote(0, None, 1)
-        data = self._vote_path.read_bytes()
-        if len(data) < 4 or zlib.crc32(data[4:]) != struct.unpack_from("<I", data)[0]:
+        body = unseal(self._vote_path.read_bytes())
+        if body is None:
             raise DamagedError(f"{self._vote_path}: damaged; this member does not know whom it voted for")
         try:
-            return msgspec.msgpack.decode(data[4:], type=_Vote)
+            return msgspec.msgpack.decode(body, type=_Vote)
         except msgspec.MsgspecError as error:
             raise DamagedError(f"{self._vote_path}: {error}") from None
 
@@ -315,44 +327,3 @@ def parse_record(data: bytes, position: int) -> tuple[LogEntry, int] | None:
     if zlib.crc32(memoryview(data)[position + CRC_FROM : end]) != crc:
         return None
     return (data[position + HEAD.size : end], index, term), synced
-
-
-def write_all(file: int, data: bytes | bytearray, offset: int) -> None:
-    """pwrite until everything is out. OSError as it comes."""
-    view, done = memoryview(bytes(data)), 0
-    while done < len(view):
-        done += os.pwrite(file, view[done:], offset + done)
-
-
-def replace_file(
-    path: Path, data: bytes | bytearray, suffix: str, *, sync: bool = True, keep_open: bool = False
-) -> int:
-    """Write beside, fsync, rename, fsync the directory: old or new content, never a mixture.
-
-    Returns the new file's descriptor when keep_open, else -1.
-    """
-    fresh = path.with_suffix(suffix)
-    file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(file, data, 0)
-        if sync:
-            os.fsync(file)
-            sync_directory(path.parent)  # a snapshot renamed before us must not arrive after us
-        os.rename(fresh, path)
-        if sync:
-            sync_directory(path.parent)
-    except OSError:
-        os.close(file)
-        raise
-    if keep_open:
-        return file
-    os.close(file)
-    return -1
-
-
-def sync_directory(directory: Path) -> None:
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

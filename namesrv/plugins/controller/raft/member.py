@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 FAST_ELECTION_MIN_S = 0.01
 LOG_EVERY_S = 60.0
+NEVER = float("inf")
 
 
 class Core(Protocol):
@@ -76,13 +77,14 @@ class Member:
         self._prevote = PreVote(settings.self_id, len(self._others))
         self._held: dict[str, list[Acknowledgement]] = {}
         self._logged_at = float("-inf")
+        self._deadline = NEVER  # of the next election; the library's own is out of its reach
         self.later: list[dict[str, Any]] = []  # the library's own answers, delivered in the next tick
-        self.invalid_frames = self.elections_asked = 0
+        self.invalid_frames = self.elections_asked = self.campaigns = 0
 
     @property
     def guard(self) -> Guard:
         if self._guard is None:
-            self._guard = Guard(self.core, self._reply)
+            self._guard = Guard(self.core, self._reply, self._settings.cluster_id)
         return self._guard
 
     # ------------------------------------------------------------------ turn of the raft thread
@@ -92,6 +94,7 @@ class Member:
             self.deliver("", message)
         self._release_acknowledgements()
         if self._others:
+            self._take_deadline()
             self._ask_before_campaign(self.core.now())
 
     def after_work(self) -> None:
@@ -103,7 +106,7 @@ class Member:
 
     def wait_s(self) -> float:
         """How long the poll may wait for input."""
-        until_election = self.core.election_deadline - self.core.now()
+        until_election = min(self._deadline, self.core.election_deadline) - self.core.now()
         if self.core.leads or until_election > self._settings.tick_s:
             return self._settings.tick_s
         return max(until_election, 0.001)
@@ -119,6 +122,7 @@ class Member:
             "guardDrops": dict(self.guard.dropped),
             "invalidFrames": self.invalid_frames,
             "electionsAsked": self.elections_asked,
+            "campaigns": self.campaigns,
             "preVotesRefused": self._prevote.refused,
         }
 
@@ -163,7 +167,8 @@ class Member:
             # kill -9 closes the connection at once; the others refuse us if only our own link broke
             self.guard.last_append = float("-inf")
             delay = random.uniform(FAST_ELECTION_MIN_S, self._settings.fast_election_s)
-            self.core.election_deadline = min(self.core.election_deadline, self.core.now() + delay)
+            self._take_deadline()
+            self._deadline = min(self._deadline, self.core.now() + delay)
 
     def link_frame(self, member: str, frame: bytes) -> None:
         try:
@@ -178,7 +183,8 @@ class Member:
                 self._on_prevote_request(member, message)
             case PreVoteGrant():
                 if self._prevote.granted(member, message.term, self.core.term, self.core.now()):
-                    self.core.election_deadline = self.core.now() - 1e-6  # campaign in the next tick
+                    self._take_deadline()
+                    self._deadline = self.core.now()  # campaign in the next tick
             case _:
                 passed = self.guard.incoming(member, message, self.core.now())
                 if passed is not None:
@@ -191,11 +197,21 @@ class Member:
             logger.warning("dropping a raft message of %s: %s", member, error)
 
     # ------------------------------------------------------------------ pre-vote
+    def _take_deadline(self) -> None:
+        """The library would campaign by itself once its deadline has passed, however little after our look
+        at it. So it never has one, but for the tick in which we let it campaign."""
+        if self.core.election_deadline != NEVER:
+            self._deadline, self.core.election_deadline = self.core.election_deadline, NEVER
+
     def _ask_before_campaign(self, now: float) -> None:
         core = self.core
-        if core.leads or core.election_deadline > now or self._prevote.may_campaign(core.term, now):
+        if core.leads or self._deadline > now:
             return
-        core.election_deadline = now + self._election_timeout()
+        if self._prevote.may_campaign(core.term, now):
+            self.campaigns += 1
+            core.election_deadline = now - 1e-6  # in this tick; then the library sets the next one
+            return
+        self._deadline = now + self._election_timeout()
         term, index = self._log_end()
         self._prevote.ask(core.term)
         self.elections_asked += 1
@@ -213,9 +229,8 @@ class Member:
         fresh = self._leader_is_fresh(core.now())
         if self._prevote.grant(member, asker=asker, mine=self._log_end(), leader_fresh=fresh):
             # do not compete with the one we just let go first
-            core.election_deadline = max(
-                core.election_deadline, core.now() + self._settings.election_min_s / 2
-            )
+            self._take_deadline()
+            self._deadline = max(self._deadline, core.now() + self._settings.election_min_s / 2)
             self._reply(member, PreVoteGrant(term=request.term))
 
     def _leader_is_fresh(self, now: float) -> bool:

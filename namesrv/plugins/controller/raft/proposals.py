@@ -57,7 +57,7 @@ class Proposals:
         self._self_id, self._deadline_s = self_id, deadline_s
         self._epoch: int | None = None
         self._queue: deque[_Proposal] = deque()
-        self._flights: set[_Flight] = set()
+        self._flights: dict[_Flight, None] = {}  # in the order of take-off
         self._pump_due = False
         self.outcomes = {"applied": 0, "notActive": 0, "unknown": 0, "busy": 0}
 
@@ -141,7 +141,7 @@ class Proposals:
     def _fly(self, proposals: list[_Proposal], epoch: int) -> None:
         flight = _Flight(proposals)
         flight.timer = self._loop.call_later(self._deadline_s, self._land, flight, None, NO_ANSWER)
-        self._flights.add(flight)
+        self._flights[flight] = None
 
         def callback(result: object, reason: int) -> None:
             self._hop(lambda: self._land(flight, result, reason))
@@ -160,7 +160,7 @@ class Proposals:
         if flight.landed:
             return  # an answer after the deadline: Unknown was said already
         flight.landed = True
-        self._flights.discard(flight)
+        self._flights.pop(flight, None)
         if flight.timer is not None:
             flight.timer.cancel()
         if reason == SUCCESS and isinstance(result, list):

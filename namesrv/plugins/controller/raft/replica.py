@@ -21,12 +21,13 @@ from namesrv.plugins.controller.raft.fatal import (
     FatalRaftError,
     end_process,
 )
-from namesrv.plugins.controller.raft.journal import DamagedError, Journal, LogEntry, sync_directory
+from namesrv.plugins.controller.raft.files import DamagedError, sync_directory, sync_file
+from namesrv.plugins.controller.raft.journal import Journal, LogEntry
 from namesrv.plugins.controller.raft.ledger import Ledger
 from namesrv.plugins.controller.raft.member import Core, Member
 from namesrv.plugins.controller.raft.proposals import Callback, Proposals
 from namesrv.plugins.controller.raft.settings import check_settings
-from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, sync_file, write_snapshot
+from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, write_snapshot
 
 CLAIM_DEADLINE_S = 1.0
 CLAIM_RETRY_S = 0.02
@@ -85,19 +86,22 @@ class Replica:
     async def start(self) -> None:
         """Raises ConfigError: bad settings, port taken, directory in use or damaged."""
         check_settings(self.settings)
-        self._loop = asyncio.get_running_loop()
-        core = self._core = await asyncio.to_thread(self._open)
+        core = await asyncio.to_thread(self._open)
+        self._attach(core, asyncio.get_running_loop())
+        self._thread = threading.Thread(
+            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
+        )
+        self._thread.start()
+
+    def _attach(self, core: ReplicaCore, loop: asyncio.AbstractEventLoop) -> None:
+        self._core, self._loop = core, loop
         self._proposals = Proposals(
-            self._loop,
+            loop,
             core.submit,
             lambda: self.leader_id,
             self_id=self.self_id,
             deadline_s=self.settings.append_deadline_s,
         )
-        self._thread = threading.Thread(
-            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
-        )
-        self._thread.start()
 
     async def stop(self) -> None:
         """Ends the thread, closes files and connections; what was in flight is Unknown."""

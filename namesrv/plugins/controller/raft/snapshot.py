@@ -6,7 +6,6 @@ The same bytes travel to a member that is too far behind. Two log entries are ke
 the last applied one and its predecessor at the head of the journal.
 """
 
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -14,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 from namesrv.plugins.controller.raft.codec import Entry, Number
-from namesrv.plugins.controller.raft.journal import DamagedError, write_all
+from namesrv.plugins.controller.raft.files import DamagedError, write_new_file
 
 MAGIC = b"KeelSN1\n"
+FILE_BYTES_MAX = 256 * 1024 * 1024  # of one that a leader sends
 STATE_BYTES_MAX = 1024 * 1024 * 1024  # what may come out of the compressed part
 
 
@@ -52,13 +52,7 @@ def decode_snapshot(data: bytes, name: str) -> Snapshot:
 def write_snapshot(path: Path, snapshot: Snapshot, *, sync: bool = True) -> int:
     """Written and durable, not yet renamed (the library does). Returns its bytes. Raises OSError."""
     data = encode_snapshot(snapshot)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(file, data, 0)
-        if sync:
-            os.fsync(file)
-    finally:
-        os.close(file)
+    write_new_file(path, data, sync=sync)
     return len(data)
 
 
@@ -68,12 +62,3 @@ def read_snapshot(path: Path, cluster_id: str) -> Snapshot:
     if snapshot.cluster_id != cluster_id:
         raise DamagedError(f"{path}: belongs to cluster {snapshot.cluster_id!r}, this is {cluster_id!r}")
     return snapshot
-
-
-def sync_file(path: Path) -> None:
-    """A received snapshot was written by the library, which never syncs."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -1,0 +1,26 @@
+"""Latencies counted in fixed buckets: plain numbers that a metrics page can read at any time."""
+
+from bisect import bisect_left
+from typing import Any
+
+BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+BOUNDS_COUNT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Histogram:
+    """counts[i]: observations at most bounds[i] and above bounds[i - 1]; one more count for the rest.
+
+    One writer; a reader of another thread sees each number whole, which is all a metric needs.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS_S) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def values(self) -> dict[str, Any]:
+        return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.total}

@@ -1,0 +1,5 @@
+"""The real pysyncobj, with everything that we built around it, in a virtual world. `run(seeds)` is the door."""
+
+from tests.sim.raft.cluster import run, run_seed
+
+__all__ = ["run", "run_seed"]
