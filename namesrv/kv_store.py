@@ -43,7 +43,11 @@ class KvStore:
     """`tables` is replaced by a change, never changed in place; `version` grows with it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.expanduser()
+        """Raises ConfigError: the path needs a home directory, and there is none."""
+        try:
+            self.path = path.expanduser()
+        except RuntimeError as error:
+            raise ConfigError(f"{path}: {error}; set kvConfigPath") from error
         self.tables: Tables = {}
         self.version = 0
         self._waiting: list[tuple[Change, asyncio.Future[None]]] = []

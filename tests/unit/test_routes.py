@@ -1,9 +1,11 @@
 """RouteTable: register, unregister, and the pitfalls of the peer (numbers: namesrv reference §18)."""
 
+from collections.abc import Callable
+
 import pytest
 
 from namesrv.core.routes import RouteTable
-from namesrv.core.values import Refused, RegisterBody, Registered, Registration, Stale
+from namesrv.core.values import MinIdChange, Refused, RegisterBody, Registered, Registration, Stale
 from remoting.operations.route import DataVersion, TopicConfig
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -210,3 +212,131 @@ def test_filter_servers_stay_when_absent_and_go_when_empty() -> None:
     table.register(registration(filters=()))
     route = table.pick_up_route("T1")
     assert route is not None and route.filter_server_table == {}
+
+
+# ---- who is told of a new lowest id ----
+
+C = "10.0.0.3:10911"
+
+
+def joined(table: RouteTable, addr: str, broker_id: int, *, acting: bool = True) -> tuple[MinIdChange, ...]:
+    result = table.register(registration(addr, broker_id, acting=acting))
+    assert isinstance(result, Registered)
+    return result.min_id_changes
+
+
+def test_a_new_lowest_id_is_told_to_the_others() -> None:
+    table = RouteTable()
+    assert joined(table, C, 3) == (), "there was nobody to tell"
+    assert joined(table, B, 2) == (MinIdChange("b-a", 2, B, (C,), None, "10.0.0.2:10912"),)
+    assert joined(table, A, 5) == ()
+    assert joined(table, B, 2) == (), "nothing new"
+    assert joined(table, B, 0) == (MinIdChange("b-a", 0, B, (C, A), None, "10.0.0.2:10912"),)
+
+
+def test_a_broker_that_is_alone_is_told_itself() -> None:
+    table = RouteTable()
+    joined(table, B, 2)
+    assert joined(table, B, 0) == (MinIdChange("b-a", 0, B, (B,), None, "10.0.0.2:10912"),)
+
+
+def test_the_lowest_that_moves_up_is_told_to_all() -> None:
+    table = RouteTable()
+    joined(table, A, 1)
+    joined(table, B, 2)
+    assert joined(table, A, 7) == (MinIdChange("b-a", 2, B, (B, A), None, "10.0.0.1:10912"),)
+
+
+def test_the_lowest_that_leaves_is_told_to_all_who_stay() -> None:
+    table = RouteTable()
+    for broker_id, addr in ((0, A), (1, B), (2, C)):
+        joined(table, addr, broker_id)
+    assert table.unregister("C1", "b-a", C).min_id_changes == ()
+    joined(table, C, 2)
+    assert table.unregister("C1", "b-a", A).min_id_changes == (MinIdChange("b-a", 1, B, (B, C), A),)
+    assert table.unregister("C1", "b-a", B).min_id_changes == (MinIdChange("b-a", 2, C, (C,), B),)
+    assert table.unregister("C1", "b-a", C).min_id_changes == (), "nobody is left"
+
+
+def test_a_batch_tells_its_end_and_only_groups_with_an_acting_master() -> None:
+    table = RouteTable()
+    for broker_id, addr in ((0, A), (1, B), (2, C)):
+        joined(table, addr, broker_id)
+    gone = table.unregister_all([("C1", B), ("C1", A), ("C1", A), ("C1", "unknown:1")])
+    assert [live.broker_addr for live in gone.removed] == [B, A]
+    assert gone.min_id_changes == (MinIdChange("b-a", 2, C, (C,), A),)
+    plain = RouteTable()
+    joined(plain, A, 0, acting=False)
+    joined(plain, B, 1, acting=False)
+    assert plain.unregister("C1", "b-a", A).min_id_changes == ()
+
+
+# ---- whole tables, limits, versions ----
+
+
+def test_a_whole_registration_may_delete_topics() -> None:
+    """Pitfall 16 (#7066): only where every registration is whole, and never by one without topics."""
+    table = RouteTable(delete_missing_topics=True)
+    table.register(registration(A, 0, topics=("T1", "T2")))
+    table.register(registration(B, 0, name="b-b", topics=("T2",)))
+    table.register(registration(A, 0, topics=(), counter=2))
+    assert table.topics().topic_list == ["T1", "T2"]
+    table.register(registration(A, 0, topics=("T2",), counter=3))
+    assert table.topics().topic_list == ["T2"]
+    table.register(registration(A, 0, topics=("T3",), counter=4))
+    assert addrs(table, "T2") == [{0: B}]
+    table.delete_missing_topics = False
+    table.register(registration(A, 0, topics=("T4",), counter=5))
+    assert table.topics().topic_list == ["T2", "T3", "T4"]
+
+
+def test_a_slave_below_which_others_are_changes_no_topics() -> None:
+    table = RouteTable(delete_missing_topics=True)
+    table.register(registration(A, 0, topics=("T1",)))
+    table.register(registration(B, 2, topics=("T2",)))
+    assert table.topics().topic_list == ["T1"]
+
+
+def test_there_is_a_limit_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("namesrv.core.routes.ADDRESSES_MAX", 1)
+    table = RouteTable()
+    table.register(registration(A))
+    assert table.register(registration(A, counter=2)) == Registered(), "who is here stays"
+    assert isinstance(table.register(registration(B, 1)), Refused)
+
+
+def test_a_hanging_master_is_replaced_by_a_later_epoch() -> None:
+    """Pitfall 21: its connection is open, its timeout 120 s; a greater stateVersion mends the route."""
+    table = RouteTable()
+    table.register(registration(A, 0, epoch=1))
+    table.register(registration(B, 1, epoch=1))
+    assert table.register(registration(B, 0, epoch=2, counter=2)) == Registered(replaced=(("C1", A),))
+    assert addrs(table) == [{0: B}]
+
+
+def test_the_version_moves_with_what_is_shown_and_only_then() -> None:
+    """Pitfall 14: it guards the answers that are kept."""
+    table = RouteTable()
+
+    def moves(act: Callable[[], object]) -> bool:
+        before = table.version
+        act()
+        return table.version != before
+
+    assert moves(lambda: table.register(registration(A, acting=True)))
+    assert not moves(lambda: table.register(registration(A, acting=True)))
+    assert not moves(lambda: table.register(registration(A, acting=True, counter=2))), "same topics"
+    assert moves(lambda: table.register(registration(A, acting=True, counter=3, queues=4)))
+    assert moves(lambda: table.register(registration(A, acting=False)))
+    assert moves(lambda: table.register(registration(A, zone="east")))
+    assert moves(lambda: table.register(registration(A, zone="east", filters=("f:1",))))
+    assert moves(lambda: table.register(registration(B, 1)))
+    assert not moves(lambda: table.register(registration(C, 0, epoch=-1))), "refused"
+    assert moves(lambda: table.wipe_write_perm("b-a"))
+    assert not moves(lambda: table.wipe_write_perm("b-a"))
+    assert moves(lambda: table.add_write_perm("b-a"))
+    assert moves(lambda: table.delete_topic("T1"))
+    assert not moves(lambda: table.delete_topic("T1"))
+    assert moves(lambda: table.unregister("C1", "b-a", A))
+    assert not moves(lambda: table.unregister("C1", "b-a", A))
+    table.check_invariants()
