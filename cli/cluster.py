@@ -241,6 +241,7 @@ class Cluster:
                 "controllerRaftPeers": ";".join(f"n{i}-{peer}" for i, peer in enumerate(rafts)),
                 "controllerDLegerSelfId": f"n{index}",
                 "controllerStorePath": str(self.directory / f"namesrv-{index}"),
+                "kvConfigPath": str(self.directory / f"namesrv-{index}.kvConfig.json"),
                 "controllerRaftSecretFile": str(secret_path),
                 **extra,
             }
