@@ -1,10 +1,18 @@
-"""What every subcommand of mqadmin shares: the app, its options, two forms of output, errors, exit codes."""
+"""What every subcommand of mqadmin shares: the app, its options, two forms of output, errors, exit codes.
+
+A subcommand is a function that checks its flags and gives back what to ask (`Action`); `command` registers it
+and adds --json, --timeout and, where it makes sense to look again, -i.
+
+Exit codes: 0 done; 1 refused, or nothing found; 2 usage; 3 no answer; 4 done in part (some servers did not
+answer or refused). One line on standard error says what, where and what next.
+"""
 
 import asyncio
+import inspect
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,12 +20,15 @@ import typer
 from typer.core import TyperGroup
 
 from client import PullError, SendError
-from client.admin import AdminClient, AdminError
+from client.admin import AdminClient, AdminError, Said
 from client.route import parse_addresses
 from remoting.codes import ResponseCode
 from remoting.operation import Wire
 
 INTERVAL_DEFAULT_S = 3
+"""Of -i without a number."""
+DONE, REFUSED, NO_ANSWER, IN_PART = 0, 1, 3, 4
+"""Exit codes; 2, usage, is typer's."""
 
 NEXT_STEPS: dict[int | None, str] = {
     None: "check the address, and that the program runs there",
@@ -27,6 +38,10 @@ NEXT_STEPS: dict[int | None, str] = {
     ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST: "check the broker's name with clusterList",
     ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED: "check the names with getSyncStateSet",
     ResponseCode.CONTROLLER_MASTER_STILL_EXIST: "it is the master already: there is nothing to do",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "that server is of another kind or version: is the port right?",
+    ResponseCode.NO_PERMISSION: "keys of the black list change only in the configuration file, by a restart",
+    ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA: "see getSyncStateSet; a living broker is "
+    "cleaned with -l only",
     ResponseCode.CONTROLLER_ELECT_MASTER_FAILED: "see getSyncStateSet: the new master must be "
     "alive and in the SyncStateSet",
 }
@@ -46,7 +61,20 @@ class _AnyCase(TyperGroup):
             if args == ["--help"]:
                 print(ctx.get_help())
                 ctx.exit(0)
-        return super().resolve_command(ctx, args)
+        name, found, rest = super().resolve_command(ctx, args)
+        if found is not None and any(parameter.name == "interval_s" for parameter in found.params):
+            rest = _with_interval(rest)
+        return name, found, rest
+
+
+def _with_interval(args: list[str]) -> list[str]:
+    """-i without a number means INTERVAL_DEFAULT_S, as upstream."""
+    full: list[str] = []
+    for arg, following in zip(args, [*args[1:], "-"], strict=True):
+        full.append(arg)
+        if arg in ("-i", "--interval") and following.startswith("-"):
+            full.append(str(INTERVAL_DEFAULT_S))
+    return full
 
 
 app = typer.Typer(
@@ -78,26 +106,64 @@ _CONTROLLER: Any = typer.Option(
 NamesrvAddr = Annotated[str, _NAMESRV]
 OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
 ControllerAddress = Annotated[str, _CONTROLLER]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of RocketMQ's layout")]
-Interval = Annotated[
-    int | None, typer.Option("-i", "--interval", min=1, help="Repeat every that many seconds")
-]
 ClusterName = Annotated[str | None, typer.Option("-c", "--clusterName", help="Every broker of this cluster")]
 BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", help="This broker name only")]
 
 
 @dataclass(frozen=True)
 class Output:
-    """Both forms of an answer. `problems`: who did not answer; told on standard error, exit code 1."""
+    """Both forms of an answer. `problems`: who did not answer, or refused; one line each on standard error.
+    `notes`: what else is worth knowing there. `exit_code` None: 0, or 4 with problems."""
 
     value: object
     text: str
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    exit_code: int | None = None
 
 
-def run(
-    action: Callable[[AdminClient], Awaitable[Output]], *, as_json: bool, interval_s: int | None = None
-) -> None:
+Action = Callable[[AdminClient], Awaitable[Output]]
+
+_AS_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of RocketMQ's layout")]
+_TIMEOUT = Annotated[
+    int | None,
+    typer.Option("--timeout", min=1, help="ms for each question (default 5000; controllers 3000)"),
+]
+_INTERVAL = Annotated[
+    int | None, typer.Option("-i", "--interval", min=1, help="Repeat every that many seconds (3)")
+]
+
+
+def command(name: str, *, repeats: bool = False) -> Callable[[Callable[..., Action]], Callable[..., Action]]:
+    """Register a subcommand. The decorated function gets its own flags only."""
+    common = [("timeout_ms", None, _TIMEOUT), ("as_json", False, _AS_JSON)]
+    if repeats:
+        common.insert(0, ("interval_s", None, _INTERVAL))
+
+    def register(function: Callable[..., Action]) -> Callable[..., Action]:
+        def entry(
+            *, as_json: bool, timeout_ms: int | None, interval_s: int | None = None, **flags: Any
+        ) -> None:
+            run(function(**flags), as_json=as_json, timeout_ms=timeout_ms, interval_s=interval_s)
+
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(function).parameters.values()
+        ]
+        shared = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for key, default, annotation in common
+        ]
+        entry.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        entry.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
+        entry.__name__, entry.__doc__ = function.__name__, function.__doc__
+        app.command(name)(entry)
+        return function
+
+    return register
+
+
+def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: int | None) -> None:
     """Once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
     logging.getLogger("remoting").addHandler(logging.NullHandler())  # we tell the outcome, not each try
 
@@ -105,15 +171,19 @@ def run(
         try:
             output = await action(admin)
         except (AdminError, SendError, PullError) as error:
-            _complain(explain(error))
-            return 1
-        print(json.dumps(output.value, ensure_ascii=False) if as_json else output.text, flush=True)
-        for problem in output.problems:
-            _complain(problem)
-        return 1 if output.problems else 0
+            complain(explain(error))
+            return exit_code_of(error)
+        text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
+        if text:
+            print(text, flush=True)
+        for line in (*output.notes, *output.problems):
+            complain(line)
+        if output.exit_code is not None:
+            return output.exit_code
+        return IN_PART if output.problems else DONE
 
     async def main() -> int:
-        async with AdminClient() as admin:
+        async with AdminClient(timeout_ms=timeout_ms) as admin:
             while interval_s is not None:
                 await once(admin)
                 await asyncio.sleep(interval_s)
@@ -126,7 +196,41 @@ def run(
     raise typer.Exit(code)
 
 
-def _complain(text: str) -> None:
+def exit_code_of(*errors: Exception) -> int:
+    """Of a question that failed everywhere."""
+    answered = [error for error in errors if isinstance(error, AdminError) and error.code is not None]
+    return REFUSED if answered else NO_ANSWER
+
+
+def per_server(
+    said: Sequence[Said[Any]],
+    text: str,
+    value: Callable[[Said[Any]], dict[str, Any]] | None = None,
+    *,
+    done: str = "",
+) -> Output:
+    """The output of a question to several servers: `text`, and a list of {address, ok, error, ...} as JSON.
+    `done` says for what the ones that answered are already changed, if others are not."""
+    rows = [
+        {
+            "address": each.address,
+            "ok": each.error is None,
+            "error": None if each.error is None else explain(each.error),
+            **({} if value is None or each.error is not None else value(each)),
+        }
+        for each in said
+    ]
+    errors = [each.error for each in said if each.error is not None]
+    good = [each.address for each in said if each.error is None]
+    notes = tuple(f"{each.address}: {each.remark}" for each in said if each.remark)
+    problems = [explain(error) for error in errors]
+    if errors and good and done:
+        problems.append(f"{done} at {', '.join(good)} only: repeat the command when the others answer")
+    code = None if not errors else IN_PART if good else exit_code_of(*errors)
+    return Output(rows, text, tuple(problems), notes, code)
+
+
+def complain(text: str) -> None:
     """One line on standard error: servers' remarks may have several."""
     print(f"mqadmin: {' '.join(text.split())}", file=sys.stderr, flush=True)
 

@@ -6,8 +6,10 @@ Source: captured output of RocketMQ 5.1.4's mqadmin (tests/fixtures/mqadmin), wi
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from client import MessageExt, SendResult
+from client.admin import Said
 from remoting.operations.broker import EpochEntryCache
 from remoting.operations.controller import (
     BrokerReplicasInfo,
@@ -43,6 +45,8 @@ _TOTALS_TITLES = (
     "#OutTotalToday",
 )
 _ROUTE = "%-45s %-32s %-50s %-10s %-11s %-5s"
+_TOPIC_TITLES = "%-20s  %-48s  %-48s"
+_TOPIC = "%-20s  %-64s  %-64s"
 _SENT = "%-32s  %-4s  %-20s    %s"
 _HOUR_MS = 3_600_000
 
@@ -185,6 +189,44 @@ def topic_route_list(route: TopicRouteData) -> str:
         lines.append(_ROUTE % (broker.cluster, broker.broker_name, addresses, *counts))
     lines += ["-" * 158, _ROUTE % ("Total:", len(route.broker_datas), "", read, write, "")]
     return "\n".join(lines)
+
+
+def topic_list(rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
+    """topicList -c: cluster, topic, consumer groups. The titles are narrower than the rows, as upstream's."""
+    lines = [_TOPIC_TITLES % ("#Cluster Name", "#Topic", "#Consumer Group")]
+    for cluster, topic, groups in rows:
+        lines += [_TOPIC % (cluster, topic, group) for group in groups or ("",)]
+    return "\n".join(lines)
+
+
+def configs(said: Sequence[Said[dict[str, str]]]) -> str:
+    """getNamesrvConfig, getControllerConfig; keys sorted."""
+    lines: list[str] = []
+    for each in said:
+        if each.answer is not None:
+            lines.append(f"============{each.address}============")
+            lines += [f"{key:<50}=  {value}" for key, value in sorted(each.answer.items())]
+    return "\n".join(lines)
+
+
+def updated(what: str, said: Sequence[Said[Any]], key: str, value: str) -> str:
+    """updateNamesrvConfig, updateControllerConfig: where it was changed."""
+    places = ", ".join(each.address for each in said if each.error is None)
+    return f"update {what} config success![{places}]\n{key} : {value}" if places else ""
+
+
+def write_perm(verb: str, broker_name: str, said: Sequence[Said[int]]) -> str:
+    """wipeWritePerm, addWritePerm."""
+    lines = []
+    for each in said:
+        result = "Failed" if each.error is not None else f"OK, {each.answer}"
+        lines.append(f"{verb} write perm of broker[{broker_name}] in name server[{each.address}] {result}")
+    return "\n".join(lines)
+
+
+def if_any(said: Sequence[Said[Any]], text: str) -> str:
+    """`text` if somebody did it."""
+    return text if any(each.error is None for each in said) else ""
 
 
 def sent(result: SendResult) -> str:

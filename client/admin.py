@@ -5,20 +5,27 @@ what was asked, of whom, what came back, and whether a change may have happened 
 Controller questions go to any controller: it is asked who leads (1005) and the leader gets the question.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from client.route import parse_addresses
 from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
 from remoting.operation import Empty, Failed, Ok, Operation, Unknown, Wire
 from remoting.operations.broker import (
+    DELETE_TOPIC_IN_BROKER,
+    GET_BROKER_CONFIG,
     GET_BROKER_EPOCH_CACHE,
     GET_BROKER_RUNTIME_INFO,
+    QUERY_TOPIC_CONSUME_BY_WHO,
     BrokerNameOptionalRequest,
     CommitLogOffsets,
     EpochEntryCache,
+    GroupList,
+    TopicRequest,
 )
 from remoting.operations.controller import (
     ELECT_MASTER,
@@ -30,18 +37,36 @@ from remoting.operations.controller import (
     ElectMasterResponseBody,
     MasterInfo,
 )
+from remoting.operations.namesrv_admin import (
+    DELETE_KV_CONFIG,
+    GET_NAMESRV_CONFIG,
+    PUT_KV_CONFIG,
+    UPDATE_NAMESRV_CONFIG,
+    KVConfigKey,
+    PutKVConfigRequest,
+)
 from remoting.operations.route import (
+    ADD_WRITE_PERM_OF_BROKER,
+    DELETE_TOPIC_IN_NAMESRV,
+    GET_ALL_TOPIC_LIST,
     GET_BROKER_CLUSTER_INFO,
     GET_ROUTEINFO_BY_TOPIC,
+    WIPE_WRITE_PERM_OF_BROKER,
     ClusterInfo,
+    DeleteTopicRequest,
+    RouteBrokerNameRequest,
     RouteRequest,
+    TopicList,
     TopicRouteData,
 )
 
 ADMIN_TIMEOUT_MS = 5_000
 CONTROLLER_TIMEOUT_MS = 3_000
 
+CONNECT_TIMEOUT_MS = 3_000
+
 Resp = TypeVar("Resp", bound=Wire)
+T = TypeVar("T")
 
 
 class AdminError(Exception):
@@ -67,12 +92,25 @@ class AdminError(Exception):
         return ResponseCode(self.code).name if self.code in set(ResponseCode) else str(self.code)
 
 
-class AdminClient:
-    """`client`: a RemotingClient to share; without it this object owns one and closes it."""
+@dataclass(frozen=True)
+class Said(Generic[T]):
+    """One of several servers: what it answered, or why it did not. `remark`: what it added to a success."""
 
-    def __init__(self, client: RemotingClient | None = None) -> None:
+    address: str
+    answer: T | None = None
+    error: AdminError | None = None
+    remark: str = ""
+
+
+class AdminClient:
+    """`client`: a RemotingClient to share; without it this object owns one and closes it. `timeout_ms`: for
+    each question, instead of the defaults."""
+
+    def __init__(self, client: RemotingClient | None = None, *, timeout_ms: int | None = None) -> None:
         self._own_client = client is None
-        self._client = client or RemotingClient()
+        connect_timeout_ms = min(timeout_ms or CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS)
+        self._client = client or RemotingClient(connect_timeout_ms=connect_timeout_ms)
+        self.timeout_ms = timeout_ms
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,6 +120,18 @@ class AdminClient:
     ) -> None:
         if self._own_client:
             await self._client.close()
+
+    async def each(self, addresses: str, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
+        """Ask every server of the list, all at once; the answers in the list's order."""
+
+        async def one(address: str) -> Said[T]:
+            try:
+                answer = await ask(address)
+            except AdminError as error:
+                return Said(address, error=error)
+            return Said(address, answer, remark=answer if isinstance(answer, str) else "")
+
+        return await asyncio.gather(*(one(address) for address in parse_addresses(addresses)))
 
     # name servers: the first that answers
 
@@ -93,6 +143,39 @@ class AdminClient:
         header = RouteRequest(topic=topic, accept_standard_json_only=True)
         answer = await self._ask_any(namesrv_addr, GET_ROUTEINFO_BY_TOPIC, header)
         return _body(answer, TopicRouteData, GET_ROUTEINFO_BY_TOPIC, namesrv_addr)
+
+    async def topic_list(self, namesrv_addr: str) -> list[str]:
+        answer = await self._ask_any(namesrv_addr, GET_ALL_TOPIC_LIST, Empty())
+        return list(_body(answer, TopicList, GET_ALL_TOPIC_LIST, namesrv_addr).topic_list)
+
+    # one name server, see each(): they do not tell each other
+
+    async def put_kv_config(self, address: str, namespace: str, key: str, value: str) -> None:
+        await self._ask(address, PUT_KV_CONFIG, PutKVConfigRequest(namespace=namespace, key=key, value=value))
+
+    async def delete_kv_config(self, address: str, namespace: str, key: str) -> None:
+        await self._ask(address, DELETE_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
+
+    async def wipe_write_perm(self, address: str, broker_name: str) -> int:
+        """How many of its topics cannot be written now; 0 for an unknown broker, too."""
+        header = RouteBrokerNameRequest(broker_name=broker_name)
+        return (await self._ask(address, WIPE_WRITE_PERM_OF_BROKER, header)).header.wipe_topic_count
+
+    async def add_write_perm(self, address: str, broker_name: str) -> int:
+        header = RouteBrokerNameRequest(broker_name=broker_name)
+        return (await self._ask(address, ADD_WRITE_PERM_OF_BROKER, header)).header.add_topic_count
+
+    async def delete_topic_in_namesrv(self, address: str, topic: str, cluster_name: str | None) -> None:
+        header = DeleteTopicRequest(topic=topic, cluster_name=cluster_name)
+        await self._ask(address, DELETE_TOPIC_IN_NAMESRV, header)
+
+    async def namesrv_config(self, address: str) -> dict[str, str]:
+        return _properties(await self._ask(address, GET_NAMESRV_CONFIG, Empty()))
+
+    async def update_namesrv_config(self, address: str, key: str, value: str) -> str:
+        """The server's remark: something that the operator should know, mostly nothing."""
+        body = f"{key}={value}\n".encode()
+        return (await self._ask(address, UPDATE_NAMESRV_CONFIG, Empty(), body)).remark
 
     # controllers
 
@@ -155,6 +238,17 @@ class AdminClient:
         answer = await self._ask(broker_addr, GET_BROKER_RUNTIME_INFO, Empty(), timeout_ms=timeout_ms)
         return dict(_body(answer, CommitLogOffsets, GET_BROKER_RUNTIME_INFO, broker_addr).table)
 
+    async def broker_config(self, broker_addr: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> dict[str, str]:
+        return _properties(await self._ask(broker_addr, GET_BROKER_CONFIG, Empty(), timeout_ms=timeout_ms))
+
+    async def delete_topic_in_broker(self, broker_addr: str, topic: str) -> None:
+        await self._ask(broker_addr, DELETE_TOPIC_IN_BROKER, TopicRequest(topic=topic))
+
+    async def topic_consumers(self, broker_addr: str, topic: str) -> list[str]:
+        """The consumer groups of the topic."""
+        answer = await self._ask(broker_addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=topic))
+        return list(_body(answer, GroupList, QUERY_TOPIC_CONSUME_BY_WHO, broker_addr).group_list)
+
     # helpers
 
     async def _ask(
@@ -166,6 +260,7 @@ class AdminClient:
         *,
         timeout_ms: int = ADMIN_TIMEOUT_MS,
     ) -> Ok[Resp]:
+        timeout_ms = self.timeout_ms or timeout_ms
         outcome = await self._client.call(address, operation, header, body, timeout_ms=timeout_ms)
         match outcome:
             case Ok():
@@ -196,3 +291,10 @@ def _body(answer: Ok[Any], kind: type[Resp], operation: Operation[Any, Any], add
     if not isinstance(answer.body, kind):
         raise AdminError(operation.name, address, "the answer has no body", answer.code)
     return answer.body
+
+
+def _properties(answer: Ok[Any]) -> dict[str, str]:
+    """key=value lines."""
+    text = bytes(answer.body or b"").decode(errors="replace")
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}

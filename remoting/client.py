@@ -229,5 +229,5 @@ def _outcome(
             return Unknown(f"{address} answers {operation.name} with {error.remark}")
         return Failed(response.code, response.remark or "")
     if response.code in good:
-        return Ok(header, body, response.code)
+        return Ok(header, body, response.code, response.remark or "")
     return Failed(response.code, response.remark or "", header, body)

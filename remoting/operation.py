@@ -139,6 +139,7 @@ class Ok(Generic[Resp]):
     header: Resp
     body: Any = None
     code: int = 0
+    remark: str = field(default="", compare=False)  # text for people
 
 
 @dataclass(frozen=True, slots=True)

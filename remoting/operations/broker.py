@@ -90,6 +90,16 @@ class BrokerNameOptionalRequest(Wire):
     broker_name: str | None = None
 
 
+class TopicRequest(Wire):
+    topic: str
+
+
+class GroupList(Wire):
+    """Consumer groups."""
+
+    group_list: list[str] = Field(default_factory=list)
+
+
 class CommitLogOffsets(Wire):
     """Not upstream's: see GET_BROKER_RUNTIME_INFO, table of texts."""
 
@@ -107,4 +117,8 @@ GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", Empty, Empty, response_body
 GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", Empty, Empty, response_body=CommitLogOffsets)
 GET_BROKER_EPOCH_CACHE = Operation(
     1007, "getBrokerEpoch", BrokerNameOptionalRequest, Empty, response_body=EpochEntryCache
+)
+DELETE_TOPIC_IN_BROKER = Operation(215, "deleteTopicInBroker", TopicRequest, Empty)
+QUERY_TOPIC_CONSUME_BY_WHO = Operation(
+    300, "queryTopicConsumeByWho", TopicRequest, Empty, response_body=GroupList
 )

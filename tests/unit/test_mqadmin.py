@@ -177,7 +177,7 @@ def test_cluster_list_tells_who_does_not_answer(world: World, mqadmin: Callable[
     world.addresses = {0: world.broker.address, 2: DEAD}
     result = mqadmin("clusterList", "-n", world.name_server.address, "--json")
     world.addresses = {0: world.broker.address}
-    assert result.exit_code == 1 and DEAD in result.stderr
+    assert result.exit_code == 4 and DEAD in result.stderr
     assert [row["brokerId"] for row in json.loads(result.stdout)] == [0, 2]
 
 
@@ -216,7 +216,7 @@ def test_nobody_answers(mqadmin: Callable[..., Result]) -> None:
         ("sendMessage", "-n", DEAD, "-t", "t", "-p", "x", "--timeout", "50"),
     ):
         result = mqadmin(*args)
-        assert result.exit_code == 1 and DEAD in result.stderr and "Traceback" not in result.stderr
+        assert result.exit_code == 3 and DEAD in result.stderr and "Traceback" not in result.stderr
         assert len(result.stderr.splitlines()) == 1
 
 
@@ -250,7 +250,7 @@ def test_a_server_of_another_kind_costs_one_line() -> None:
         command = [sys.executable, "-m", "cli.mqadmin", "clusterList", "-n", address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         server.shutdown(socket.SHUT_RDWR)
-    assert done.returncode == 1 and address in done.stderr
+    assert done.returncode == 3 and address in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 

@@ -1,0 +1,126 @@
+"""mqadmin: the brokers of a cluster, with their load and their epochs."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from cli import layouts
+from cli.admin_shell import (
+    REFUSED,
+    Action,
+    BrokerName,
+    ClusterName,
+    NamesrvAddr,
+    Output,
+    command,
+    dump,
+    explain,
+)
+from client.admin import AdminClient, AdminError
+from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
+from remoting.operations.broker import EpochEntryCache
+from remoting.operations.route import BrokerData, ClusterInfo
+
+RUNTIME_INFO_TIMEOUT_MS = 3_000
+
+
+@command("getBrokerEpoch", repeats=True)
+def get_broker_epoch(
+    namesrv_addr: NamesrvAddr, cluster_name: ClusterName = None, broker_name: BrokerName = None
+) -> Action:
+    """The epochs of every replica of a broker name (-b) or of a cluster (-c)."""
+    if broker_name is None and cluster_name is None:
+        raise typer.BadParameter("give -b BROKERNAME or -c CLUSTERNAME")
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str, name: str) -> tuple[str, EpochEntryCache] | str:
+            try:
+                return address, await admin.broker_epochs(address, name)
+            except AdminError as error:
+                return explain(error)
+
+        info = await admin.cluster_info(namesrv_addr)
+        names = [broker_name] if broker_name else names_of_cluster(info, str(cluster_name), namesrv_addr)
+        answers = await asyncio.gather(
+            *(
+                ask(address, broker.broker_name)
+                for broker in brokers_of(info, names, namesrv_addr)
+                for _, address in sorted(broker.broker_addrs.items())
+            )
+        )
+        entries = [answer for answer in answers if not isinstance(answer, str)]
+        problems = tuple(answer for answer in answers if isinstance(answer, str))
+        value = [{"brokerAddr": address, **dump(cache)} for address, cache in entries]
+        code = REFUSED if problems and not entries else None
+        return Output(value, layouts.broker_epochs(entries), problems, exit_code=code)
+
+    return action
+
+
+@command("clusterList", repeats=True)
+def cluster_list(
+    namesrv_addr: NamesrvAddr,
+    more_stats: Annotated[bool, typer.Option("-m", "--moreStats", help="Message totals instead")] = False,
+    cluster_name: ClusterName = None,
+) -> Action:
+    """Every broker of the clusters, with its load."""
+
+    async def action(admin: AdminClient) -> Output:
+        info = await admin.cluster_info(namesrv_addr)
+        if cluster_name is not None:
+            names_of_cluster(info, cluster_name, namesrv_addr)  # refuses an unknown cluster
+        rows = await asyncio.gather(
+            *(
+                _row(admin, cluster, broker.broker_name, broker_id, address)
+                for cluster in sorted(info.cluster_addr_table)
+                if cluster_name in (None, cluster)
+                for broker in brokers_of(info, sorted(info.cluster_addr_table[cluster]), namesrv_addr)
+                for broker_id, address in sorted(broker.broker_addrs.items())
+            )
+        )
+        text = layouts.cluster_totals(rows) if more_stats else layouts.cluster_list(rows, wall_ms())
+        value = [
+            {
+                "clusterName": row.cluster,
+                "brokerName": row.broker_name,
+                "brokerId": row.broker_id,
+                "brokerAddr": row.address,
+                "error": row.problem or None,
+                "runtimeInfo": dict(row.table),
+            }
+            for row in rows
+        ]
+        return Output(value, text, tuple(row.problem for row in rows if row.problem))
+
+    return action
+
+
+async def _row(
+    admin: AdminClient, cluster: str, broker_name: str, broker_id: int, address: str
+) -> layouts.BrokerRow:
+    try:
+        table = await admin.runtime_info(address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
+    except AdminError as error:
+        return layouts.BrokerRow(cluster, broker_name, broker_id, address, problem=explain(error))
+    return layouts.BrokerRow(cluster, broker_name, broker_id, address, table)
+
+
+def names_of_cluster(info: ClusterInfo, cluster_name: str, namesrv_addr: str) -> list[str]:
+    """Its broker names. Raises AdminError: no such cluster."""
+    if cluster_name not in info.cluster_addr_table:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        remark = f"no cluster named {cluster_name} (known: {known})"
+        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
+    return sorted(info.cluster_addr_table[cluster_name])
+
+
+def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[BrokerData]:
+    """Those of the names that are known. Raises AdminError: none of them is."""
+    brokers = [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
+    if not brokers and names:
+        known = ", ".join(sorted(info.broker_addr_table)) or "none"
+        remark = f"no broker named {', '.join(names)} (known: {known})"
+        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.BROKER_NOT_EXIST)
+    return brokers

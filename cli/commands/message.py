@@ -1,0 +1,138 @@
+"""mqadmin: send a message, read messages."""
+
+from typing import Annotated
+
+import typer
+
+from cli import layouts
+from cli.admin_shell import Action, BrokerName, NamesrvAddr, Output, command
+from client import Message, MessageQueue, Producer, PullConsumer, PullStatus
+from client.admin import AdminClient, AdminError
+from client.message import MessageExt
+from remoting.codes import ResponseCode
+
+CONSUME_DEFAULT_NUMS = 128
+SEND_TIMEOUT_MS = 3_000
+
+
+@command("sendMessage")
+def send_message(
+    namesrv_addr: NamesrvAddr,
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic name")],
+    body: Annotated[str, typer.Option("-p", "--body", help="UTF-8 text of the message")],
+    key: Annotated[str | None, typer.Option("-k", "--key", "--keys", help="Index key")] = None,
+    tags: Annotated[str | None, typer.Option("-c", "--tags", help="Tag")] = None,
+    broker: Annotated[str | None, typer.Option("-b", "--broker", help="Send to this broker name")] = None,
+    queue_id: Annotated[int | None, typer.Option("-i", "--qid", min=0, help="...and this queue")] = None,
+) -> Action:
+    """Send one message; done when the master acknowledged it."""
+    if (queue_id is None) != (broker is None):
+        raise typer.BadParameter("-b/--broker and -i/--qid belong together")
+    queue = MessageQueue(topic, broker, queue_id) if broker is not None and queue_id is not None else None
+
+    async def action(admin: AdminClient) -> Output:
+        timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
+        message = Message(topic, body.encode(), tags=tags, keys=(key,) if key else ())
+        async with Producer(namesrv_addr, "mqadmin") as producer:
+            result = await producer.send(message, queue=queue, timeout_ms=timeout_ms)
+        value = {
+            "brokerName": result.broker_name,
+            "queueId": result.queue_id,
+            "sendStatus": result.status.name,
+            "msgId": result.msg_id,
+            "offsetMsgId": result.offset_msg_id,
+            "queueOffset": result.queue_offset,
+            "attempts": result.attempts,
+        }
+        return Output(value, layouts.sent(result))
+
+    return action
+
+
+@command("consumeMessage")
+def consume_message(
+    namesrv_addr: NamesrvAddr,
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic name")],
+    broker_name: BrokerName = None,
+    queue_id: Annotated[
+        int | None, typer.Option("-i", "--queueId", min=0, help="One queue; needs -b")
+    ] = None,
+    offset: Annotated[int | None, typer.Option("-o", "--offset", min=0, help="Begin there; needs -i")] = None,
+    group: Annotated[str, typer.Option("-g", "--consumerGroup", help="Group name")] = "TOOLS_CONSUMER",
+    begin_ms: Annotated[
+        int | None, typer.Option("-s", "--beginTimestamp", help="Stored at or after, ms")
+    ] = None,
+    end_ms: Annotated[
+        int | None, typer.Option("-e", "--endTimestamp", help="Stored at or before, ms")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("-c", "--MessageNumber", min=1, help="At most that many messages")
+    ] = CONSUME_DEFAULT_NUMS,
+) -> Action:
+    """Print the messages of a topic, oldest first in each queue. Moves no consumer offset."""
+    if queue_id is not None and broker_name is None:
+        raise typer.BadParameter("-i/--queueId needs -b/--brokerName")
+    if offset is not None and queue_id is None:
+        raise typer.BadParameter("-o/--offset needs -i/--queueId")
+
+    async def action(_: AdminClient) -> Output:
+        messages: list[MessageExt] = []
+        notes: list[str] = []
+        async with PullConsumer(namesrv_addr, group) as consumer:
+            queues = await consumer.fetch_queues(topic)
+            wanted = [queue for queue in queues if broker_name in (None, queue.broker_name)]
+            for queue in (queue for queue in wanted if queue_id in (None, queue.queue_id)):
+                if len(messages) < count:
+                    end = await _drain(
+                        consumer, queue, offset, count - len(messages), messages, begin_ms, end_ms
+                    )
+                    notes.append(
+                        f"MessageQueue [topic={topic}, brokerName={queue.broker_name}, "
+                        f"queueId={queue.queue_id}] print msg finished. offset={end}"
+                    )
+        if not notes:
+            remark = f"topic {topic} has no such queue; see topicRoute"
+            raise AdminError("consumeMessage", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
+        lines = ["Consume ok", *map(layouts.consumed, messages)] if messages else []
+        return Output([_message_value(message) for message in messages], "\n".join(lines + notes))
+
+    return action
+
+
+async def _drain(
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    offset: int | None,
+    count: int,
+    messages: list[MessageExt],
+    begin_ms: int | None,
+    end_ms: int | None,
+) -> int:
+    """Append at most `count` messages of the queue; the offset behind the last one looked at."""
+    position = await consumer.min_offset(queue) if offset is None else offset
+    end = await consumer.max_offset(queue)
+    while position < end and count > 0:
+        result = await consumer.pull(queue, position)
+        if result.status in (PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL):
+            return result.next_begin_offset
+        for message in result.messages:
+            if count > 0 and (begin_ms or 0) <= message.store_timestamp <= (end_ms or 1 << 62):
+                messages.append(message)
+                count -= 1
+        position = max(position + 1, result.next_begin_offset)
+    return position
+
+
+def _message_value(message: MessageExt) -> dict[str, object]:
+    return {
+        "msgId": message.msg_id,
+        "topic": message.topic,
+        "brokerName": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.physical_offset,
+        "storeTimestamp": message.store_timestamp,
+        "bornTimestamp": message.born_timestamp,
+        "properties": dict(message.properties),
+        "body": message.body.decode(errors="replace"),
+    }

@@ -1,0 +1,96 @@
+"""mqadmin: what name servers keep. They do not tell each other: every one of -n is asked, and the answer says
+which of them did not take a change.
+"""
+
+from typing import Annotated
+
+import typer
+
+from cli import layouts
+from cli.admin_shell import REFUSED, Action, NamesrvAddr, Output, command, per_server
+from client.admin import AdminClient
+
+Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace, e.g. ORDER_TOPIC_CONFIG")]
+Key = Annotated[str, typer.Option("-k", "--key", help="Key")]
+Value = Annotated[str, typer.Option("-v", "--value", help="Value")]
+Broker = Annotated[str, typer.Option("-b", "--brokerName", help="Broker name")]
+
+
+@command("updateKvConfig")
+def update_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key, value: Value) -> Action:
+    """Create or change an entry of the KV configuration, at every name server."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, lambda each: admin.put_kv_config(each, namespace, key, value))
+        text = layouts.if_any(said, "create or update kv config to namespace success.")
+        return per_server(said, text, done="changed")
+
+    return action
+
+
+@command("deleteKvConfig")
+def delete_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key) -> Action:
+    """Delete an entry of the KV configuration, at every name server."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, lambda each: admin.delete_kv_config(each, namespace, key))
+        text = layouts.if_any(said, "delete kv config from namespace success.")
+        return per_server(said, text, done="deleted")
+
+    return action
+
+
+@command("wipeWritePerm")
+def wipe_write_perm(namesrv_addr: NamesrvAddr, broker_name: Broker) -> Action:
+    """Take write permission from all topics of a broker, until it registers changed topics."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, lambda each: admin.wipe_write_perm(each, broker_name))
+        text = layouts.write_perm("wipe", broker_name, said)
+        output = per_server(said, text, lambda each: {"wipeTopicCount": each.answer}, done="wiped")
+        return _unless_nothing(output, broker_name, [each.answer for each in said])
+
+    return action
+
+
+@command("addWritePerm")
+def add_write_perm(namesrv_addr: NamesrvAddr, broker_name: Broker) -> Action:
+    """Give all topics of a broker read and write permission."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, lambda each: admin.add_write_perm(each, broker_name))
+        text = layouts.write_perm("add", broker_name, said)
+        output = per_server(said, text, lambda each: {"addTopicCount": each.answer}, done="added")
+        return _unless_nothing(output, broker_name, [each.answer for each in said])
+
+    return action
+
+
+def _unless_nothing(output: Output, broker_name: str, counts: list[int | None]) -> Output:
+    """A name server answers 0 for a broker that it does not know: nothing was done."""
+    if any(counts) or None in counts:
+        return output
+    problem = f"no topic of a broker named {broker_name}: check the name with clusterList"
+    return Output(output.value, output.text, (*output.problems, problem), output.notes, REFUSED)
+
+
+@command("getNamesrvConfig")
+def get_namesrv_config(namesrv_addr: NamesrvAddr) -> Action:
+    """The settings of every name server."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, admin.namesrv_config)
+        return per_server(said, layouts.configs(said), lambda each: {"config": each.answer})
+
+    return action
+
+
+@command("updateNamesrvConfig")
+def update_namesrv_config(namesrv_addr: NamesrvAddr, key: Key, value: Value) -> Action:
+    """Change a setting of every name server while it runs."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, lambda each: admin.update_namesrv_config(each, key, value))
+        return per_server(said, layouts.updated("name server", said, key, value), done="changed")
+
+    return action

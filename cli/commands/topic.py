@@ -1,0 +1,117 @@
+"""mqadmin: topics as the name servers know them."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from cli import layouts
+from cli.admin_shell import Action, NamesrvAddr, Output, command, dump, explain, per_server
+from cli.commands.cluster import brokers_of, names_of_cluster
+from client.admin import AdminClient, AdminError
+from remoting.codes import ResponseCode
+from remoting.operations.route import TopicRouteData
+
+HIDDEN = ("%RETRY%", "%DLQ%")
+"""Prefixes of topics that topicList -c leaves out."""
+AT_ONCE_MAX = 16
+
+Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
+
+
+@command("topicRoute")
+def topic_route(
+    namesrv_addr: NamesrvAddr,
+    topic: Topic,
+    as_list: Annotated[bool, typer.Option("-l", "--list", help="A table instead of JSON")] = False,
+) -> Action:
+    """The brokers and queues of a topic."""
+
+    async def action(admin: AdminClient) -> Output:
+        route = await admin.topic_route(namesrv_addr, topic)
+        text = layouts.topic_route_list(route) if as_list else layouts.topic_route(route)
+        return Output(dump(route), text)
+
+    return action
+
+
+@command("topicList")
+def topic_list(
+    namesrv_addr: NamesrvAddr,
+    cluster_model: Annotated[
+        bool, typer.Option("-c", "--clusterModel", help="With clusters and consumer groups")
+    ] = False,
+) -> Action:
+    """All topics; with -c their clusters and groups (without those of retries and dead letters)."""
+
+    async def action(admin: AdminClient) -> Output:
+        topics = await admin.topic_list(namesrv_addr)
+        if not cluster_model:
+            return Output([{"topic": topic} for topic in topics], "\n".join(topics))
+        shown = [topic for topic in topics if not topic.startswith(HIDDEN)]
+        gate = asyncio.Semaphore(AT_ONCE_MAX)
+        rows = await asyncio.gather(*(_topic_row(admin, namesrv_addr, topic, gate) for topic in shown))
+        value = [
+            {"clusterName": cluster, "topic": topic, "consumerGroups": groups, "error": problem or None}
+            for cluster, topic, groups, problem in rows
+        ]
+        text = layouts.topic_list([(cluster, topic, groups) for cluster, topic, groups, _ in rows])
+        return Output(value, text, tuple(dict.fromkeys(problem for *_, problem in rows if problem)))
+
+    return action
+
+
+async def _topic_row(
+    admin: AdminClient, namesrv_addr: str, topic: str, gate: asyncio.Semaphore
+) -> tuple[str, str, list[str], str]:
+    """Cluster, topic, consumer groups, problem."""
+    async with gate:
+        try:
+            route = await admin.topic_route(namesrv_addr, topic)
+        except AdminError as error:
+            return "", topic, [], explain(error)
+        cluster = route.broker_datas[0].cluster if route.broker_datas else ""
+        groups, problem = await _consumers(admin, route, topic)
+        return cluster, topic, groups, problem
+
+
+async def _consumers(admin: AdminClient, route: TopicRouteData, topic: str) -> tuple[list[str], str]:
+    """From the first broker of the topic that answers. One without consumer groups knows none."""
+    problem = ""
+    for broker in route.broker_datas:
+        for _, address in sorted(broker.broker_addrs.items()):
+            try:
+                return await admin.topic_consumers(address, topic), ""
+            except AdminError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    return [], ""
+                problem = explain(error)
+    return [], problem
+
+
+@command("deleteTopic")
+def delete_topic(
+    namesrv_addr: NamesrvAddr,
+    topic: Topic,
+    cluster_name: Annotated[str, typer.Option("-c", "--clusterName", help="Delete it in this cluster")],
+) -> Action:
+    """Delete a topic: first at every broker of the cluster, then at every name server."""
+
+    async def action(admin: AdminClient) -> Output:
+        info = await admin.cluster_info(namesrv_addr)
+        brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
+        addresses = ";".join(address for each in brokers for address in each.broker_addrs.values())
+        at_brokers = await admin.each(addresses, lambda each: admin.delete_topic_in_broker(each, topic))
+        at_servers = await admin.each(
+            namesrv_addr, lambda each: admin.delete_topic_in_namesrv(each, topic, cluster_name)
+        )
+        kept = any(each.error is not None for each in at_brokers)
+        lines = [] if kept else [f"delete topic [{topic}] from cluster [{cluster_name}] success."]
+        lines += [layouts.if_any(at_servers, f"delete topic [{topic}] from NameServer success.")]
+        output = per_server([*at_brokers, *at_servers], "\n".join(filter(None, lines)), done="deleted")
+        if not kept:
+            return output
+        back = f"a broker that keeps topic {topic} brings it back when it registers its topics again"
+        return Output(output.value, output.text, (*output.problems, back), output.notes, output.exit_code)
+
+    return action
