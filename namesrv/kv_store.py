@@ -113,8 +113,13 @@ class KvStore:
     def _store(self, changes: list[Change]) -> tuple[Tables, int]:
         before = self.tables
         if self._lock is None:
-            self._lock = _locked(self.path)
-            before = self._read()  # until now another process may have changed it
+            lock = _locked(self.path)
+            try:
+                before = self._read()  # until now another process may have changed it
+            except ConfigError:
+                os.close(lock)
+                raise
+            self._lock = lock
         after = applied(before, changes)
         data = _encode(after)
         if after != before or not self.path.exists():

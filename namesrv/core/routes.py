@@ -111,9 +111,10 @@ class RouteTable:
         address = (request.cluster_name, request.broker_addr)
         before = self._live.get(address)
         changes: tuple[MinIdChange, ...] = ()
+        left: tuple[Address, ...] = ()
         if before is not None and before.broker_name != request.broker_name:
             # A broker that came back under another name: its old name leaves with its address.
-            changes, before = self.unregister_all((address,)).min_id_changes, None
+            changes, before, left = self.unregister_all((address,)).min_id_changes, None, (address,)
         group = self._groups.get(request.broker_name)
         if group is None:
             group = _Group(request.cluster_name, request.broker_name)
@@ -122,7 +123,7 @@ class RouteTable:
         group.enable_acting_master = bool(request.enable_acting_master)
         group.zone_name = request.zone_name
         first = request.broker_id not in group.addrs
-        replaced = self._take_id(group, request)
+        replaced = left + self._take_id(group, request)
         if self._is_master_or_prime_slave(group, request):
             self._update_topics(request, group, before, first)
         filter_servers = request.body.filter_servers

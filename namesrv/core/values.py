@@ -72,7 +72,8 @@ class MinIdChange:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`replaced`: addresses that left the table, to be forgotten by the heartbeat table as well."""
+    """`replaced`: registrations that ended with this one, to be forgotten by the heartbeat table as well
+    (before it hears of the new one: the address may be the same, under another name)."""
 
     master_addr: str | None = None
     ha_server_addr: str | None = None

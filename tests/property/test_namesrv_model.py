@@ -222,7 +222,7 @@ STEPS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=25))
 def test_histories(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -138,6 +138,19 @@ async def test_two_name_servers_with_one_file(path: Path) -> None:
     await second.close()
 
 
+async def test_a_file_that_was_damaged_meanwhile_is_never_written_over(path: Path) -> None:
+    store = loaded(path)
+    path.parent.mkdir()
+    path.write_text("{")
+    for _ in range(2):
+        with pytest.raises(CommandError, match="is damaged"):
+            await store.change("N", "k", "v")
+    assert path.read_text() == "{" and store.tables == {}
+    path.unlink()
+    await store.change("N", "k", "v")
+    await store.close()
+
+
 async def test_there_are_limits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_store, "FILE_BYTES_MAX", 100)
     monkeypatch.setattr(kv_store, "WAITING_MAX", 2)

@@ -74,7 +74,8 @@ def register_body(epoch: int = 0) -> bytes:
 
 
 def config(**keys: Any) -> NamesrvConfig:
-    return NamesrvConfig(listen_port=0, bind_address="127.0.0.1", **{"http_port": -1, **keys})
+    ours = {"http_port": -1, "kv_config_path": Path("/nowhere/kvConfig.json"), **keys}
+    return NamesrvConfig(listen_port=0, bind_address="127.0.0.1", **ours)
 
 
 async def connect(server: Namesrv) -> Wire:

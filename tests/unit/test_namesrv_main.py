@@ -57,6 +57,28 @@ def test_what_cannot_run(argv: list[str], words: str, capsys: pytest.CaptureFixt
     assert words in one_line_error(capsys, *argv)
 
 
+def test_an_embedded_controller_without_a_file_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Namesrv pitfall 27: theirs ends with a null pointer."""
+    assert run("mqnamesrv", ["--set", "enableControllerInNamesrv=true"]) == 1
+    assert "controllerDLegerGroup is required and not set" in capsys.readouterr().err
+
+
+def test_a_damaged_kv_file_stops_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text('{"configTable":')
+    keys = ["listenPort=0", "httpPort=-1", "bindAddress=127.0.0.1", f"kvConfigPath={path}"]
+    line = one_line_error(capsys, *(part for key in keys for part in ("--set", key)))
+    assert f"{path} is damaged" in line and "kvConfig.json.bak" in line
+
+
+def test_run_time_settings_are_read_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf, stored = tmp_path / "namesrv.conf", tmp_path / "namesrv.properties"
+    conf.write_text(f"enableTopicList=true\nconfigStorePath={stored}\n")
+    stored.write_text("enableTopicList=false\n")
+    assert run("mqnamesrv", ["-p", "-c", str(conf)]) == 0
+    assert "enableTopicList=false" in capsys.readouterr().out.splitlines()
+
+
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

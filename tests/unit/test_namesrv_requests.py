@@ -14,10 +14,14 @@ import pytest
 from namesrv.app import Namesrv
 from namesrv.handlers import queries
 from remoting.codes import RequestCode as Code
-from remoting.command import RemotingCommand, decode, encode
+from remoting.command import RemotingCommand, decode, decode_body, encode
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import Call, OperationTable
-from remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
+from remoting.operations.route import (
+    NOTIFY_MIN_BROKER_ID_CHANGE,
+    MinBrokerIdChangeRequest,
+    TopicRouteData,
+)
 from tests.unit.test_namesrv_app import FRAMES, Wire, config, connect, until
 
 A, B = "127.0.0.1:18811", "127.0.0.1:18821"
@@ -348,6 +352,12 @@ async def test_a_register_without_any_field(wire: Wire) -> None:
     """Pitfall 26: no extFields at all, not even for the zone."""
     answer = await wire.frame(encode(RemotingCommand(103)))
     assert answer.code == 1 and "brokerName is missing" in (answer.remark or "")
+
+
+def test_null_lists_of_filter_servers_are_read() -> None:
+    """Pitfall 22: their routes have an entry for every broker as soon as one has filter servers."""
+    route = decode_body(TopicRouteData, b'{"filterServerTable":{"h:1":null,"h:2":["f:1"]}}')
+    assert route.filter_server_table == {"h:1": None, "h:2": ["f:1"]}
 
 
 # ---- permissions and topics ----

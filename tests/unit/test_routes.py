@@ -197,7 +197,7 @@ def test_a_broker_name_belongs_to_one_cluster() -> None:
 def test_a_broker_that_changes_its_name_leaves_the_old_one() -> None:
     table = RouteTable()
     table.register(registration(A, name="b-a"))
-    table.register(registration(A, name="b-z"))
+    assert table.register(registration(A, name="b-z")) == Registered(replaced=(("C1", A),))
     route = table.pick_up_route("T1")
     assert route is not None and [data.broker_name for data in route.broker_datas] == ["b-z"]
     table.check_invariants()
