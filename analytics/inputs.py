@@ -79,10 +79,9 @@ def local_url(path: Path) -> str:
 
 def read_records(spark: SparkSession, roots: Sequence[str], record: type[Record]) -> DataFrame:
     """Every line of that kind, good or not: BAD tells. A kind without files is an empty DataFrame."""
-    frames = [lines for root in roots if (lines := _read(spark, root, record)) is not None]
-    if not frames:
-        frames = [spark.createDataFrame([], schema_of(record))]
-    return checked(reduce(DataFrame.unionByName, frames), record)
+    folders = [folder for root in roots if (folder := _folder(root, record)) is not None]
+    lines = _read(spark, folders, record) if folders else None
+    return checked(spark.createDataFrame([], schema_of(record)) if lines is None else lines, record)
 
 
 def checked(lines: DataFrame, record: type[Record]) -> DataFrame:
@@ -98,13 +97,16 @@ def good(lines: DataFrame) -> DataFrame:
     return lines.where(~F.col(BAD)).drop(BAD, CORRUPT)
 
 
-def _read(spark: SparkSession, root: str, record: type[Record]) -> DataFrame | None:
-    """None: the root has no such records."""
-    folder = f"{root}/{name_of(record)}"
-    if "://" not in root:
-        if not any(_files_in(Path(folder))):
-            return None
-        folder = local_url(Path(folder))
+def _folder(root: str, record: type[Record]) -> str | None:
+    """As Spark wants it. None: a directory that has no such files."""
+    if "://" in root:
+        return f"{root}/{name_of(record)}"
+    folder = Path(root, name_of(record))
+    return local_url(folder) if any(_files_in(folder)) else None
+
+
+def _read(spark: SparkSession, folders: list[str], record: type[Record]) -> DataFrame | None:
+    """None: a URL has no such folder."""
     reader = (
         spark.read.schema(schema_of(record))
         .option("mode", "PERMISSIVE")
@@ -113,7 +115,7 @@ def _read(spark: SparkSession, root: str, record: type[Record]) -> DataFrame | N
         .option("pathGlobFilter", FILES)
     )
     try:
-        return reader.json(folder)
+        return reader.json(folders)
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return None

@@ -39,6 +39,11 @@ RUNS_KEPT = 3
 QUICK_BYTES_MAX = 64 << 20
 """Below, the start costs more than the rows: see analytics/session.py."""
 
+FILE_IS_GONE = "FILE_NOT_EXIST"
+"""In Spark's message, when a file was listed and is not there when it is read."""
+
+SPARK_ERRORS = (PySparkException, Py4JError)
+
 Progress = Callable[[str], None]
 
 
@@ -64,12 +69,13 @@ def run(
     directory = out / f"{RUN}{generated_ts}"
     try:
         with spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
-            dashboard = _Job(spark, inputs, directory, progress).dashboard(generated_ts, window_ms)
+            job = _Job(spark, inputs, directory, progress)
+            dashboard = job.again_if_a_file_went(lambda: job.dashboard(generated_ts, window_ms))
         _rename_into_place(msgspec.json.encode(dashboard), out / DASHBOARD)
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
-        if isinstance(error, PySparkException | Py4JError):
-            raise AnalyticsError(f"Spark failed: {str(error).strip().splitlines()[0]}") from error
+        if isinstance(error, SPARK_ERRORS):
+            raise AnalyticsError(f"Spark failed: {_why(error)}") from error
         if isinstance(error, OSError):
             raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error
         raise
@@ -83,6 +89,18 @@ class _Job:
 
     def __init__(self, spark: SparkSession, inputs: Inputs, directory: Path, progress: Progress) -> None:
         self._spark, self._inputs, self._directory, self._progress = spark, inputs, directory, progress
+
+    def again_if_a_file_went(self, compute: Callable[[], Dashboard]) -> Dashboard:
+        """A file that still grew got its final name between listing and reading: its hour ended."""
+        try:
+            return compute()
+        except SPARK_ERRORS as error:
+            if FILE_IS_GONE not in str(error):
+                raise
+        self._progress("a file was renamed while it was read: once more")
+        self._spark.catalog.clearCache()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        return compute()
 
     def dashboard(self, generated_ts: int, window_ms: int | None) -> Dashboard:
         lines = {
@@ -131,6 +149,13 @@ class _Job:
         order = [*GROUP, *(each for each in frame.columns if each not in GROUP)]
         frame.sortWithinPartitions(*order).write.parquet(f"file://{path}")
         return self._spark.read.schema(frame.schema).parquet(local_url(path))
+
+
+def _why(error: Exception) -> str:
+    """One line. Of an error in a task, the innermost cause: what is in front of it says only where."""
+    lines = str(error).strip().splitlines()
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else lines[0]
 
 
 def _rows(frame: DataFrame) -> Sequence[Row]:

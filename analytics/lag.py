@@ -18,7 +18,7 @@ STEPS = 8
 RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 UNITS = ("bytes", "ms")
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-11
 """log2 of a power of two may come out a little below the whole number."""
 
 

@@ -26,7 +26,10 @@ QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",  # nothing to adapt, and each stage would be planned again
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # planning is what costs: nothing is adapted, and filters are not derived from other filters
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 LARGE = {
     "spark.master": "local[*]",
@@ -40,6 +43,7 @@ COMMON = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.session.timeZone": "UTC",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # a stack trace for every column expression
     "spark.sql.catalogImplementation": "in-memory",
     # an absurd number in a damaged line may overflow; that must not stop everything
     "spark.sql.ansi.enabled": "false",

@@ -118,7 +118,7 @@ def group_totals(history: DataFrame, intervals: DataFrame, minimum: DataFrame) -
     """One row per group. `minimum`: min_in_sync_replicas per group; 1 for a group that it lacks.
 
     shrinks, expands: changes that the master asked for (alterSyncStateSet); an election is counted as such.
-    flaps: replicas that left so and were back within FLAP_MS, with no election between.
+    flaps: replicas that left so and were back within FLAP_MS.
     """
     elected = _is_election()
     counts = history.groupBy(*GROUP).agg(
@@ -139,11 +139,16 @@ def group_totals(history: DataFrame, intervals: DataFrame, minimum: DataFrame) -
 
 
 def flaps(history: DataFrame) -> DataFrame:
-    """Per group: how often a replica left by alterSyncStateSet and, as its next move, soon joined again."""
+    """Per group: how often a replica left and, as its next move, soon joined again.
+
+    Only what the master asked for (alterSyncStateSet) counts: every election empties the set, which is no
+    fault of a replica, and an unclean one may bring a replica in.
+    """
     moves = F.concat(_moves("left", "left"), _moves("joined", "joined"))
     replica = Window.partitionBy(*GROUP, "broker_id").orderBy("event_id")
     came_back = (
         (F.col("move") == "joined")
+        & (F.col("type") == ALTER)
         & (F.lag("move").over(replica) == "left")
         & (F.lag("type").over(replica) == ALTER)
         & (F.col("from_ts") - F.lag("from_ts").over(replica) <= FLAP_MS)

@@ -1,0 +1,212 @@
+"""The same numbers in plain Python, from their definitions: slow, obvious, and apart from the Spark code.
+
+Time is looked at in steps so small that nothing changes within one; nothing here knows window functions,
+intervals or joins.
+"""
+
+import bisect
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from remoting.records import ControllerEvent, GroupView, HaSample, RoleChange, SendGap
+from tests.spark.histories import History
+
+FLAP_MS = 300_000
+SLACK_MS = 1_000
+
+EDGES = [math.ceil(2 ** (number / 8)) for number in range(8 * 45)]
+"""Bucket b holds the values v with EDGES[b] <= v + 1 < EDGES[b + 1]."""
+
+
+def times_of(events: Sequence[ControllerEvent]) -> list[int]:
+    """From when on each event counts: time stands still while the log goes on with an earlier clock."""
+    times: list[int] = []
+    for event in events:
+        times.append(max(event.ts, times[-1]) if times else event.ts)
+    return times
+
+
+def view_at(events: Sequence[ControllerEvent], times: Sequence[int], moment: int) -> GroupView | None:
+    """None: no event yet, or no master was ever elected."""
+    found = None
+    for event, time in zip(events, times, strict=True):
+        if time <= moment:
+            found = event.after
+    return found if found is not None and found.master_epoch > 0 else None
+
+
+def steps(history: History, until_ts: int, window_ms: int) -> Iterator[tuple[int, int, GroupView]]:
+    """[start, end) in which neither the group changes nor a window ends."""
+    times = times_of(history.events)
+    first, last = times[0], max(until_ts, times[-1])
+    edges = range(first - first % window_ms, last + window_ms, window_ms)
+    moments = sorted({*times, last, *(edge for edge in edges if first <= edge <= last)})
+    for start, end in itertools.pairwise(moments):
+        view = view_at(history.events, times, start)
+        if view is not None:
+            yield start, end, view
+
+
+def state_of(broker_id: int, view: GroupView) -> str:
+    if broker_id == view.master_broker_id:
+        return "master"
+    return "in_sync" if broker_id in view.sync_state_set else "out"
+
+
+def membership(history: History, until_ts: int, window_ms: int) -> dict[int, list[tuple[int, int, str]]]:
+    spans: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for start, end, view in steps(history, until_ts, window_ms):
+        for broker_id in view.replicas:
+            state, mine = state_of(broker_id, view), spans[broker_id]
+            if mine and mine[-1][1] == start and mine[-1][2] == state:
+                start_of_span = mine.pop()[0]
+                mine.append((start_of_span, end, state))
+            else:
+                mine.append((start, end, state))
+    return dict(spans)
+
+
+def out_of_sync(history: History, until_ts: int, window_ms: int) -> dict[tuple[int, int], int]:
+    """Milliseconds by (brokerId, window)."""
+    found: Counter[tuple[int, int]] = Counter()
+    for start, end, view in steps(history, until_ts, window_ms):
+        for broker_id in view.replicas:
+            if state_of(broker_id, view) == "out":
+                found[broker_id, start // window_ms * window_ms] += end - start
+    return dict(found)
+
+
+def below_min_ms(history: History, until_ts: int, minimum: int, window_ms: int) -> int:
+    return sum(
+        end - start
+        for start, end, view in steps(history, until_ts, window_ms)
+        if len(view.sync_state_set) < minimum
+    )
+
+
+def newest_minimum(samples: Sequence[HaSample]) -> int:
+    of_masters = [sample for sample in samples if sample.role == "master"]
+    return max(of_masters, key=lambda sample: sample.ts).min_in_sync_replicas if of_masters else 1
+
+
+def counts(history: History) -> dict[str, int]:
+    found = Counter(shrinks=0, expands=0, elections=0, unclean_elections=0, flaps=0)
+    left_at: dict[int, int] = {}
+    for event, time in zip(history.events, times_of(history.events), strict=True):
+        assert event.after is not None
+        old = set(event.before.sync_state_set) if event.before is not None else set()
+        new = set(event.after.sync_state_set)
+        if event.type == "alterSyncStateSet":
+            found["shrinks"] += bool(old - new)
+            found["expands"] += bool(new - old) and not old - new
+            found["flaps"] += sum(time - left_at[each] <= FLAP_MS for each in new - old if each in left_at)
+            left_at.update(dict.fromkeys(old - new, time))
+        elif event.type == "electMaster":
+            if event.after.master_broker_id is not None:
+                found["elections"] += 1
+                found["unclean_elections"] += event.unclean
+            for each in old - new:  # left because of the election: no fault of its own
+                left_at.pop(each, None)
+        for each in new - old:
+            left_at.pop(each, None)
+    return dict(found)
+
+
+@dataclass
+class Failover:
+    event_id: int
+    elected_ts: int
+    old_master: int | None
+    new_master: int
+    master_epoch: int
+    last_heartbeat_ts: int | None
+    detected_ts: int | None
+    ready_ts: int | None = None
+    killed_program: str | None = None
+    gap_ms: int | None = None
+
+    @property
+    def parts(self) -> tuple[int | None, int | None, int | None]:
+        def between(start: int | None, end: int | None) -> int | None:
+            return None if start is None or end is None else max(end - start, 0)
+
+        return (
+            between(self.last_heartbeat_ts, self.detected_ts),
+            between(self.detected_ts, self.elected_ts),
+            between(self.elected_ts, self.ready_ts),
+        )
+
+
+def failovers(history: History) -> list[Failover]:
+    found: list[Failover] = []
+    master: int | None = None
+    loss: ControllerEvent | None = None
+    for event in history.events:
+        if event.type != "electMaster":
+            continue
+        assert event.before is not None and event.after is not None
+        heir = event.after.master_broker_id
+        if heir is None:
+            loss = event
+            continue
+        if master is not None:
+            told = loss if loss is not None and event.detected_ts is None else event
+            found.append(
+                Failover(
+                    event_id=event.event_id,
+                    elected_ts=event.ts,
+                    old_master=master,
+                    new_master=heir,
+                    master_epoch=event.after.master_epoch,
+                    last_heartbeat_ts=told.last_heartbeat_ts,
+                    detected_ts=told.detected_ts,
+                    ready_ts=ready_ts(history.role_changes, heir, event.after.master_epoch),
+                )
+            )
+        master, loss = heir, None
+    join_gaps(found, history.send_gaps)
+    return found
+
+
+def ready_ts(changes: Sequence[RoleChange], heir: int, master_epoch: int) -> int | None:
+    mine = [
+        change.ts
+        for change in changes
+        if (change.role, change.broker_id, change.master_epoch) == ("master", heir, master_epoch)
+    ]
+    return min(mine, default=None)
+
+
+def join_gaps(found: Sequence[Failover], gaps: Sequence[SendGap]) -> None:
+    """Each gap goes to the fail-over nearest to it, and a fail-over takes the nearest of its gaps."""
+    taken: dict[int, list[SendGap]] = defaultdict(list)
+    for gap in gaps:
+        near = [
+            each
+            for each in found
+            if each.old_master == gap.broker_id
+            and gap.started_ts - SLACK_MS <= each.elected_ts <= gap.ts + SLACK_MS
+        ]
+        if near:
+            best = min(near, key=lambda each: (abs(each.elected_ts - gap.started_ts), each.event_id))
+            taken[best.event_id].append(gap)
+    for each in found:
+        if each.event_id in taken:
+            gap = min(taken[each.event_id], key=lambda gap: abs(each.elected_ts - gap.started_ts))
+            each.killed_program, each.gap_ms = gap.program, gap.gap_ms
+
+
+# ---------------------------------------------------------------------- lag
+def bucket(value: int) -> int:
+    return bisect.bisect_right(EDGES, value + 1) - 1
+
+
+def exact(values: Sequence[int], rank: float) -> int:
+    return sorted(values)[max(math.ceil(rank * len(values)), 1) - 1]
+
+
+def from_buckets(values: Sequence[int], rank: float, worst: int) -> int:
+    return min(EDGES[bucket(exact(values, rank)) + 1] - 2, worst)
