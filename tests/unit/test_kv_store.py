@@ -4,7 +4,9 @@ import asyncio
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +173,44 @@ async def test_close_waits_for_the_write(path: Path) -> None:
     await store.close()
     assert loaded(path).get("N", "k") == "v"
     await change
+
+
+class Crash(BaseException):
+    """The process ends here: nothing is tidied up."""
+
+
+async def test_a_crash_at_every_step_leaves_the_old_or_the_new_version(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[str | None] = set()
+    for step in range(1, 20):
+        durable_file.replace_file(path, b'{"configTable":{"N":{"k":"old"}}}')
+        with monkeypatch.context() as patch:
+            left = step
+
+            def counted(name: str) -> Callable[..., Any]:
+                real = getattr(os, name)
+
+                def call(*arguments: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left == 0:
+                        raise Crash
+                    return real(*arguments)
+
+                return call
+
+            for name in ("fsync", "link", "replace", "open", "close"):
+                patch.setattr(durable_file.os, name, counted(name))
+            try:
+                durable_file.replace_file(path, b'{"configTable":{"N":{"k":"new"}}}')
+            except Crash:
+                pass
+            done = left > 0
+        value = loaded(path).get("N", "k")
+        seen.add(value)
+        assert value in ("old", "new")
+        assert loaded(durable_file.backup_of(path)).get("N", "k") in ("old", "new", None)
+        if done:
+            break
+    assert done and step > 5 and seen == {"old", "new"}
