@@ -79,3 +79,31 @@ def test_a_zlib_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("namesrv.core.register_body.INFLATED_BYTES_MAX", 1_000)
     with pytest.raises(BadBody, match="more than 1000 bytes"):
         inflate_body(zlib.compress(bytes(100_000)), 479)
+
+
+@pytest.mark.parametrize(
+    ("raw", "version", "servers"),
+    [
+        (b'{"filterServerList":["f:1"]}', 479, ("f:1",)),
+        (b"{}", 479, ()),
+        (b'{"filterServerList":null}', 479, None),
+        (b'{"filterServerList":null,"topicConfigSerializeWrapper":null}', 479, None),
+        (b'{"dataVersion":{"counter":"3"}}', 36, None),
+        (b"", 479, ()),
+    ],
+)
+def test_absent_filter_servers_go_and_null_ones_stay(
+    raw: bytes, version: int, servers: tuple[str, ...] | None
+) -> None:
+    body = read_body(raw, compressed=False, version=version)
+    assert body.filter_servers == servers
+    assert body.data_version.counter == (3 if version == 36 else 0)
+
+
+@pytest.mark.parametrize("lenient", ["", "'single quotes':1,"])
+def test_ids_of_mappings_with_bare_keys(lenient: str) -> None:
+    """The short way and the lenient one read the same."""
+    mapping = '{"S":{"currIdMap":{0:3,-1:4},"topic":"a,1:2 \\"currIdMap\\":{0:1}"}}'
+    raw = f'{{{lenient}"topicConfigSerializeWrapper":{{"topicQueueMappingInfoMap":{mapping}}}}}'
+    body = read_body(raw.encode(), compressed=False, version=479)
+    assert body.mappings == {"S": {"currIdMap": {"0": 3, "-1": 4}, "topic": 'a,1:2 "currIdMap":{0:1}'}}
