@@ -87,7 +87,7 @@ app = typer.Typer(
 )
 
 
-def _checked(value: str | None) -> str | None:
+def checked_addresses(value: str | None) -> str | None:
     """An address list, or a usage error that names the bad part."""
     if value is not None:
         try:
@@ -98,10 +98,14 @@ def _checked(value: str | None) -> str | None:
 
 
 _NAMESRV: Any = typer.Option(
-    "-n", "--namesrvAddr", envvar="NAMESRV_ADDR", callback=_checked, help="Name servers, host:port;host:port"
+    "-n",
+    "--namesrvAddr",
+    envvar="NAMESRV_ADDR",
+    callback=checked_addresses,
+    help="Name servers, host:port;host:port",
 )
 _CONTROLLER: Any = typer.Option(
-    "-a", "--controllerAddress", callback=_checked, help="Any controllers, host:port;host:port"
+    "-a", "--controllerAddress", callback=checked_addresses, help="Any controllers, host:port;host:port"
 )
 NamesrvAddr = Annotated[str, _NAMESRV]
 OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]

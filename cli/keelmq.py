@@ -1,4 +1,4 @@
-"""keelmq: the demo, the report, the benchmarks and the version. Exit codes: 0 done, 1 failed, 2 usage."""
+"""keelmq: demo, doctor, report, benchmarks, version. Exit codes: 0 done, 1 failed, 2 usage."""
 
 import importlib
 import importlib.metadata
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import analytics
+from cli.doctor.command import doctor
 
 BENCH_SUITES = ("codec", "send", "replication", "failover", "telemetry")
 
@@ -38,6 +39,7 @@ def demo(
 
 app.add_typer(analytics.app, name="analytics")
 app.command("report")(analytics.report)
+app.command("doctor")(doctor)
 
 
 @app.command()

@@ -210,6 +210,12 @@ class AdminClient:
 
     async def sync_state_sets(self, controller_addr: str, broker_names: Sequence[str]) -> BrokerReplicasInfo:
         leader = await self.controller_leader(controller_addr)
+        return await self.sync_state_sets_at(leader, broker_names)
+
+    async def sync_state_sets_at(self, leader: str, broker_names: Sequence[str]) -> BrokerReplicasInfo:
+        """Of a controller that is known to lead. Names that it does not know are left out of the answer."""
+        if not broker_names:  # refused otherwise
+            return BrokerReplicasInfo()
         answer = await self._ask(
             leader, GET_SYNC_STATE_DATA, Empty(), list(broker_names), timeout_ms=CONTROLLER_TIMEOUT_MS
         )

@@ -1,0 +1,251 @@
+"""`keelmq doctor`: flags, the order of the checks, output. Exit codes: 0 nothing failed, 1 something did,
+2 usage.
+"""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.admin_shell import checked_addresses
+from cli.doctor import files as config_files
+from cli.doctor import machine
+from cli.doctor.files import ConfigFile, Kind
+from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, summary
+from cli.doctor.groups import groups
+from cli.doctor.machine import Port
+from cli.doctor.reach import Reach, Silent
+from cli.doctor.rules import rules
+from cli.doctor.survey import survey
+from cli.doctor.verdict import verdict
+from client.admin import AdminClient
+from client.route import parse_addresses
+from remoting.doors.http_late import http_listen_port
+
+TIMEOUT_DEFAULT_MS = 1_200
+"""Per question; four follow from each other at most, so that dead hosts cost less than 5 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for."""
+
+    paths: tuple[Path, ...]
+    kind: Kind | None
+    name_servers: tuple[str, ...]
+    controllers: tuple[str, ...]
+    here: bool
+    timeout_ms: int
+
+
+def doctor(
+    config: Annotated[
+        list[Path] | None,
+        typer.Option("-c", "--config", metavar="FILE", help="Configuration file; may be given several times"),
+    ] = None,
+    namesrv_addr: Annotated[
+        str | None,
+        typer.Option(
+            "-n", "--namesrvAddr", callback=checked_addresses, help="Name servers (default: of the files)"
+        ),
+    ] = None,
+    controller_addr: Annotated[
+        str | None,
+        typer.Option(
+            "-a",
+            "--controllerAddress",
+            callback=checked_addresses,
+            help="Controllers (default: of the files, or as the brokers say)",
+        ),
+    ] = None,
+    kind: Annotated[
+        Kind | None, typer.Option("--kind", help="Program of the files (default: told by their keys)")
+    ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="The files are for this machine, whatever address they name")
+    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Files and this machine only")] = False,
+    timeout_ms: Annotated[
+        int, typer.Option("--timeout", min=50, help="ms that one question may take")
+    ] = TIMEOUT_DEFAULT_MS,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what is not ok")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
+) -> None:
+    """Check configuration files, this machine and a running cluster; say what is wrong and what to do.
+
+    Starts nothing, changes nothing. With -c it checks what those files need, with -n or -a what runs there;
+    addresses in the files are tried as well.
+    """
+    if not config and namesrv_addr is None and controller_addr is None:
+        raise typer.BadParameter("name what to look at: -c FILE, -n NAMESRV or -a CONTROLLERS")
+    wanted = Wanted(
+        tuple(config or ()),
+        kind,
+        tuple(parse_addresses(namesrv_addr)) if namesrv_addr else (),
+        tuple(parse_addresses(controller_addr)) if controller_addr else (),
+        here,
+        timeout_ms,
+    )
+    logging.getLogger("remoting").addHandler(logging.NullHandler())  # we tell the outcome, not each try
+    began = time.monotonic()
+    findings = merged(asyncio.run(examine(wanted, offline=offline)))
+    took_s = time.monotonic() - began
+    if as_json:
+        print(json.dumps(as_value(findings, took_s), ensure_ascii=False))
+    else:
+        for finding in findings:
+            if not quiet or finding.level is not Level.OK:
+                print(finding.line())
+        print(summary(findings, took_s))
+    raise typer.Exit(1 if count(findings, Level.FAILED) else 0)
+
+
+async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
+    loaded, found = _load(wanted)
+    found += rules(loaded)
+    found += machine.check_secrets(loaded)
+    found += config_files.environment(os.environ, loaded)
+    async with Reach(wanted.timeout_ms) as reach:
+        found += await _this_machine(reach, loaded, here=wanted.here)
+        if not offline:
+            found += await _cluster(reach, wanted, loaded)
+    return found
+
+
+def _load(wanted: Wanted) -> tuple[list[ConfigFile], list[Finding]]:
+    loaded, found = [], []
+    short = len({path.name for path in wanted.paths}) == len(wanted.paths)
+    for path in wanted.paths:
+        file, findings = config_files.load(path, wanted.kind, path.name if short else str(path))
+        found += findings
+        if file is not None:
+            loaded.append(file)
+    return loaded, found
+
+
+async def _this_machine(reach: Reach, files: Sequence[ConfigFile], *, here: bool) -> list[Finding]:
+    if not files:
+        return []
+    ours = [here or await _is_ours(reach, machine.host_of(file)) for file in files]
+    found: list[Finding] = []
+
+    async def probe(file: ConfigFile, port: Port) -> bool:
+        return await _answers(reach, file, port)
+
+    mine = [file for file, is_ours in zip(files, ours, strict=True) if is_ours]
+    for ports in await asyncio.gather(*(machine.check_ports(file, probe) for file in mine)):
+        found += ports
+    for file in mine:
+        found += machine.check_directories(file)
+    for file in files:
+        if file not in mine:
+            text = f"for another machine ({machine.host_of(file)}): its ports and disks were not looked at"
+            found.append(ok("machine.ports", file.name, text))
+    return [*found, *machine.check_shared(mine), machine.check_open_files()]
+
+
+async def _is_ours(reach: Reach, host: str) -> bool:
+    """A name that does not resolve is not ours to judge: the cluster's checks will name it."""
+    if not host:
+        return True
+    try:
+        return any(machine.is_ours(each) for each in await reach.resolve(host))
+    except Silent:
+        return False
+
+
+async def _answers(reach: Reach, file: ConfigFile, port: Port) -> bool:
+    """Does the program of this file answer there, and not another one of its kind?"""
+    host = "127.0.0.1" if port.host in machine.WILDCARDS else port.host
+    address = f"[{host}]:{port.number}" if ":" in host else f"{host}:{port.number}"
+    try:
+        if port.role == "http":
+            return (await reach.get(address, "/livez")).status == 200
+        if port.role == "controller":
+            assert file.controller is not None
+            metadata = await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
+            return metadata.group == file.controller.controller_d_leger_group
+        if port.role == "broker":
+            assert file.broker is not None
+            settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+            return settings.get("storePathRootDir") == str(file.broker.store_path_root_dir)
+        settings = await reach.ask(address, _namesrv_config)
+    except Silent:
+        return False
+    return settings.get("listenPort") == str(port.number)
+
+
+async def _namesrv_config(admin: AdminClient, address: str) -> dict[str, str]:
+    return await admin.namesrv_config(address)
+
+
+async def _cluster(reach: Reach, wanted: Wanted, files: Sequence[ConfigFile]) -> list[Finding]:
+    name_servers = list(wanted.name_servers) or _name_servers_of(files)
+    controllers = list(wanted.controllers) or _controllers_of(files)
+    if not name_servers and not controllers:
+        return []
+    seen = await survey(reach, name_servers, controllers, _http_of(files))
+    return [*verdict(seen), *groups(seen)]
+
+
+def _name_servers_of(files: Sequence[ConfigFile]) -> list[str]:
+    listed = [address for file in files if file.broker is not None for address in file.broker.name_servers]
+    if listed:
+        return list(dict.fromkeys(listed))
+    return [
+        _dialled(file.namesrv.bind_address, file.namesrv.listen_port)
+        for file in files
+        if file.namesrv is not None and file.kind is Kind.NAMESRV and file.namesrv.listen_port
+    ]
+
+
+def _controllers_of(files: Sequence[ConfigFile]) -> list[str]:
+    members = [
+        _dialled(host, port)
+        for file in files
+        if file.controller is not None
+        for host, port in file.controller.request_addresses.values()
+    ]
+    listed = [address for file in files if file.broker is not None for address in file.broker.controllers]
+    return list(dict.fromkeys(members or listed))
+
+
+def _http_of(files: Sequence[ConfigFile]) -> dict[str, str]:
+    """Address of a name server or controller -> its HTTP address, as its file says."""
+    found = {}
+    for file in files:
+        if file.namesrv is None:
+            continue
+        port = http_listen_port(
+            file.namesrv.http_port,
+            listen_port=file.namesrv.listen_port,
+            bound_port=file.namesrv.listen_port,
+        )
+        host = machine.host_of(file) or "127.0.0.1"
+        if not port:
+            continue
+        if file.kind is Kind.NAMESRV:
+            found[_dialled(file.namesrv.bind_address, file.namesrv.listen_port)] = _dialled(host, port)
+        if file.controller is not None:
+            self_host, self_port = file.controller.request_addresses[
+                file.controller.controller_d_leger_self_id
+            ]
+            found[_dialled(self_host, self_port)] = _dialled(host, port)
+    return found
+
+
+def _dialled(host: str, port: int) -> str:
+    host = "127.0.0.1" if host in machine.WILDCARDS else host
+    try:
+        bracketed = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        bracketed = False
+    return f"[{host}]:{port}" if bracketed else f"{host}:{port}"

@@ -1,0 +1,142 @@
+"""Configuration files as the programs read them: which program a file is for, and whether it would start."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from broker.config import BrokerConfig
+from cli.doctor.findings import Finding, failed, ok, warning
+from namesrv.config import NamesrvConfig
+from namesrv.config_store import with_stored
+from namesrv.plugins.controller.config import ControllerConfig
+from remoting.config import ENVIRON_PREFIX, Config, ConfigError, load_config, parse_settings
+
+ENABLE_KEY = "enableControllerInNamesrv"
+TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
+LIST_OF_KEYS = "docs/configuration.md lists all keys"
+
+
+class Kind(StrEnum):
+    """By program."""
+
+    NAMESRV = "mqnamesrv"
+    CONTROLLER = "mqcontroller"
+    BROKER = "mqbroker"
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file that loads. `controller`: also of a name server that is a controller."""
+
+    path: Path
+    name: str  # short, for people
+    kind: Kind
+    namesrv: NamesrvConfig | None = None
+    controller: ControllerConfig | None = None
+    broker: BrokerConfig | None = None
+
+
+def _keys(model: type[Config]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+_NAMESRV, _CONTROLLER, _BROKER = _keys(NamesrvConfig), _keys(ControllerConfig), _keys(BrokerConfig)
+
+
+def kind_of(settings: Mapping[str, str]) -> Kind | None:
+    """The program that knows most of the keys; None: they fit more than one equally well (or none)."""
+    keys = settings.keys()
+    of_broker = len(keys & (_BROKER - _NAMESRV - _CONTROLLER))
+    of_controller = len(keys & (_CONTROLLER - _BROKER))
+    of_namesrv = len(keys & (_NAMESRV - _BROKER - _CONTROLLER))
+    if of_broker == of_controller + of_namesrv:
+        return None
+    if of_broker > of_controller + of_namesrv:
+        return Kind.BROKER
+    return Kind.CONTROLLER if of_controller and ENABLE_KEY not in settings else Kind.NAMESRV
+
+
+def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, list[Finding]]:
+    """`kind` None: told by the keys. Without a file in the answer it would not start."""
+    try:
+        settings = parse_settings(path.read_text(encoding="utf-8"), path.name)
+        kind = kind or kind_of(settings)
+        if kind is None:
+            return None, [
+                failed(
+                    "config.loads",
+                    name,
+                    "its keys do not tell which program it is for",
+                    "say so with --kind mqnamesrv, mqcontroller or mqbroker",
+                )
+            ]
+        found = _load(path, name, kind, settings)
+    except OSError as error:
+        step = "check the path, and who may read it"
+        return None, [failed("config.loads", name, f"cannot be read: {error.strerror}", step)]
+    except UnicodeDecodeError:
+        return None, [failed("config.loads", name, "is not UTF-8 text", "save it as UTF-8")]
+    except ConfigError as error:
+        return None, [
+            failed("config.loads", name, line, f"correct the file; {LIST_OF_KEYS}")
+            for line in str(error).splitlines()
+        ]
+    return found, [ok("config.loads", name, _describe(found)), *_remarks(found)]
+
+
+def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> ConfigFile:
+    if kind is Kind.BROKER:
+        (broker,) = load_config(BrokerConfig, path=path, environ={}, overrides={})
+        assert isinstance(broker, BrokerConfig)
+        return ConfigFile(path, name, kind, broker=broker)
+    embedded = settings.get(ENABLE_KEY, "").strip().lower() in TRUE_TEXTS
+    models: list[type[Config]] = [NamesrvConfig]
+    if kind is Kind.CONTROLLER or embedded:
+        models.append(ControllerConfig)
+    namesrv, *rest = load_config(*models, path=path, environ={}, overrides={})
+    assert isinstance(namesrv, NamesrvConfig)
+    namesrv = with_stored(namesrv, path, {}, {})
+    controller = next((each for each in rest if isinstance(each, ControllerConfig)), None)
+    return ConfigFile(path, name, kind, namesrv=namesrv, controller=controller)
+
+
+def _describe(file: ConfigFile) -> str:
+    if file.broker is not None:
+        broker = file.broker
+        return (
+            f"loads as {file.kind}: {broker.broker_name} of {broker.broker_cluster_name}; {broker.promise()}"
+        )
+    if file.controller is None:
+        return f"loads as {file.kind}"
+    controller = file.controller
+    members = len(controller.request_addresses)
+    return (
+        f"loads as {file.kind}: controller {controller.controller_d_leger_self_id} of {members} in group "
+        f"{controller.controller_d_leger_group}, survives {(members - 1) // 2} lost"
+    )
+
+
+def _remarks(file: ConfigFile) -> list[Finding]:
+    """What the program would warn of at its start."""
+    found = []
+    if file.broker is not None:
+        found += [
+            warning("config.loads", file.name, text, "remove or set that key")
+            for text in file.broker.warnings()
+        ]
+    if file.controller is not None and file.controller.enable_elect_unclean_master:
+        text = "enableElectUncleanMaster=true: a replica that lacks acknowledged messages may become master"
+        step = "leave it false, unless being available is worth more than the messages"
+        found.append(warning("config.loads", file.name, text, step))
+    return found
+
+
+def environment(environ: Mapping[str, str], files: Sequence[ConfigFile]) -> list[Finding]:
+    """KEELMQ_* would win over the files of a program that is started from this shell."""
+    names = sorted(name for name in environ if name.startswith(ENVIRON_PREFIX))
+    if not names or not files:
+        return []
+    text = "set here, and would win over the files; not looked at"
+    step = "unset them, or check with `PROGRAM -c FILE -p` what a program started here would use"
+    return [warning("config.loads", ", ".join(names), text, step)]

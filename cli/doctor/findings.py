@@ -1,0 +1,110 @@
+"""What the doctor found: one line each, or JSON. Values and texts only."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+CHECKS = {
+    "config.loads": "the file loads as its program would load it, and its own rules hold",
+    "config.group": "brokers of one group agree in what must be equal, and their number can hold the promise",
+    "config.controllers": "controllers have the same members, group and key, and an id of their own",
+    "config.addresses": "nothing is announced as 127.0.0.1 to other machines; address lists are whole",
+    "config.timeouts": "heartbeats, scans and replication timeouts fit together",
+    "config.secret": "the key of the raft port is there, long enough, and nobody else can read it",
+    "machine.ports": "the ports are free, or taken by the very program that is to have them",
+    "machine.directories": "directories are writable, have room, and belong to this broker",
+    "machine.open-files": "enough files may be open (one per connection)",
+    "machine.clock": "clocks of the machines agree: dates of messages and telemetry come from them",
+    "namesrv.reachable": "each name server answers",
+    "namesrv.agree": "name servers know the same brokers and topics and have the same settings",
+    "controller.reachable": "each controller answers, and a majority is there",
+    "controller.leader": "one controller leads and all know it",
+    "controller.raft": "each member runs, is connected and keeps up with the leader",
+    "broker.reachable": "each broker that the name servers list answers",
+    "broker.disk": "the disks of the brokers have room",
+    "broker.settings": "running brokers of one group agree in what must be equal and know all controllers",
+    "group.master": "each group has a live master",
+    "group.in-sync": "enough replicas are in the SyncStateSet, all are alive",
+    "group.routes": "name servers show clients the master that the controllers chose",
+}
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`check`: a key of CHECKS. `subject`: the file, address or group. `next_step`: what to do about it."""
+
+    level: Level
+    check: str
+    subject: str
+    text: str
+    next_step: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.check in CHECKS, self.check
+        assert self.level is Level.OK or self.next_step, f"{self.check}: say what to do next"
+
+    def line(self) -> str:
+        step = f"; next: {self.next_step}" if self.next_step else ""
+        return " ".join(f"{self.level:<8} {self.subject}: {self.text}{step}".split("\n"))
+
+
+def ok(check: str, subject: str, text: str) -> Finding:
+    return Finding(Level.OK, check, subject, text)
+
+
+def warning(check: str, subject: str, text: str, next_step: str) -> Finding:
+    return Finding(Level.WARNING, check, subject, text, next_step)
+
+
+def failed(check: str, subject: str, text: str, next_step: str) -> Finding:
+    return Finding(Level.FAILED, check, subject, text, next_step)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """What is to be said of several subjects alike is said once, where the first was."""
+    subjects: dict[Finding, list[str]] = {}
+    for finding in findings:
+        subjects.setdefault(replace(finding, subject=""), []).append(finding.subject)
+    return [replace(finding, subject=", ".join(dict.fromkeys(names))) for finding, names in subjects.items()]
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def count(findings: Sequence[Finding], level: Level) -> int:
+    return sum(finding.level is level for finding in findings)
+
+
+def summary(findings: Sequence[Finding], took_s: float) -> str:
+    warnings = plural(count(findings, Level.WARNING), "warning")
+    return (
+        f"doctor: {count(findings, Level.FAILED)} failed, {warnings}, "
+        f"{count(findings, Level.OK)} ok in {took_s:.1f} s"
+    )
+
+
+def as_value(findings: Sequence[Finding], took_s: float) -> dict[str, object]:
+    """The shape of --json."""
+    return {
+        "ok": not count(findings, Level.FAILED),
+        "failed": count(findings, Level.FAILED),
+        "warnings": count(findings, Level.WARNING),
+        "tookMs": round(took_s * 1000),
+        "findings": [
+            {
+                "level": finding.level.value.lower(),
+                "check": finding.check,
+                "subject": finding.subject,
+                "text": finding.text,
+                "next": finding.next_step or None,
+            }
+            for finding in findings
+        ],
+    }

@@ -1,0 +1,319 @@
+"""This machine: would the ports, directories and limits that a configuration file needs be there?
+
+Only for files of this machine; what others will find on theirs, the doctor must be asked there.
+"""
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import socket
+import stat
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.config import BrokerConfig
+from cli.doctor.files import ConfigFile, Kind
+from cli.doctor.findings import Finding, failed, ok, warning
+from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+from remoting.config import ConfigError
+from remoting.doors.http_late import http_listen_port
+
+OPEN_FILES_MIN = 4_096
+FREE_BYTES_MIN = 64 << 20
+DISK_USED_WARNING = 0.85
+META_NAME = ".broker.meta"
+KV_DEFAULT = Path("~/namesrv/kvConfig.json")
+WILDCARDS = ("", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """`role`: "namesrv", "controller", "broker" or "http", whose program can be asked; else "raft", "HA"."""
+
+    role: str
+    host: str
+    number: int
+
+
+Probe = Callable[[ConfigFile, Port], Awaitable[bool]]
+"""Does this file's own program answer at the port?"""
+
+
+def host_of(file: ConfigFile) -> str:
+    """The address that tells which machine a file is for; "" if any machine will do."""
+    if file.controller is not None:
+        return file.controller.request_addresses[file.controller.controller_d_leger_self_id][0]
+    if file.broker is not None:
+        chosen = file.broker.broker_ip1 or file.broker.bind_address
+    else:
+        assert file.namesrv is not None
+        chosen = file.namesrv.bind_address
+    return "" if chosen in WILDCARDS else chosen
+
+
+def is_ours(address: str) -> bool:
+    """Is this IP address one of this machine? Binding a datagram socket sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def ports_of(file: ConfigFile) -> list[Port]:
+    """Those that the system does not choose."""
+    found: list[Port] = []
+    if file.namesrv is not None:
+        host, listen = file.namesrv.bind_address, file.namesrv.listen_port
+        if file.kind is Kind.NAMESRV:
+            found.append(Port("namesrv", host, listen))
+        found.append(Port("http", host, file.namesrv.http_listen_port(listen) or 0))
+    if file.controller is not None:
+        self_id = file.controller.controller_d_leger_self_id
+        for role, members in (
+            ("controller", file.controller.request_addresses),
+            ("raft", file.controller.raft_addresses),
+        ):
+            host, number = members[self_id]
+            found.append(Port(role, host if is_loopback(host) else "0.0.0.0", number))
+    if file.broker is not None:
+        host, listen = file.broker.bind_address, file.broker.listen_port
+        found.append(Port("broker", host, listen))
+        if file.broker.enable_controller_mode and listen:
+            found.append(Port("HA", host, file.broker.ha_listen_port or listen + 1))
+        http = http_listen_port(file.broker.http_port, listen_port=listen, bound_port=listen)
+        found.append(Port("http", host, http or 0))
+    return [port for port in found if port.number]
+
+
+async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
+    ports = ports_of(file)
+    taken = [port for port in ports if not _is_free(port)]
+    if not taken:
+        numbers = ", ".join(f"{port.number} ({port.role})" for port in ports)
+        return [ok("machine.ports", file.name, f"free: {numbers}")] if ports else []
+    running = [port for port in taken if port.role not in ("raft", "HA") and await probe(file, port)]
+    if any(port.role != "http" for port in running):
+        numbers = ", ".join(str(port.number) for port in taken)
+        text = f"taken by {file.kind} itself, which runs: {numbers}"
+        return [ok("machine.ports", file.name, text)]
+    found = []
+    for port in taken:
+        text = f"port {port.number} ({port.role}) is taken by {owner_of(port.number)}"
+        found.append(failed("machine.ports", file.name, text, "stop that program, or choose another port"))
+    return found
+
+
+def _is_free(port: Port) -> bool:
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((port.host, port.number))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def owner_of(port: int) -> str:
+    """Which process listens there, as far as the system tells us (Linux; others' processes only to root)."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for words in (line.split() for line in lines):
+            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{words[9]}]")
+    for process in Path("/proc").glob("[0-9]*") if inodes else ():
+        try:
+            if any(os.readlink(link) in inodes for link in (process / "fd").iterdir()):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                return f"process {process.name} ({command.strip()[:80]})"
+        except OSError:
+            continue  # ended meanwhile, or not ours to look at
+    return "another program (its owner or root can see which: ss -ltnp)"
+
+
+def check_directories(file: ConfigFile) -> list[Finding]:
+    found: list[Finding] = []
+    for label, path, needed in _directories(file):
+        found += _directory(file.name, label, path, needed)
+    if file.broker is not None:
+        found += _identity(file.name, file.broker)
+    return found
+
+
+def _own_paths(file: ConfigFile) -> Iterator[tuple[str, Path]]:
+    """What no other process may use."""
+    if file.broker is not None:
+        yield "storePathRootDir", file.broker.store_path_root_dir
+    if file.controller is not None:
+        yield "controllerStorePath", file.controller.directory
+    if file.namesrv is not None and file.kind is Kind.NAMESRV:
+        yield "kvConfigPath", (file.namesrv.kv_config_path or KV_DEFAULT).expanduser()
+
+
+def _directories(file: ConfigFile) -> Iterator[tuple[str, Path, int]]:
+    """(key, directory, bytes that it needs at least)."""
+    if file.broker is not None:
+        needed = 2 * file.broker.mapped_file_size_commit_log + FREE_BYTES_MIN
+        yield "storePathRootDir", file.broker.store_path_root_dir, needed
+        if file.broker.store_path_epoch_file is not None:
+            yield "storePathEpochFile", file.broker.store_path_epoch_file.parent, 0
+    if file.controller is not None:
+        yield "controllerStorePath", file.controller.directory, FREE_BYTES_MIN
+    if file.namesrv is not None and file.kind is Kind.NAMESRV:
+        for key, stored in (
+            ("kvConfigPath", file.namesrv.kv_config_path or KV_DEFAULT),
+            ("configStorePath", file.namesrv.config_store_path),
+        ):
+            if stored is not None:
+                yield key, stored.expanduser().parent, 0
+
+
+def _directory(name: str, key: str, path: Path, needed: int) -> Iterator[Finding]:
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        step = "name a directory, or remove that file"
+        yield failed("machine.directories", name, f"{key}: {there} is not a directory", step)
+        return
+    if not os.access(there, os.W_OK | os.X_OK):
+        step = f"give it to the user that runs the program ({_user()} cannot write there), or choose another"
+        yield failed("machine.directories", name, f"{key}: {there} is not writable", step)
+        return
+    disk = shutil.disk_usage(there)
+    used = disk.used / (disk.used + disk.free)  # as df: what only root may use is not free
+    room = f"{key}: {path}, {_size(disk.free)} free ({used:.0%} used)"
+    if disk.free < needed:
+        step = f"{_size(needed)} are needed at least: free some, or choose another disk"
+        yield failed("machine.directories", name, room, step)
+    elif used > DISK_USED_WARNING:
+        yield warning("machine.directories", name, room, "free some before it is full")
+    else:
+        yield ok("machine.directories", name, room)
+
+
+def _identity(name: str, broker: BrokerConfig) -> Iterator[Finding]:
+    """A disk belongs to one broker for life (user-pain 44)."""
+    path = broker.store_path_root_dir / META_NAME
+    if not broker.enable_controller_mode or not path.exists():
+        return
+    try:
+        meta = json.loads(path.read_bytes())
+        there = meta["clusterName"], meta["brokerName"]
+    except OSError as error:
+        step = "run the doctor as the user of the broker"
+        yield warning("machine.directories", name, f"{path}: {error.strerror}", step)
+        return
+    except (ValueError, KeyError, TypeError):
+        step = "restore it from a copy; without it this broker would need a new id, and an empty directory"
+        yield failed("machine.directories", name, f"{path} is damaged", step)
+        return
+    wanted = broker.broker_cluster_name, broker.broker_name
+    if there != wanted:
+        text = f"{path} says {'/'.join(there)}, the file says {'/'.join(wanted)}"
+        step = "use that name again, or give the new broker an empty storePathRootDir"
+        yield failed("machine.directories", name, text, step)
+
+
+def check_shared(files: Sequence[ConfigFile]) -> list[Finding]:
+    """Two programs of this machine that want the same port or directory. Fine on different machines, which
+    only loopback addresses rule out."""
+    wanted: dict[str, list[ConfigFile]] = defaultdict(list)
+    for file in files:
+        for port in ports_of(file):
+            wanted[f"port {port.number}"].append(file)
+        for key, path in _own_paths(file):
+            wanted[f"{key} {path}"].append(file)
+    found = []
+    for what, users in wanted.items():
+        if len(users) < 2:
+            continue
+        names = ", ".join(user.name for user in users)
+        if all(is_loopback(host_of(user)) for user in users):
+            step = "give each its own: they are all on this machine"
+            found.append(failed("machine.ports", names, f"the same {what}", step))
+        else:
+            step = "fine on different machines; on one machine give each its own"
+            found.append(warning("machine.ports", names, f"the same {what}", step))
+    return found
+
+
+def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
+    """Keys of the raft port: there, long enough, private, and the same in all files."""
+    found: list[Finding] = []
+    digests: dict[bytes, list[str]] = defaultdict(list)
+    for file in files:
+        controller = file.controller
+        if controller is None or (
+            controller.controller_raft_secret is None and controller.controller_raft_secret_file is None
+        ):
+            continue
+        try:
+            secret = controller.read_secret() or b""
+        except ConfigError as error:
+            step = "make one file for all controllers: head -c 32 /dev/urandom | base64 > controller.secret"
+            found.append(failed("config.secret", file.name, str(error), step))
+            continue
+        digests[hashlib.sha256(secret).digest()].append(file.name)
+        found += _private(file.name, controller)
+    if len(digests) > 1:
+        text = " and ".join(", ".join(names) for names in digests.values())
+        step = "copy one key to all controllers: they refuse each other otherwise"
+        found.append(failed("config.secret", "controllerRaftSecretFile", f"different keys: {text}", step))
+    return found
+
+
+def _private(name: str, controller: ControllerConfig) -> Iterator[Finding]:
+    path = controller.controller_raft_secret_file
+    if path is None:
+        step = "move it to a file of its own, mode 600, and name that in controllerRaftSecretFile"
+        yield warning("config.secret", name, "the key of the raft port stands in the file itself", step)
+        return
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o022:
+        text = f"{path} (mode {mode:o}) can be changed by others: who does so joins the controllers"
+        yield failed("config.secret", name, text, f"chmod 600 {path}, and make a new key")
+    elif mode & 0o004:
+        text = f"{path} (mode {mode:o}) can be read by others"
+        yield warning("config.secret", name, text, f"chmod 600 {path} (in a pod: defaultMode 0400)")
+    else:
+        yield ok("config.secret", name, f"{path}: long enough and private")
+
+
+def check_open_files() -> Finding:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN:
+        step = "raise it: `ulimit -Hn 65536`, LimitNOFILE= in systemd"
+        return warning("machine.open-files", "this machine", f"at most {hard}, one per connection", step)
+    shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard}"
+    return ok("machine.open-files", "this machine", f"{shown} at most (the programs raise their soft limit)")
+
+
+def _size(count: int) -> str:
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit in ("bytes", "KiB") else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

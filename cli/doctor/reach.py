@@ -1,0 +1,169 @@
+"""Questions to other machines that may be dead: every one has a time limit, and so has all of it together.
+
+Names are resolved in daemon threads: a resolver that hangs cannot be cancelled, and must not hold the exit.
+"""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from client.admin import AdminClient, AdminError
+from remoting.client import RemotingClient, split_address
+from remoting.clock import wall_ms
+
+ROUNDS = 4
+"""Questions that follow from each other's answers; each may take the whole time limit."""
+HTTP_BYTES_MAX = 4 << 20
+
+T = TypeVar("T")
+
+
+class Silent(Exception):
+    """No answer, or no good one; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    status: int
+    body: bytes
+    clock_ms: int | None  # how much the other clock is ahead of ours; from whole seconds
+
+    def json(self) -> Any:
+        """None: not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+class Reach:
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self._client = RemotingClient(connect_timeout_ms=timeout_ms)
+        self._admin = AdminClient(self._client, timeout_ms=timeout_ms)
+        self._deadline = asyncio.get_running_loop().time() + ROUNDS * timeout_ms / 1000
+        self._names: dict[str, asyncio.Task[list[str]]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._names.values():
+            task.cancel()
+        await asyncio.gather(*self._names.values(), return_exceptions=True)
+        await self._client.close()
+
+    async def ask(self, address: str, question: Callable[[AdminClient, str], Awaitable[T]]) -> T:
+        """`question` gets the client and the address with its name resolved. Raises Silent."""
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(self._left_s()):
+                dialled = (await self.resolve(host))[0]
+                return await question(
+                    self._admin, f"[{dialled}]:{port}" if ":" in dialled else f"{dialled}:{port}"
+                )
+        except TimeoutError:
+            raise Silent(f"no answer in {self.timeout_ms} ms") from None
+        except AdminError as error:
+            code = f"{error.code_name}, " if error.code else ""
+            raise Silent(f"{code}{_reason(error.remark)}") from None
+
+    async def get(self, address: str, path: str) -> HttpAnswer:
+        """HTTP. Raises Silent."""
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(self._left_s()):
+                reader, writer = await asyncio.open_connection((await self.resolve(host))[0], port)
+                try:
+                    asked_ms = wall_ms()
+                    writer.write(
+                        f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
+                    )
+                    raw = await reader.read(HTTP_BYTES_MAX)
+                    while len(raw) < HTTP_BYTES_MAX and (more := await reader.read(HTTP_BYTES_MAX)):
+                        raw += more
+                finally:
+                    writer.close()
+        except TimeoutError:
+            raise Silent(f"no answer in {self.timeout_ms} ms") from None
+        except OSError as error:
+            raise Silent(_reason(str(error))) from None
+        return _parsed(raw, (asked_ms + wall_ms()) // 2)
+
+    async def resolve(self, host: str) -> list[str]:
+        """Its addresses. Raises Silent."""
+        if host not in self._names:
+            self._names[host] = asyncio.create_task(_resolved(host))
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._names[host]), self._left_s())
+        except TimeoutError:
+            raise Silent(f"the name {host} is not resolved in {self.timeout_ms} ms") from None
+
+    def _left_s(self) -> float:
+        left = self._deadline - asyncio.get_running_loop().time()
+        return max(0.0, min(self.timeout_ms / 1000, left))
+
+
+def _reason(remark: str) -> str:
+    """ "connection refused" instead of where and how the library found out."""
+    found = re.search(r"\[Errno (\d+)\]", remark)
+    return os.strerror(int(found[1])).lower() if found else remark
+
+
+async def _resolved(host: str) -> list[str]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | None, error: str) -> None:
+        if future.done():
+            return
+        if found:
+            future.set_result(found)
+        else:
+            future.set_exception(Silent(f"the name {host} does not resolve: {error}"))
+
+    def look() -> None:
+        try:
+            found = list(
+                dict.fromkeys(
+                    str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                )
+            )
+            error = "no address"
+        except (OSError, UnicodeError) as problem:
+            found, error = [], str(problem)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, found, error)
+
+    threading.Thread(target=look, daemon=True).start()
+    return await future
+
+
+def _parsed(raw: bytes, middle_ms: int) -> HttpAnswer:
+    head, _, body = raw.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split()
+    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
+        raise Silent("what answers there does not speak HTTP")
+    headers = {
+        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+    }
+    return HttpAnswer(int(words[1]), body, _clock_ms(headers, middle_ms))
+
+
+def _clock_ms(headers: Mapping[str, str], middle_ms: int) -> int | None:
+    try:
+        date = parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError, TypeError):
+        return None
+    return round(date.timestamp() * 1000) + 500 - middle_ms

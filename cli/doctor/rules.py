@@ -1,0 +1,250 @@
+"""What several configuration files must have in common, and what fits together within one. Values in,
+findings out: no file, socket or clock.
+"""
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from broker.config import BrokerConfig
+from cli.doctor.files import ConfigFile
+from cli.doctor.findings import Finding, failed, ok, warning
+from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+
+MUST_BE_EQUAL = {
+    "brokerClusterName": "a group belongs to one cluster: another cluster's group needs another brokerName",
+    "enableControllerMode": "replicas of a group are all led by the controllers, or there is one broker only",
+    "mappedFileSizeCommitLog": "replicas copy the CommitLog byte for byte, file ends included",
+}
+"""Of the brokers of one group; a difference breaks replication or elections."""
+
+SHOULD_BE_EQUAL = (
+    "allAckInSyncStateSet",
+    "autoCreateTopicEnable",
+    "brokerHeartbeatInterval",
+    "brokerPermission",
+    "checkSyncStateSetPeriod",
+    "controllerHeartBeatTimeoutMills",
+    "defaultTopicQueueNums",
+    "haMaxTimeSlaveNotCatchup",
+    "inSyncReplicas",
+    "maxMessageSize",
+    "minInSyncReplicas",
+    "slaveTimeout",
+)
+"""The group's promise would depend on who is master."""
+
+SAME_ADDRESSES = ("controllerAddr", "namesrvAddr")
+ROUTES_EXPIRE_MS = 120_000
+"""After so much silence a name server forgets a broker."""
+
+
+def rules(files: Sequence[ConfigFile]) -> list[Finding]:
+    brokers = [(file, file.broker) for file in files if file.broker is not None]
+    controllers = [(file, file.controller) for file in files if file.controller is not None]
+    found = [*_controllers(controllers), *_loopback(files)]
+    for file, controller in controllers:
+        found += _members(file.name, controller)
+    for file, broker in brokers:
+        found += _broker_timeouts(file.name, broker)
+        found += _lists(file.name, broker, controllers)
+    groups: dict[str, dict[str, Mapping[str, str]]] = defaultdict(dict)
+    for file, broker in brokers:
+        groups[broker.broker_name][file.name] = properties(broker)
+    for name, replicas in sorted(groups.items()):
+        found += group_rules("config.group", name, replicas)
+        found += _group_size(name, [broker for _, broker in brokers if broker.broker_name == name])
+    return found
+
+
+def properties(broker: BrokerConfig) -> dict[str, str]:
+    """As request 26 answers them."""
+    values = broker.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()
+    }
+
+
+def group_rules(check: str, group: str, replicas: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    """`replicas`: file or address -> its settings; one that does not have a key is not compared."""
+    if len(replicas) < 2:
+        return
+    found = []
+    for key, why in MUST_BE_EQUAL.items():
+        if differs := _differing(key, replicas, str.strip):
+            found.append(failed(check, group, f"{key} differs: {differs}", f"make it the same: {why}"))
+    for key in SHOULD_BE_EQUAL:
+        if differs := _differing(key, replicas, str.strip):
+            step = "make it the same everywhere: after a fail-over another replica's value counts"
+            found.append(warning(check, group, f"{key} differs: {differs}", step))
+    for key in SAME_ADDRESSES:
+        if differs := _differing(key, replicas, lambda text: ";".join(sorted(addresses(text)))):
+            step = "give every replica the whole list"
+            found.append(warning(check, group, f"{key} differs: {differs}", step))
+    yield from found or [ok(check, group, f"{len(replicas)} replicas have the same settings")]
+
+
+def _differing(key: str, replicas: Mapping[str, Mapping[str, str]], normal: Callable[[str], str]) -> str:
+    """ "" if all agree, else who has what."""
+    values: dict[str, list[str]] = defaultdict(list)
+    for name, settings in replicas.items():
+        if key in settings:
+            values[normal(settings[key])].append(name)
+    if len(values) < 2:
+        return ""
+    return ", ".join(f"{value or 'empty'} ({', '.join(names)})" for value, names in sorted(values.items()))
+
+
+def addresses(text: str) -> list[str]:
+    return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+
+
+def _group_size(name: str, brokers: Sequence[BrokerConfig]) -> Iterator[Finding]:
+    least = max(broker.min_in_sync_replicas for broker in brokers)
+    members = sum(not broker.async_learner for broker in brokers)
+    if least > members and len(brokers) > 1:
+        text = f"minInSyncReplicas={least}, but only {members} of these files can be in the SyncStateSet"
+        yield failed("config.group", name, text, "add replicas, or ask for fewer: every message is refused")
+    elif least == members > 1:
+        text = f"minInSyncReplicas={least} of {members} replicas: one that is down stops all writing"
+        yield warning("config.group", name, text, "add a replica, or lower minInSyncReplicas by one")
+
+
+def _controllers(controllers: Sequence[tuple[ConfigFile, ControllerConfig]]) -> Iterator[Finding]:
+    """Pitfall: peers that differ make two groups of one, each with a majority of its own."""
+    if len(controllers) < 2:
+        return
+    found = []
+    for key, value in (
+        ("controllerDLegerGroup", lambda each: each.controller_d_leger_group),
+        ("controllerDLegerPeers", lambda each: _peers_text(each.request_addresses)),
+        ("controllerRaftPeers", lambda each: _peers_text(each.raft_addresses)),
+        ("enableElectUncleanMaster", lambda each: str(each.enable_elect_unclean_master).lower()),
+    ):
+        values: dict[str, list[str]] = defaultdict(list)
+        for file, controller in controllers:
+            values[value(controller)].append(file.name)
+        if len(values) > 1:
+            text = "; ".join(f"{each} in {', '.join(names)}" for each, names in sorted(values.items()))
+            step = "give all controllers the same value: different members elect different leaders"
+            found.append(failed("config.controllers", key, f"differs: {text}", step))
+    ids: dict[str, list[str]] = defaultdict(list)
+    for file, controller in controllers:
+        ids[controller.controller_d_leger_self_id].append(file.name)
+    for member, names in sorted(ids.items()):
+        if len(names) > 1:
+            text = f"controllerDLegerSelfId {member} stands in {', '.join(names)}"
+            step = "give each its own id of the peers: one id twice can lose acknowledged changes"
+            found.append(failed("config.controllers", member, text, step))
+    everybody = controllers[0][1].request_addresses.keys()
+    if not found and (missing := sorted(everybody - ids.keys())):
+        text = f"no file was given for {', '.join(missing)}"
+        step = "name those files with -c, too, and they are compared"
+        found.append(warning("config.controllers", "controllerDLegerPeers", text, step))
+    yield from found or [
+        ok("config.controllers", f"{len(controllers)} controllers", "same group and members, own ids")
+    ]
+
+
+def _peers_text(peers: Mapping[str, tuple[str, int]]) -> str:
+    return ";".join(f"{member}-{host}:{port}" for member, (host, port) in sorted(peers.items()))
+
+
+def _members(name: str, controller: ControllerConfig) -> Iterator[Finding]:
+    """Controller pitfall 44: members on 127.0.0.1 cannot be reached from other machines."""
+    hosts = {member: host for member, (host, _) in controller.request_addresses.items()}
+    loopback = sorted(member for member, host in hosts.items() if is_loopback(host))
+    if loopback and len(loopback) < len(hosts):
+        text = f"{', '.join(loopback)} of controllerDLegerPeers on 127.0.0.1, others not"
+        step = "write the address by which the other machines reach it: each dials its own 127.0.0.1"
+        yield failed("config.addresses", name, text, step)
+    elif loopback:
+        text = "controllerDLegerPeers on 127.0.0.1: brokers and tools on other machines cannot use them"
+        step = "for more than a trial on one machine write the machines' addresses"
+        yield warning("config.addresses", name, text, step)
+    if len(hosts) % 2 == 0:
+        text = f"{len(hosts)} controllers survive no more than {len(hosts) - 1}"
+        yield warning("config.addresses", name, text, "use 1, 3 or 5 members")
+
+
+def _loopback(files: Sequence[ConfigFile]) -> Iterator[Finding]:
+    """A broker that announces 127.0.0.1, or listens there only, while its servers are elsewhere."""
+    for file in files:
+        broker = file.broker
+        if broker is None:
+            continue
+        for key, value in (("brokerIP1", broker.broker_ip1), ("bindAddress", broker.bind_address)):
+            remote = [
+                each
+                for each in (*broker.controllers, *broker.name_servers)
+                if not is_loopback(each.rpartition(":")[0].strip("[]"))
+            ]
+            if value and is_loopback(value) and remote:
+                text = f"{key}={value}, but {remote[0]} is another machine"
+                step = "set it to the address by which clients and replicas reach this broker"
+                yield failed("config.addresses", file.name, text, step)
+
+
+def _lists(
+    name: str, broker: BrokerConfig, controllers: Sequence[tuple[ConfigFile, ControllerConfig]]
+) -> Iterator[Finding]:
+    """Heartbeats go to every controller: one that is not listed takes this broker for dead when it leads."""
+    if not broker.enable_controller_mode or not controllers:
+        return
+    members = {
+        f"{_bracketed(host)}:{port}": member
+        for member, (host, port) in controllers[0][1].request_addresses.items()
+    }
+    missing = [f"{member} ({each})" for each, member in members.items() if each not in broker.controllers]
+    by_name = any(not _is_ip(each.rpartition(":")[0]) for each in broker.controllers)
+    if missing and len(missing) == len(members) and not by_name:
+        text = f"controllerAddr {broker.controller_addr} names none of the controllers of these files"
+        step = "use the addresses of controllerDLegerPeers"
+        yield failed("config.addresses", name, text, step)
+    elif missing and not by_name:  # a name may stand for all of them
+        text = f"controllerAddr lacks {', '.join(missing)}"
+        step = "list every controller: one that gets no heartbeats takes this broker for dead once it leads"
+        yield failed("config.addresses", name, text, step)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _broker_timeouts(name: str, broker: BrokerConfig) -> Iterator[Finding]:
+    """What one broker's model cannot call wrong, but an operator would not want."""
+    found = []
+    if broker.waits_for_replicas and broker.ha_max_time_slave_not_catchup >= broker.slave_timeout:
+        text = (
+            f"haMaxTimeSlaveNotCatchup={broker.ha_max_time_slave_not_catchup} is not below "
+            f"slaveTimeout={broker.slave_timeout}: messages fail before a hung replica leaves the set"
+        )
+        found.append(("lower haMaxTimeSlaveNotCatchup, or raise slaveTimeout", text))
+    if broker.register_name_server_period >= ROUTES_EXPIRE_MS:
+        text = (
+            f"registerNameServerPeriod={broker.register_name_server_period} is not below "
+            f"{ROUTES_EXPIRE_MS}, after which name servers forget a broker"
+        )
+        found.append(("30000 is usual", text))
+    if (
+        broker.enable_controller_mode
+        and broker.sync_broker_metadata_period > broker.controller_heart_beat_timeout_mills
+    ):
+        text = (
+            f"syncBrokerMetadataPeriod={broker.sync_broker_metadata_period} is above "
+            f"controllerHeartBeatTimeoutMills={broker.controller_heart_beat_timeout_mills}: "
+            "a lost notification costs longer than finding the dead master"
+        )
+        found.append(("1000 is usual", text))
+    for step, text in found:
+        yield warning("config.timeouts", name, text, step)
+    if not found:
+        yield ok("config.timeouts", name, "heartbeats, registration and replication fit together")

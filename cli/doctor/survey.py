@@ -1,0 +1,251 @@
+"""What a running cluster says of itself: name servers, controllers and brokers asked, nothing judged.
+
+Rounds: who is asked in one is known from the one before; all of a round are asked at once.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cli.doctor.reach import HttpAnswer, Reach, Silent
+from cli.doctor.rules import addresses
+from client.admin import AdminClient
+from remoting.client import split_address
+from remoting.clock import wall_ms
+from remoting.doors.http_late import HTTP_PORT_DISTANCE, PORT_MAX
+from remoting.operations.controller import ControllerMetadata, ReplicasInfo
+from remoting.operations.route import ClusterInfo
+
+CONTROLLER_HTTP_PORT = 19_876
+"""Of an mqcontroller whose listenPort was left alone."""
+
+T = TypeVar("T")
+
+_RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class NameServer:
+    cluster: ClusterInfo
+    settings: Mapping[str, str]
+    topics: frozenset[str] | None  # None: it does not tell (enableAllTopicList=false)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    info: Mapping[str, str]  # 28
+    settings: Mapping[str, str]  # 26
+    clock_ms: int | None = None  # ahead of ours, by whole seconds
+
+
+@dataclass
+class Survey:
+    """Keys are addresses; Silent is why there is no answer."""
+
+    name_servers: dict[str, NameServer | Silent] = field(default_factory=dict)
+    controllers: dict[str, ControllerMetadata | Silent] = field(default_factory=dict)
+    brokers: dict[str, RunningBroker | Silent] = field(default_factory=dict)
+    health: dict[str, HttpAnswer | Silent] = field(default_factory=dict)  # /readyz, by HTTP address
+    doors: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> address, where files tell
+    sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the leader's /v1/groups
+    clocks: dict[str, list[int]] = field(default_factory=dict)  # host -> ms ahead of ours
+    resolved: dict[str, frozenset[str]] = field(default_factory=dict)  # host:port -> ip:port
+
+    @property
+    def leader(self) -> str | None:
+        """By its own word, else by the word of others."""
+        views = [(at, view) for at, view in self.controllers.items() if isinstance(view, ControllerMetadata)]
+        for address, view in views:
+            if view.is_leader:
+                return view.controller_leader_address or address
+        named = [view.controller_leader_address for _, view in views if view.controller_leader_address]
+        return named[0] if named else None
+
+    def is_up(self, address: str) -> bool:
+        """Does this name server or controller answer?"""
+        answers = (self.name_servers.get(address), self.controllers.get(address))
+        return any(isinstance(each, NameServer | ControllerMetadata) for each in answers)
+
+    @property
+    def answering(self) -> dict[str, NameServer]:
+        return {at: each for at, each in self.name_servers.items() if isinstance(each, NameServer)}
+
+    @property
+    def group_names(self) -> list[str]:
+        listed = {name for each in self.answering.values() for name in each.cluster.broker_addr_table}
+        return sorted(listed | set(self.groups))
+
+    @property
+    def plugins(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """(HTTP address, what its controller says) of every /readyz with a controller in it."""
+        found: list[tuple[str, Mapping[str, Any]]] = []
+        for door, answer in self.health.items():
+            value = answer.json() if isinstance(answer, HttpAnswer) else None
+            plugin = value.get("plugins", {}).get("controller") if isinstance(value, dict) else None
+            if isinstance(plugin, dict):
+                found.append((door, plugin))
+        return found
+
+
+async def survey(
+    reach: Reach, name_servers: Sequence[str], controllers: Sequence[str], http: Mapping[str, str]
+) -> Survey:
+    """`http`: HTTP addresses that files give, by the address of the program's other door."""
+    seen = Survey(doors={door: address for address, door in http.items()})
+    doors = [http.get(address) or _http_guess(address) for address in name_servers]
+    doors += [http[address] for address in controllers if address in http]
+    if not name_servers:
+        doors += [f"{address.rpartition(':')[0]}:{CONTROLLER_HTTP_PORT}" for address in controllers]
+    await asyncio.gather(
+        _all(seen.name_servers, name_servers, lambda each: reach.ask(each, _name_server)),
+        _all(seen.controllers, controllers, _ask_metadata(reach)),
+        _all(seen.health, filter(None, doors), lambda each: reach.get(each, "/readyz")),
+    )
+    known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
+    await asyncio.gather(
+        _all(seen.brokers, _broker_addresses(seen), lambda each: reach.ask(each, _broker)),
+        _all(seen.controllers, filter(None, [*_peers(seen), *known]), _ask_metadata(reach)),
+    )
+    answered = any(isinstance(each, ControllerMetadata) for each in seen.controllers.values())
+    await _all(seen.controllers, [] if answered else _of_brokers(seen), _ask_metadata(reach))
+    await _all(seen.controllers, _peers(seen), _ask_metadata(reach))
+    await asyncio.gather(_ask_leader(seen, reach), _resolve(seen, reach))
+    _read_clocks(seen)
+    return seen
+
+
+async def _all(
+    into: dict[str, T | Silent], asked: Iterable[str], question: Callable[[str], Awaitable[T]]
+) -> None:
+    async def one(address: str) -> T | Silent:
+        try:
+            return await question(address)
+        except Silent as silent:
+            return silent
+
+    new = [address for address in dict.fromkeys(asked) if address not in into]
+    into.update(zip(new, await asyncio.gather(*(one(address) for address in new)), strict=True))
+
+
+async def _name_server(admin: AdminClient, address: str) -> NameServer:
+    cluster, settings = await asyncio.gather(admin.cluster_info(address), admin.namesrv_config(address))
+    topics = None
+    if settings.get("enableAllTopicList", "true") == "true":
+        topics = frozenset(await admin.topic_list(address))
+    return NameServer(cluster, settings, topics)
+
+
+def _ask_metadata(reach: Reach) -> Callable[[str], Awaitable[ControllerMetadata]]:
+    return lambda each: reach.ask(each, lambda admin, address: admin.controller_metadata(address))
+
+
+async def _broker(admin: AdminClient, address: str) -> RunningBroker:
+    asked_ms = wall_ms()
+    info, settings = await asyncio.gather(admin.runtime_info(address), admin.broker_config(address))
+    return RunningBroker(info, settings, clock_of(info, (asked_ms + wall_ms()) // 2))
+
+
+async def _ask_leader(seen: Survey, reach: Reach) -> None:
+    """Every group that name servers list or the leader knows."""
+    leader = seen.leader
+    if leader is None:
+        return
+    doors = {str(plugin.get("address")): door for door, plugin in seen.plugins}
+    if leader in doors:
+        await _ask_groups(seen, reach, doors[leader])
+    try:
+        sets = await reach.ask(
+            leader, lambda admin, address: admin.sync_state_sets_at(address, seen.group_names)
+        )
+    except Silent as silent:
+        seen.sets = silent
+    else:
+        seen.sets = sets.replicas_info_table
+
+
+async def _ask_groups(seen: Survey, reach: Reach, door: str) -> None:
+    """An older program has no /v1/groups: then the name servers' groups are all we know."""
+    try:
+        value = (await reach.get(door, "/v1/groups")).json()
+    except Silent:
+        return
+    groups = value.get("groups", ()) if isinstance(value, dict) else ()
+    seen.groups = {str(each["brokerName"]): each for each in groups}
+
+
+async def _resolve(seen: Survey, reach: Reach) -> None:
+    """What brokers call the controllers, and what these call themselves, may be two names of one machine."""
+    wanted = {*seen.controllers, *_of_brokers(seen)}
+
+    async def one(address: str) -> None:
+        host, port = split_address(address)
+        try:
+            seen.resolved[address] = frozenset(f"{each}:{port}" for each in await reach.resolve(host))
+        except Silent:
+            seen.resolved[address] = frozenset()
+
+    await asyncio.gather(*(one(address) for address in sorted(wanted)))
+
+
+def _http_guess(address: str) -> str | None:
+    host, _, port = address.rpartition(":")
+    number = int(port) + HTTP_PORT_DISTANCE
+    return f"{host}:{number}" if number <= PORT_MAX else None
+
+
+def _broker_addresses(seen: Survey) -> list[str]:
+    return [
+        address
+        for server in seen.answering.values()
+        for _, broker in sorted(server.cluster.broker_addr_table.items())
+        for _, address in sorted(broker.broker_addrs.items())
+    ]
+
+
+def peers_of(metadata: ControllerMetadata) -> dict[str, str]:
+    """id -> address, of "n0:host:port;n1:host:port"."""
+    found = {}
+    for part in (metadata.peers or "").split(";"):
+        member, _, address = part.strip().partition(":")
+        if address.rpartition(":")[0]:
+            found[member] = address
+    return found
+
+
+def _peers(seen: Survey) -> list[str]:
+    views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
+    return [address for view in views for address in peers_of(view).values()]
+
+
+def _of_brokers(seen: Survey) -> list[str]:
+    """The controllers that running brokers know; names of services are left to _resolve."""
+    return [
+        address
+        for broker in seen.brokers.values()
+        if isinstance(broker, RunningBroker) and broker.settings.get("enableControllerMode") == "true"
+        for address in addresses(broker.settings.get("controllerAddr", ""))
+    ]
+
+
+def _read_clocks(seen: Survey) -> None:
+    for door, answer in seen.health.items():
+        if isinstance(answer, HttpAnswer) and answer.clock_ms is not None:
+            seen.clocks.setdefault(door.rpartition(":")[0], []).append(answer.clock_ms)
+    for address, broker in seen.brokers.items():
+        if isinstance(broker, RunningBroker) and broker.clock_ms is not None:
+            seen.clocks.setdefault(address.rpartition(":")[0], []).append(broker.clock_ms)
+
+
+def clock_of(info: Mapping[str, str], asked_ms: int) -> int | None:
+    """A broker's clock is ahead of ours by so much: it began at bootTimestamp and runs for `runtime`, in
+    whole seconds. None: it does not tell."""
+    match = _RUNTIME.search(info.get("runtime", ""))
+    boot = info.get("bootTimestamp", "")
+    if match is None or not boot.isdigit():
+        return None
+    days, hours, minutes, seconds = (int(each) for each in match.groups())
+    runtime_ms = 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return int(boot) + runtime_ms + 500 - asked_ms

@@ -1,0 +1,269 @@
+"""What a survey means: is this cluster healthy, and if not, what should its operator do? Values in, findings
+out.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from cli.doctor.findings import Finding, failed, ok, plural, warning
+from cli.doctor.reach import HttpAnswer, Silent
+from cli.doctor.rules import addresses, group_rules
+from cli.doctor.survey import NameServer, RunningBroker, Survey, peers_of
+from remoting.operations.controller import ControllerMetadata
+
+CLOCK_WARNING_MS = 2_000
+RAFT_LAG_ENTRIES = 1_000
+DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
+NAMES_SHOWN = 5
+AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
+
+
+def verdict(seen: Survey) -> list[Finding]:
+    return [
+        *_name_servers(seen),
+        *_name_servers_agree(seen),
+        *_controllers(seen),
+        *_raft(seen),
+        *_brokers(seen),
+        *_broker_settings(seen),
+        *_clocks(seen),
+    ]
+
+
+def _name_servers(seen: Survey) -> Iterator[Finding]:
+    for address, server in seen.name_servers.items():
+        if isinstance(server, Silent):
+            step = (
+                "does mqnamesrv run there? clients use the others meanwhile; if it moved, correct the lists"
+            )
+            yield failed("namesrv.reachable", address, f"name server: {server}", step)
+            continue
+        brokers = sum(len(each.broker_addrs) for each in server.cluster.broker_addr_table.values())
+        groups = len(server.cluster.broker_addr_table)
+        if brokers:
+            yield ok(
+                "namesrv.reachable",
+                address,
+                f"name server: {plural(brokers, 'broker')} in {plural(groups, 'group')}",
+            )
+        else:
+            step = "start brokers, with this address in namesrvAddr; after its own restart wait 30 s"
+            yield warning("namesrv.reachable", address, "name server: no broker is registered", step)
+
+
+def _name_servers_agree(seen: Survey) -> Iterator[Finding]:
+    servers = seen.answering
+    if len(servers) < 2:
+        return
+    found = [*_same_brokers(servers), *_same_topics(servers), *_same_settings(servers)]
+    same = "the same brokers, topics and settings everywhere"
+    yield from found or [ok("namesrv.agree", f"{len(servers)} name servers", same)]
+
+
+def _same_brokers(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
+    step = f"{AGAIN}; if it stays so, see that namesrvAddr of the brokers lists every name server"
+    for name in sorted({name for each in servers.values() for name in each.cluster.broker_addr_table}):
+        tables: dict[str, list[str]] = defaultdict(list)
+        for address, server in servers.items():
+            broker = server.cluster.broker_addr_table.get(name)
+            shown = {} if broker is None else dict(sorted(broker.broker_addrs.items()))
+            tables[", ".join(f"{key}={at}" for key, at in shown.items()) or "nobody"].append(address)
+        if len(tables) > 1:
+            text = "; ".join(f"{who} at {', '.join(at)}" for who, at in tables.items())
+            yield failed("namesrv.agree", name, f"name servers disagree: {text}", step)
+
+
+def _same_topics(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
+    known = {at: each.topics for at, each in servers.items() if each.topics is not None}
+    everything = frozenset().union(*known.values())
+    for address, topics in known.items():
+        if missing := sorted(everything - topics):
+            names = ", ".join(missing[:NAMES_SHOWN]) + (", ..." if len(missing) > NAMES_SHOWN else "")
+            step = f"{AGAIN}; a topic that was deleted at some name servers only: mqadmin deleteTopic again"
+            yield warning("namesrv.agree", address, f"lacks {len(missing)} topics: {names}", step)
+
+
+def _same_settings(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
+    own = {"listenPort", "bindAddress", "httpPort", "kvConfigPath", "configStorePath", "rocketmqHome"}
+    own |= {"analyticsOutputDir"}
+    for key in sorted({key for each in servers.values() for key in each.settings} - own):
+        if key.startswith("controller"):  # ids and paths of an embedded controller of the peer
+            continue
+        values: dict[str, list[str]] = defaultdict(list)
+        for address, server in servers.items():
+            values[server.settings.get(key, "not set")].append(address)
+        if len(values) > 1:
+            text = "; ".join(f"{value} at {', '.join(at)}" for value, at in values.items())
+            step = "mqadmin updateNamesrvConfig with all of them in -n, or the same configuration file"
+            yield warning("namesrv.agree", key, f"differs: {text}", step)
+
+
+def _controllers(seen: Survey) -> Iterator[Finding]:
+    if not seen.controllers:
+        return
+    views = {at: each for at, each in seen.controllers.items() if isinstance(each, ControllerMetadata)}
+    for address, each in seen.controllers.items():
+        if isinstance(each, Silent):
+            step = "does it run there? a majority of the controllers must, or no master can be replaced"
+            yield failed("controller.reachable", address, f"controller: {each}", step)
+        else:
+            member = next((name for name, at in peers_of(each).items() if at == address), "")
+            role = "leads" if each.is_leader else "follows"
+            yield ok("controller.reachable", address, f"controller {member} {role}".replace("  ", " "))
+    if not views:
+        return
+    lists = {view.peers for view in views.values()}
+    if len(lists) > 1:
+        text = "; ".join(f"{view.peers} at {at}" for at, view in views.items())
+        step = "give all the same controllerDLegerPeers: different members elect different leaders"
+        yield failed("controller.leader", "controllers", f"different members: {text}", step)
+    yield from _leader(seen, views)
+
+
+def _leader(seen: Survey, views: Mapping[str, ControllerMetadata]) -> Iterator[Finding]:
+    members = max(len(peers_of(view)) for view in views.values()) or len(views)
+    majority = members // 2 + 1
+    named = {
+        view.controller_leader_address: at for at, view in views.items() if view.controller_leader_address
+    }
+    if not named:
+        step = AGAIN
+        if len(views) < majority:
+            step = f"start more of them: {majority} of {members} must run"
+        text = f"nobody leads; {len(views)} of {members} answer"
+        yield failed("controller.leader", "controllers", text, step)
+    elif len(named) > 1:
+        text = "; ".join(f"{leader} says {at}" for leader, at in named.items())
+        yield warning("controller.leader", "controllers", f"different leaders: {text}", AGAIN)
+    elif without := [at for at, view in views.items() if not view.controller_leader_address]:
+        step = f"{AGAIN}; if it stays so, look at its log and its connection to the others"
+        yield failed("controller.leader", ", ".join(without), "knows no leader, the others do", step)
+    elif len(views) < majority:
+        text = f"{next(iter(named))} leads by what it last knew; only {len(views)} of {members} answer"
+        step = f"start more of them: {majority} of {members} must run, or nothing can be decided"
+        yield failed("controller.leader", "controllers", text, step)
+    else:
+        text = f"{next(iter(named))} leads, {len(views)} of {members} answer"
+        yield ok("controller.leader", "controllers", text)
+
+
+def _raft(seen: Survey) -> Iterator[Finding]:
+    for door, answer in seen.health.items():
+        if isinstance(answer, Silent) and seen.is_up(seen.doors.get(door, "")):
+            step = "httpPort of its file says so, and the program runs: with another file?"
+            yield warning("controller.raft", door, f"HTTP: {answer}", step)
+        elif isinstance(answer, HttpAnswer) and answer.status == 503:
+            value = answer.json()
+            reasons = value.get("reasons", ()) if isinstance(value, dict) else ()
+            step = f"{AGAIN}; its log says more"
+            yield failed("controller.raft", door, f"not ready: {'; '.join(map(str, reasons))}", step)
+    plugins = [(str(plugin.get("address", door)), plugin) for door, plugin in seen.plugins]
+    committed = max((_raft_number(plugin, "commitIndex") for _, plugin in plugins), default=0)
+    for address, plugin in plugins:
+        yield from _member(address, plugin, committed, members=len(plugins))
+
+
+def _member(address: str, plugin: Mapping[str, object], committed: int, *, members: int) -> Iterator[Finding]:
+    raft = plugin.get("raft")
+    raft = raft if isinstance(raft, dict) else {}
+    telemetry = plugin.get("telemetry")
+    if isinstance(telemetry, dict) and telemetry.get("fault"):
+        step = "free room on its disk; elections go on meanwhile, only their record is missing"
+        yield warning("controller.raft", address, f"telemetry: {telemetry['fault']}", step)
+    if raft.get("running") is False:
+        step = "its log says why its raft thread ended; restart it"
+        yield failed("controller.raft", address, "raft does not run", step)
+        return
+    lag = committed - _raft_number(plugin, "lastApplied")
+    connected = raft.get("connected")
+    lonely = plugin.get("active") and members > 1 and isinstance(connected, list) and not connected
+    if lag > RAFT_LAG_ENTRIES:
+        step = f"{AGAIN}; if the number grows, look at its disk and its connection"
+        yield warning("controller.raft", address, f"{lag} entries behind the leader", step)
+    elif lonely:
+        yield warning("controller.raft", address, "leads, but is connected to no other member", AGAIN)
+    else:
+        yield ok("controller.raft", address, f"raft runs, {max(lag, 0)} entries behind")
+
+
+def _raft_number(plugin: Mapping[str, object], key: str) -> int:
+    raft = plugin.get("raft")
+    value = raft.get(key) if isinstance(raft, dict) else None
+    return value if isinstance(value, int) else 0
+
+
+def _brokers(seen: Survey) -> Iterator[Finding]:
+    for address, broker in seen.brokers.items():
+        if isinstance(broker, Silent):
+            step = (
+                "does mqbroker run there? name servers still list it; the group's line says if it is missed"
+            )
+            yield failed("broker.reachable", address, f"broker: {broker}", step)
+            continue
+        name = broker.settings.get("brokerName", "")
+        role = "writable" if broker.info.get("brokerActive") == "true" else "not writable (a slave)"
+        version = broker.info.get("brokerVersionDesc", "")
+        yield ok("broker.reachable", address, f"broker of {name}, {role}, {version}")
+        used = _number(broker.info.get("commitLogDiskRatio", ""))
+        if used is None:
+            continue
+        text = f"disk of the store {used:.0%} full"
+        if used >= DISK_USED_FAILED:
+            step = "free room now: when it is full every message is refused"
+            yield failed("broker.disk", address, text, step)
+        elif used >= DISK_USED_WARNING:
+            yield warning("broker.disk", address, text, "free room, or move the store to a larger disk")
+        else:
+            yield ok("broker.disk", address, text)
+
+
+def _broker_settings(seen: Survey) -> Iterator[Finding]:
+    groups: dict[str, dict[str, Mapping[str, str]]] = defaultdict(dict)
+    for address, broker in seen.brokers.items():
+        if isinstance(broker, RunningBroker) and broker.settings:
+            groups[broker.settings.get("brokerName", "")][address] = broker.settings
+    for name, replicas in sorted(groups.items()):
+        yield from group_rules("broker.settings", name, replicas)
+    views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
+    members = {address for view in views for address in peers_of(view).values()}
+    for replicas in groups.values():
+        for address, settings in replicas.items():
+            if settings.get("enableControllerMode") == "true":
+                yield from _knows_controllers(seen, address, settings, members)
+
+
+def _knows_controllers(
+    seen: Survey, address: str, settings: Mapping[str, str], members: set[str]
+) -> Iterator[Finding]:
+    """One that gets no heartbeats from a broker takes it for dead once it leads."""
+    listed = addresses(settings.get("controllerAddr", ""))
+    reached = set(listed).union(*(seen.resolved.get(each, frozenset()) for each in listed))
+    missing = [
+        member for member in sorted(members) if member not in reached and not seen.resolved[member] & reached
+    ]
+    if missing:
+        text = f"controllerAddr of this broker lacks {', '.join(missing)}"
+        step = "list every controller and restart the broker: without heartbeats it counts as dead there"
+        yield failed("broker.settings", address, text, step)
+
+
+def _clocks(seen: Survey) -> Iterator[Finding]:
+    """Several readings of a machine, of whole seconds each: the one nearest to ours is the best."""
+    best = {host: min(readings, key=abs) for host, readings in seen.clocks.items()}
+    for host, ahead_ms in best.items():
+        if abs(ahead_ms) > CLOCK_WARNING_MS:
+            side = "ahead of" if ahead_ms > 0 else "behind"
+            text = f"its clock is {abs(ahead_ms) / 1000:.1f} s {side} ours"
+            step = "run NTP (chrony) on all machines; elections do not depend on it, dates of messages do"
+            yield warning("machine.clock", host, text, step)
+    good = sum(abs(each) <= CLOCK_WARNING_MS for each in best.values())
+    if good:
+        text = f"within {CLOCK_WARNING_MS // 1000} s of ours"
+        yield ok("machine.clock", plural(good, "machine"), text)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
