@@ -152,10 +152,12 @@ class _Job:
 
 
 def _why(error: Exception) -> str:
-    """One line. Of an error in a task, the innermost cause: what is in front of it says only where."""
+    """One line of a Java stack: what went wrong, and the innermost cause of it."""
     lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return causes[-1] if causes else lines[0]
+    return " <- ".join(dict.fromkeys([lines[0].lstrip(": "), *causes[-1:]]))
 
 
 def _rows(frame: DataFrame) -> Sequence[Row]:

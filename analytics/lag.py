@@ -18,13 +18,10 @@ STEPS = 8
 RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 UNITS = ("bytes", "ms")
 
-_ROUNDING = 1e-11
-"""log2 of a power of two may come out a little below the whole number."""
-
 
 def bucket(value: Column) -> Column:
     """Of a whole number >= 0."""
-    return F.floor(F.log2(value + 1) * STEPS + _ROUNDING).cast("smallint")
+    return F.floor(F.log2(value + 1) * STEPS).cast("smallint")
 
 
 def bucket_top(number: Column) -> Column:
