@@ -33,10 +33,10 @@ from remoting.operations.controller import (
     ELECT_MASTER,
     GET_REPLICA_INFO,
     AlterSyncStateSetRequest,
-    BrokerNameRequest,
     ElectMasterRequest,
     MasterInfo,
     NotifyBrokerRoleChangedRequest,
+    ReplicaInfoRequest,
     SyncStateSet,
 )
 from remoting.tasks import TaskSet, wait_for_event
@@ -245,8 +245,16 @@ class ReplicasManager:
             await wait_for_event(self._poll_now, self._poll_period_ms)
             await self._poll()
 
-    async def _poll(self) -> MasterNews | None:
-        request = BrokerNameRequest(broker_name=self._broker_name)
+    async def _poll(self, fence: tuple[Role, int] | None = None) -> MasterNews | None:
+        request = ReplicaInfoRequest(broker_name=self._broker_name)
+        if fence is not None:
+            role, doubted_epoch = fence
+            request = ReplicaInfoRequest(
+                broker_name=self._broker_name,
+                master_broker_id=role.broker_id,
+                master_epoch=role.epoch,
+                fence_sync_state_set_epoch=doubted_epoch,
+            )
         match await self._controller.call(GET_REPLICA_INFO, request):
             case Ok(header=header, body=body):
                 news = news_of(header, body)
@@ -315,9 +323,11 @@ class ReplicasManager:
         agreed: SyncStateSet = outcome.body
         return agreed if self._acting.epoch == role.epoch else None
 
-    async def read_sync_state_set(self) -> SyncStateSet | None:
-        """1004 for the HA service. None: not known, or no longer ours to know."""
-        news = await self._poll()
+    async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
+        """1004 for the HA service, which does not know what became of a 1001. None: not known, or no longer
+        ours to know. A KeelMQ controller raises the set epoch before it answers, if it still is the doubted
+        one: the 1001 is refused from then on. RocketMQ's skip the fields, and answer with the same epoch."""
+        news = await self._poll((self._acting, doubted_epoch))
         role = self._acting
         if news is None or news.master_epoch != role.epoch or not role.is_master:
             return None

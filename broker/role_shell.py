@@ -81,5 +81,5 @@ class BrokerHaEvents:
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         return await self.manager.alter_sync_state_set(new_set, current_epoch) if self.manager else None
 
-    async def read_sync_state_set(self) -> SyncStateSet | None:
-        return await self.manager.read_sync_state_set() if self.manager else None
+    async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
+        return await self.manager.read_sync_state_set(doubted_epoch) if self.manager else None

@@ -5,7 +5,10 @@ the one that the next election uses. So acks are counted over the union: the agr
 by a proposal that may still be accepted ("in doubt"). A doubt ends only by proof, never by a timeout alone:
 
     an answer or reading with a higher set epoch    the controller refuses every older proposal from then on
-    a reading begun settle_ms after the proposal    the request can no longer be on its way
+    a reading begun SETTLE_MS after the proposal    the request can hardly be on its way any more
+
+The second is no proof (a controller may have stood still with the request in its hands), and it is needed for
+RocketMQ's controllers only: KeelMQ's raise the set epoch when a master in doubt reads.
 
 Invariants: one proposal at a time; the master is in every proposal; doubt is empty or the fate is unknown.
 """

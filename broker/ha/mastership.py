@@ -145,7 +145,7 @@ class Mastership:
                 changed = keeper.answered(from_body(answer) if answer else None, now_ms=self._clock())
         if keeper.must_read and not self._over:
             begun_ms = self._clock()
-            reading = await self._events.read_sync_state_set()
+            reading = await self._events.read_sync_state_set(keeper.agreed.epoch)
             changed |= keeper.read(from_body(reading) if reading else None, begun_ms=begun_ms)
         if not self._over:
             if changed:

@@ -1,4 +1,10 @@
-"""Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (RIP-44, 1001-1013)."""
+"""Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (RIP-44, 1001-1013).
+
+What RocketMQ does not have: optional fields, which its programs skip, and codes from 17001 on, which they
+answer with "not supported".
+"""
+
+from typing import Any
 
 from pydantic import Field
 
@@ -24,13 +30,18 @@ class AlterSyncStateSetResponse(Wire):
 
 
 class ElectMasterRequest(Wire):
-    """broker_id -1: the controller itself asks. designate_elect: an operator names the master."""
+    """broker_id -1: the controller itself asks. designate_elect: an operator names the master.
+
+    dry_run (ours): nothing is changed, and the body explains. RocketMQ's controllers do not know it and would
+    elect: EXPLAIN_ELECTION asks the same in a way that they refuse.
+    """
 
     cluster_name: str = ""
     broker_name: str = ""
     broker_id: int = -1
     designate_elect: bool = False
     invoke_time: int = 0
+    dry_run: bool = False
 
 
 class MasterInfo(Wire):
@@ -48,9 +59,40 @@ class BrokerMemberGroup(Wire):
     broker_addrs: dict[int, str] = Field(default_factory=dict)
 
 
+class ElectionCandidate(Wire):
+    """A replica in the eyes of an election; numbers of its last heartbeat, absent if it is not active."""
+
+    broker_id: int
+    broker_address: str
+    in_sync: bool
+    alive: bool
+    wins: bool
+    why: str
+    epoch: int | None = None
+    max_offset: int | None = None
+    confirm_offset: int | None = None
+    election_priority: int | None = None
+    behind_bytes: int | None = None
+
+
+class ElectionExplanation(Wire):
+    """What a 1002 would come to. code, remark: its answer; is_change: the group would be another."""
+
+    code: int
+    remark: str
+    verdict: str
+    is_change: bool
+    new_master_broker_id: int | None = None
+    unclean: bool = False
+    candidates: list[ElectionCandidate] = Field(default_factory=list)
+
+
 class ElectMasterResponseBody(Wire):
+    """explanation (ours): only of a dry run, and then the set is as it is."""
+
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: list[int] = Field(default_factory=list)
+    explanation: ElectionExplanation | None = None
 
 
 class RegisterBrokerToControllerRequest(Wire):
@@ -68,6 +110,15 @@ class RegisterBrokerToControllerResponse(MasterInfo):
 
 class BrokerNameRequest(Wire):
     broker_name: str
+
+
+class ReplicaInfoRequest(BrokerNameRequest):
+    """The other fields (ours) are from a master that does not know what became of its 1001: if its set still
+    has that epoch, the controller raises it, and a 1001 that arrives later is refused."""
+
+    master_broker_id: int | None = None
+    master_epoch: int | None = None
+    fence_sync_state_set_epoch: int | None = None
 
 
 class ControllerMetadata(Wire):
@@ -135,6 +186,57 @@ class NotifyBrokerRoleChangedRequest(Wire):
     broker_name: str | None = None
 
 
+class UpdateConfigRequest(Wire):
+    """forwarded (ours): by the controller that was asked to the one that leads, and never again."""
+
+    forwarded: bool = False
+
+
+class CleanBrokerDataRequest(Wire):
+    """broker_controller_ids_to_clean: "1;2"; blank: the whole group."""
+
+    cluster_name: str = ""
+    broker_name: str
+    broker_controller_ids_to_clean: str = ""
+    is_clean_living_broker: bool = False
+    invoke_time: int = 0
+
+
+class ElectionsRequest(Wire):
+    """broker_name "": of all groups."""
+
+    broker_name: str = ""
+    count: int = Field(default=100, ge=1)
+
+
+class PastElection(Wire):
+    """An election that changed the master; new_master_broker_id absent: it was cleared. Times: wall-clock ms;
+    detected_ts and last_heartbeat_ts are of the master that was lost."""
+
+    event_id: int
+    ts: int
+    cluster_name: str
+    broker_name: str
+    old_master_broker_id: int | None = None
+    new_master_broker_id: int | None = None
+    master_epoch: int
+    sync_state_set_epoch: int
+    reason: str
+    unclean: bool = False
+    last_heartbeat_ts: int | None = None
+    detected_ts: int | None = None
+
+
+class Elections(Wire):
+    """Newest first."""
+
+    elections: list[PastElection] = Field(default_factory=list)
+
+
+class ImportStateResponse(Wire):
+    groups: int
+
+
 ALTER_SYNC_STATE_SET = Operation(
     1001,
     "alterSyncStateSet",
@@ -154,7 +256,7 @@ REGISTER_BROKER_TO_CONTROLLER = Operation(
     response_body=SyncStateSet,
 )
 GET_REPLICA_INFO = Operation(
-    1004, "getReplicaInfo", BrokerNameRequest, MasterInfo, response_body=SyncStateSet
+    1004, "getReplicaInfo", ReplicaInfoRequest, MasterInfo, response_body=SyncStateSet
 )
 GET_METADATA_INFO = Operation(1005, "getControllerMetaData", Empty, ControllerMetadata)
 GET_SYNC_STATE_DATA = Operation(
@@ -168,5 +270,16 @@ NOTIFY_BROKER_ROLE_CHANGED = Operation(
     request_body=SyncStateSet,
     oneway=True,
 )
+UPDATE_CONTROLLER_CONFIG = Operation(
+    1009, "updateControllerConfig", UpdateConfigRequest, Empty, request_body=bytes
+)
+GET_CONTROLLER_CONFIG = Operation(1010, "getControllerConfig", Empty, Empty, response_body=bytes)
+CLEAN_BROKER_DATA = Operation(1011, "cleanBrokerData", CleanBrokerDataRequest, Empty)
 GET_NEXT_BROKER_ID = Operation(1012, "getNextBrokerId", BrokerSetRequest, GetNextBrokerIdResponse)
 APPLY_BROKER_ID = Operation(1013, "applyBrokerId", ApplyBrokerIdRequest, ApplyBrokerIdResponse)
+EXPLAIN_ELECTION = Operation(
+    17001, "explainElection", ElectMasterRequest, MasterInfo, response_body=ElectMasterResponseBody
+)
+GET_ELECTIONS = Operation(17002, "getElections", ElectionsRequest, Empty, response_body=Elections)
+EXPORT_STATE = Operation(17003, "exportState", Empty, Empty, response_body=dict[str, Any])
+IMPORT_STATE = Operation(17004, "importState", Empty, ImportStateResponse, request_body=dict[str, Any])

@@ -47,7 +47,7 @@ class _NoEvents:
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         return None
 
-    async def read_sync_state_set(self) -> SyncStateSet | None:
+    async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
         return None
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.decide import (
     CONTROLLER_ITSELF,
+    Ballot,
     Decision,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
@@ -85,15 +86,7 @@ def decided(state: State, step: Step, number: int) -> Decision:
         return decide_register(
             state, cluster_name=CLUSTER, broker_name=name, broker_id=what, broker_address=f"h{what}:{number}"
         )
-    return decide_elect(
-        state,
-        view,
-        cluster_name=CLUSTER,
-        broker_name=name,
-        broker_id=what,
-        designate_elect=False,
-        unclean=True,
-    )
+    return decide_elect(state, view, Ballot(name, CLUSTER, what, unclean=True))
 
 
 def history_of(script: list[tuple[Step, bool]]) -> list[AnyEvent]:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.plugins.controller.core.apply import Refused, apply
+from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.decide import (
+    CONTROLLER_ITSELF,
     Answer,
+    Ballot,
     Decision,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
@@ -15,6 +17,7 @@ from namesrv.plugins.controller.core.decide import (
 )
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
+from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import State
 from tests.scenarios.datadriven import play
 
@@ -79,15 +82,9 @@ class Story:
                     self.view,
                 )
             case "elect" | "designate" | "trigger":
-                return decide_elect(
-                    self.state,
-                    self.view,
-                    cluster_name=CLUSTER,
-                    broker_name=GROUP,
-                    broker_id=int(words[0]) if words else -1,
-                    designate_elect=name == "designate",
-                    unclean=False,
-                )
+                broker_id = int(words[0]) if words else CONTROLLER_ITSELF
+                ballot = Ballot(GROUP, CLUSTER, broker_id, designate_elect=name == "designate")
+                return decide_elect(self.state, self.view, ballot)
         raise AssertionError(f"unknown command {name}")
 
     def _decided(self, decision: Decision) -> str:

@@ -22,13 +22,15 @@ from broker.core.sync_state_set import SyncStateSet, SyncStateSetKeeper
 from broker.ha.core import master_link, slave_link
 from broker.ha.core.epochs import Epochs
 from namesrv.core.liveness import BrokerKey
-from namesrv.plugins.controller.core.apply import Refused
+from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.decide import (
     Answer,
+    Ballot,
     Decision,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
     decide_elect,
+    decide_read,
     decide_register,
 )
 from namesrv.plugins.controller.core.elect import LiveInfo
@@ -45,6 +47,8 @@ RECORD_BYTES = 16
 FILE_BYTES = 1 << 20
 CALL_TIMEOUT_MS = 400
 RECONNECT_MS = 150
+STRAGGLER_MS = (1_000, 9_000)
+"""So late arrives a request that everybody has given up."""
 
 
 @dataclass
@@ -123,7 +127,10 @@ class SimBroker:
             if target.up:
                 target.request(decide(target), back)
 
-        self.world.send(self.name, target.name, deliver)
+        if self.world.random.random() < self.world.weather.straggling:  # as in a process that stood still
+            self.world.at(self.world.random.randint(*STRAGGLER_MS), deliver)
+        else:
+            self.world.send(self.name, target.name, deliver)
         self.world.at(CALL_TIMEOUT_MS, lambda: finish(None, ResponseCode.SYSTEM_BUSY))
 
     def _register(self) -> None:
@@ -247,10 +254,7 @@ class SimBroker:
                 group = state.brokers.get(GROUP)
                 if group is None:
                     return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "")
-                return decide_elect(
-                    state, controller.view(group), cluster_name=CLUSTER, broker_name=GROUP, broker_id=me,
-                    designate_elect=False, unclean=False,
-                )  # fmt: skip
+                return decide_elect(state, controller.view(group), Ballot(GROUP, CLUSTER, me))
 
             return decide
 
@@ -461,7 +465,15 @@ class SimBroker:
                 keeper.read(SyncStateSet(group.sync_state_set, group.sync_state_set_epoch), begun_ms=begun_ms)
                 self._progress()
 
-        self.ask(lambda _c: _read_group, answered)
+        reader, epoch, doubted = self.broker_id, self.role.epoch, keeper.agreed.epoch
+
+        def decide_fenced(state: State) -> Decision:
+            return decide_read(
+                state, broker_name=GROUP, master_broker_id=reader, master_epoch=epoch,
+                fence_sync_state_set_epoch=doubted,
+            )  # fmt: skip
+
+        self.ask(lambda _c: decide_fenced, answered)
 
     def crash(self) -> None:
         """kill -9: connections close by themselves, everything in memory is gone."""
@@ -484,10 +496,7 @@ def _next_id(state: State) -> Decision:
 
 
 def _read_group(state: State) -> Decision:
-    group = state.brokers.get(GROUP)
-    if group is None:
-        return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "")
-    return Answer(group)
+    return decide_read(state, broker_name=GROUP)
 
 
 def _decide_alter(controller: SimController, state: State, event: AlterSyncStateSet) -> Decision:

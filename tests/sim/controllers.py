@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
-from namesrv.plugins.controller.core.apply import Applied, Refused
+from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.decide import Answer, Decision, elect_event
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict
 from namesrv.plugins.controller.core.events import AnyEvent, encode_event
 from namesrv.plugins.controller.core.reconcile import Retry, next_retry, try_election
+from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.machine import ControllerMachine
 from remoting.codes import ResponseCode

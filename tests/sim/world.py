@@ -11,11 +11,13 @@ EVENTS_MAX = 2_000_000
 
 @dataclass(frozen=True)
 class Weather:
-    """What this seed's network does to a message: lose it, delay it (ms, both ends included)."""
+    """What this seed's network does to a message: lose it, delay it (ms, both ends included). straggling: so
+    many requests to controllers come when nobody waits for them any more."""
 
     loss: float
     delay_min_ms: int
     delay_max_ms: int
+    straggling: float = 0.0
 
 
 @dataclass
@@ -33,7 +35,12 @@ class World:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.weather = self.random.choice(
-            [Weather(0.0, 1, 3), Weather(0.0, 1, 30), Weather(0.02, 1, 20), Weather(0.2, 1, 60)]
+            [
+                Weather(0.0, 1, 3),
+                Weather(0.0, 1, 30, straggling=0.05),
+                Weather(0.02, 1, 20, straggling=0.01),
+                Weather(0.2, 1, 60),
+            ]
         )
 
     def at(self, delay_ms: int, action: Callable[[], None]) -> None:

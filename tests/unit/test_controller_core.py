@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from namesrv.plugins.controller.config import ControllerConfig, parse_peers
-from namesrv.plugins.controller.core.apply import Refused, apply
+from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict, elect
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
@@ -21,14 +21,9 @@ from namesrv.plugins.controller.core.events import (
     encode_event,
 )
 from namesrv.plugins.controller.core.reconcile import RETRY_MIN_MS, Retry, next_retry
-from namesrv.plugins.controller.core.state import (
-    BrokerSet,
-    Replica,
-    State,
-    StateVersionError,
-    state_from_json,
-    state_to_json,
-)
+from namesrv.plugins.controller.core.rules import Refused
+from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
+from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json, state_to_json
 from namesrv.plugins.controller.machine import ControllerMachine
 from remoting.codes import ResponseCode
 from remoting.config import ConfigError, load_config
@@ -155,7 +150,7 @@ def test_every_dated_event_has_its_place_in_the_log() -> None:
 def test_a_newer_event_stops_the_process_and_garbage_is_refused() -> None:
     machine = ControllerMachine()
     with pytest.raises(EventVersionError):
-        machine.apply(b'{"type":"dance","v":2}')
+        machine.apply(b'{"type":"dance","v":3}')
     for garbage in (b"", b"{}", b'{"v":1,"type":"dance"}', b"\xff", b'{"v":1,"type":"electMaster"}'):
         applied = machine.apply(garbage)
         assert applied.refused is not None
@@ -167,7 +162,7 @@ def test_state_round_trip_and_version() -> None:
     assert state_from_json(data) == replace(state(), event_count=7)
     assert state_to_json(state_from_json(data)) == data
     with pytest.raises(StateVersionError):
-        state_from_json(data.replace(b'"v":1', b'"v":2'))
+        state_from_json(data.replace(b'"v":2', b'"v":3'))
     with pytest.raises(msgspec.DecodeError):
         state_from_json(b"{")
 
@@ -271,7 +266,6 @@ def test_election_order(view: LiveView, winner: int | None) -> None:
     election = elect(group(master=None), view)
     assert election.winner == winner
     assert election.verdict is (Verdict.NONE if winner is None else Verdict.ELECTED)
-    assert len(election.explain) == 3
 
 
 def test_a_master_that_may_live_stays() -> None:

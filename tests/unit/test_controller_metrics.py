@@ -116,7 +116,10 @@ LIVE_1, LIVE_2 = {1: LiveInfo(address(1))}, {2: LiveInfo(address(2))}
     ("reason", "kind"),
     [
         (elect(group(), LiveView(LIVE_1)).reason, "master_alive"),
-        (elect(group(master_epoch=0, master_broker_id=None), LiveView(LIVE_1)).reason, "first_election"),
+        (
+            elect(group(master_broker_id=None, sync_state_set=frozenset()), LiveView(LIVE_1)).reason,
+            "first_election",
+        ),
         (elect(group(master_broker_id=None), LiveView(LIVE_1)).reason, "no_master"),
         (elect(group(sync_state_set=frozenset({1, 2})), LiveView(LIVE_2)).reason, "master_not_active"),
         (elect(group(), LiveView(LIVE_2), unclean=True).reason, "unclean"),

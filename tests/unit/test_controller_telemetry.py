@@ -150,7 +150,7 @@ def test_the_record_of_each_event() -> None:
     assert elected.after == GroupView(
         master_broker_id=2, master_epoch=2, sync_state_set=(2,), sync_state_set_epoch=3, replicas=(1, 2)
     )
-    assert late.refused is not None and late.refused.startswith("CONTROLLER_INVALID_MASTER: broker 1 is not")
+    assert late.refused is not None and late.refused.startswith("CONTROLLER_INVALID_MASTER: Rejecting")
     assert late.before == late.after == elected.after
     assert (moved.type, moved.before, moved.refused) == ("updateBrokerAddress", moved.after, None)
     assert [each.ts for each in records] == list(range(START_MS, START_MS + 7))

@@ -81,7 +81,7 @@ class Broker:
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         return self.controller.alter(new_set, current_epoch)
 
-    async def read_sync_state_set(self) -> SyncStateSet | None:
+    async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
         return None if self.controller.down else self.controller.set
 
     def put(self, body: bytes = b"x" * 100, count: int = 1) -> int:

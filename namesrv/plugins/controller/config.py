@@ -17,6 +17,18 @@ SECRET_HELP = (
     "(for example: head -c 32 /dev/urandom | base64 > controller.secret)"
 )
 
+AT_RUN_TIME = frozenset(
+    {
+        "controllerConnectionLossGraceMs",
+        "controllerGraceMs",
+        "controllerHeartBeatTimeoutDefaultMs",
+        "enableElectUncleanMaster",
+        "notifyBrokerRoleChanged",
+        "scanInactiveMasterInterval",
+    }
+)
+"""Keys that a request (1009) changes, at all controllers at once; the others are read at start."""
+
 Address = tuple[str, int]
 
 _PEER = re.compile(r"^(?P<id>[^-\s]+)-(?P<host>[^\s:]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})$")

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 
 from namesrv.core.liveness import BrokerKey
-from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.decide import elect_event
 from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict
 from namesrv.plugins.controller.core.reconcile import (
@@ -24,6 +23,7 @@ from namesrv.plugins.controller.core.reconcile import (
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
 from namesrv.plugins.controller.proposer import Proposer
+from namesrv.plugins.controller.settings import LiveConfig
 from namesrv.plugins.controller.watch import Watch
 from remoting.command import encode, request_command
 from remoting.operation import CommandError
@@ -44,7 +44,7 @@ class Elections:
         self,
         proposer: Proposer,
         watch: Watch,
-        config: ControllerConfig,
+        config: LiveConfig,
         clock: Callable[[], int],
         tally: ElectionTally | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class Elections:
     def active_changed(self, is_active: bool) -> None:
         self.retries.clear()
         if is_active:
-            self._watch.became_active(self._config.controller_grace_ms)
+            self._watch.became_active(self._config.current.controller_grace_ms)
             self._judged = False
             for broker_set in self._proposer.state.brokers.values():
                 # the one before us may have died between its election and its notifications
@@ -97,7 +97,7 @@ class Elections:
 
     def notify(self, broker_set: BrokerSet, only: int | None = None) -> None:
         """Push 1008 over the connections that the live replicas opened to us; polling is their safety net."""
-        if not self._config.notify_broker_role_changed:
+        if not self._config.current.notify_broker_role_changed:
             return
         header = NotifyBrokerRoleChangedRequest(
             master_address=broker_set.master_address,
@@ -133,7 +133,7 @@ class Elections:
         if not self._judged and self._watch.judges_in_ms() == 0:
             self._judged, self._next_pass_ms = True, 0
         if now_ms >= self._next_pass_ms:
-            self._next_pass_ms = now_ms + self._config.scan_inactive_master_interval
+            self._next_pass_ms = now_ms + self._config.current.scan_inactive_master_interval
             names.update(self._proposer.state.brokers)
         self._names |= names & self._running  # what happened during an election is looked at after it
         for name in sorted(names - self._running):
@@ -156,7 +156,7 @@ class Elections:
         if due_ms is not None:
             deadlines.append(due_ms)
         if not self._proposer.is_active:
-            return self._config.scan_inactive_master_interval
+            return self._config.current.scan_inactive_master_interval
         return max(1, min(deadlines) - now_ms)
 
     async def _elect(self, name: str) -> None:
@@ -167,15 +167,17 @@ class Elections:
             self._wake.set()
 
     async def _elect_once(self, name: str) -> None:
-        broker_set = self._proposer.state.brokers[name]
+        broker_set = self._proposer.state.brokers.get(name)
+        if broker_set is None:
+            return  # cleaned meanwhile
         view = self._watch.view(broker_set)
         election = try_election(
             broker_set,
             view,
             self.retries.get(name),
             now_ms=self._clock(),
-            unclean=self._config.enable_elect_unclean_master,
-            clear_after_ms=self._config.scan_inactive_master_interval,
+            unclean=self._config.current.enable_elect_unclean_master,
+            clear_after_ms=self._config.current.scan_inactive_master_interval,
         )
         if election is None:
             self.retries.pop(name, None)
@@ -201,7 +203,10 @@ class Elections:
             self.notify(applied.after)
 
     def _failed(self, name: str, reason: str) -> None:
-        self.tally.count(self._proposer.state.brokers[name], NOBODY, reason)
+        broker_set = self._proposer.state.brokers.get(name)
+        if broker_set is None:
+            return  # cleaned meanwhile
+        self.tally.count(broker_set, NOBODY, reason)
         before = self.retries.get(name)
         if before is None or before.reason != reason:
             logger.warning("%s has no live master: %s; it is tried again", name, reason)
@@ -209,5 +214,5 @@ class Elections:
             before,
             now_ms=self._clock(),
             reason=reason,
-            retry_max_ms=self._config.scan_inactive_master_interval,
+            retry_max_ms=self._config.current.scan_inactive_master_interval,
         )

@@ -5,21 +5,25 @@ from typing import NoReturn
 
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
-from namesrv.plugins.controller.config import ControllerConfig
-from namesrv.plugins.controller.core.apply import other_cluster
 from namesrv.plugins.controller.core.decide import (
+    CONTROLLER_ITSELF,
+    Ballot,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
     decide_elect,
+    decide_read,
     decide_register,
 )
-from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
+from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
-from namesrv.plugins.controller.core.state import FIRST_BROKER_ID, BrokerSet, State
+from namesrv.plugins.controller.core.explain import Explanation, explain_election
+from namesrv.plugins.controller.core.rules import Refused, other_cluster
+from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import KEPT
 from namesrv.plugins.controller.elections import Elections
 from namesrv.plugins.controller.proposer import Proposer, Settled
 from namesrv.plugins.controller.raft.api import Replicator
+from namesrv.plugins.controller.settings import LiveConfig
 from namesrv.plugins.controller.watch import Heard, Watch
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, OperationTable, Reply
@@ -33,7 +37,7 @@ NAMES_MAX = 10_000
 class ControllerHandlers:
     def __init__(
         self,
-        config: ControllerConfig,
+        config: LiveConfig,
         proposer: Proposer,
         replicator: Replicator,
         elections: Elections,
@@ -53,6 +57,7 @@ class ControllerHandlers:
         """For any door: all but the heartbeat, which says that a connection lives."""
         table.bind(wire.ALTER_SYNC_STATE_SET, self.alter_sync_state_set)
         table.bind(wire.ELECT_MASTER, self.elect_master)
+        table.bind(wire.EXPLAIN_ELECTION, self.explain_election)
         table.bind(wire.REGISTER_BROKER_TO_CONTROLLER, self.register_broker)
         table.bind(wire.GET_REPLICA_INFO, self.get_replica_info)
         table.bind(wire.GET_METADATA_INFO, self.get_metadata_info)
@@ -74,7 +79,7 @@ class ControllerHandlers:
         try:
             settled = await self._proposer.settle(
                 lambda state: decide_alter_sync_state_set(
-                    state, event, self._view(state, request.broker_name)
+                    state, event, self._watch.view_of(state, request.broker_name)
                 )
             )
         except CommandError as error:
@@ -86,20 +91,39 @@ class ControllerHandlers:
         return Reply(header, _sync_state_set(broker_set))
 
     async def elect_master(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
-        if not request.broker_name:
-            _invalid("electMaster needs brokerName")
+        if request.dry_run:
+            return await self.explain_election(request, call)
+        ballot = self._ballot(request)
         settled = await self._proposer.settle(
-            lambda state: decide_elect(
-                state,
-                self._view(state, request.broker_name),
-                cluster_name=request.cluster_name,
-                broker_name=request.broker_name,
-                broker_id=request.broker_id,
-                designate_elect=request.designate_elect,
-                unclean=self._config.enable_elect_unclean_master,
-            )
+            lambda state: decide_elect(state, self._watch.view_of(state, ballot.broker_name), ballot)
         )
         return self._elect_reply(settled)
+
+    async def explain_election(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
+        """What 1002 would do now. Only the controller that leads knows: whom it hears decides."""
+        ballot = self._ballot(request)
+        await self._proposer.barrier()
+        state = self._proposer.state
+        explained = explain_election(state, self._watch.view_of(state, ballot.broker_name), ballot)
+        if isinstance(explained, Refused):
+            raise CommandError(explained.code, explained.remark)
+        body = wire.ElectMasterResponseBody(
+            sync_state_set=sorted(explained.broker_set.sync_state_set), explanation=_explanation(explained)
+        )
+        return Reply(_master_info(explained.broker_set), body, remark="dry run: nothing was changed")
+
+    def _ballot(self, request: wire.ElectMasterRequest) -> Ballot:
+        if not request.broker_name:
+            _invalid("electMaster needs brokerName")
+        if request.designate_elect and request.broker_id == CONTROLLER_ITSELF:
+            _invalid("electMaster with designateElect needs brokerId, the one that must become master")
+        return Ballot(
+            broker_name=request.broker_name,
+            cluster_name=request.cluster_name,
+            broker_id=request.broker_id,
+            designate_elect=request.designate_elect,
+            unclean=self._config.current.enable_elect_unclean_master,
+        )
 
     def _elect_reply(self, settled: Settled) -> Reply:
         broker_set = settled.broker_set
@@ -146,22 +170,25 @@ class ControllerHandlers:
             self._elections.notify(broker_set)  # its replicas must follow it to the new address
         return Reply(header, _sync_state_set(broker_set))
 
-    async def get_replica_info(self, request: wire.BrokerNameRequest, call: Call) -> Reply:
-        await self._proposer.barrier()
-        broker_set = self._proposer.state.brokers.get(request.broker_name)
-        if broker_set is None:
-            raise CommandError(
-                ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed"
+    async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
+        settled = await self._proposer.settle(
+            lambda state: decide_read(
+                state,
+                broker_name=request.broker_name,
+                master_broker_id=request.master_broker_id,
+                master_epoch=request.master_epoch,
+                fence_sync_state_set_epoch=request.fence_sync_state_set_epoch,
             )
-        return Reply(_master_info(broker_set), _sync_state_set(broker_set))
+        )
+        return Reply(_master_info(settled.broker_set), _sync_state_set(settled.broker_set))
 
     async def get_metadata_info(self, request: object, call: Call) -> wire.ControllerMetadata:
         """Answered by every member from its own view."""
-        peers = self._config.request_addresses
+        peers = self._config.current.request_addresses
         replicator = self._replicator
         leader = replicator.self_id if replicator.is_active else replicator.leader_id
         return wire.ControllerMetadata(
-            group=self._config.controller_d_leger_group,
+            group=self._config.current.controller_d_leger_group,
             controller_leader_id=leader,
             controller_leader_address=_text(peers[leader]) if leader in peers else None,
             is_leader=replicator.is_active,
@@ -184,13 +211,18 @@ class ControllerHandlers:
     ) -> wire.GetNextBrokerIdResponse:
         """Nothing is reserved: two brokers may get the same number, 1013 gives it to one of them."""
         await self._proposer.barrier()
-        broker_set = self._proposer.state.brokers.get(request.broker_name)
+        state = self._proposer.state
+        broker_set = state.brokers.get(request.broker_name)
         if broker_set is not None and (refused := other_cluster(broker_set, request.cluster_name)):
             raise CommandError(refused.code, refused.remark)
         return wire.GetNextBrokerIdResponse(
             cluster_name=request.cluster_name,
             broker_name=request.broker_name,
-            next_broker_id=FIRST_BROKER_ID if broker_set is None else broker_set.next_broker_id,
+            next_broker_id=(
+                state.first_broker_id(request.broker_name)
+                if broker_set is None
+                else broker_set.next_broker_id
+            ),
         )
 
     async def apply_broker_id(
@@ -215,6 +247,7 @@ class ControllerHandlers:
             _invalid("Heart beat with empty brokerId")
         if call.peer.is_closing():
             return None  # its close was seen already: this beat would outlive its connection
+        config, timeout_ms = self._config.current, request.heartbeat_timeout_mills or 0
         key = BrokerKey(request.cluster_name, request.broker_name, request.broker_id)
         live = LiveInfo(
             broker_address=request.broker_addr,
@@ -227,11 +260,10 @@ class ControllerHandlers:
             key,
             connection_id=call.peer.connection_id,
             incarnation=request.broker_addr,
-            timeout_ms=request.heartbeat_timeout_mills
-            or self._config.controller_heart_beat_timeout_default_ms,
+            timeout_ms=timeout_ms if timeout_ms > 0 else config.controller_heart_beat_timeout_default_ms,
             now_ms=self._clock(),
             info=Heard(live, call.peer),
-            grace_ms=self._config.controller_connection_loss_grace_ms,
+            grace_ms=config.controller_connection_loss_grace_ms,
         )
         if is_new and self._replicator.is_active:
             self._came_back(key)
@@ -245,10 +277,6 @@ class ControllerHandlers:
         if broker_set.master_broker_id is not None:
             self._elections.notify(broker_set, only=key.broker_id)
         self._elections.look_at(key.broker_name)
-
-    def _view(self, state: State, broker_name: str) -> LiveView:
-        broker_set = state.brokers.get(broker_name)
-        return LiveView() if broker_set is None else self._watch.view(broker_set)
 
     def _replicas_info(self, broker_set: BrokerSet) -> wire.ReplicasInfo:
         view = self._watch.view(broker_set)
@@ -270,6 +298,33 @@ class ControllerHandlers:
             in_sync_replicas=[each for broker_id, each in identities.items() if broker_id in members],
             not_in_sync_replicas=[each for broker_id, each in identities.items() if broker_id not in members],
         )
+
+
+def _explanation(explained: Explanation) -> wire.ElectionExplanation:
+    return wire.ElectionExplanation(
+        code=explained.code,
+        remark=explained.remark,
+        verdict=explained.election.verdict.value,
+        is_change=explained.is_change,
+        new_master_broker_id=explained.election.winner,
+        unclean=explained.election.unclean,
+        candidates=[
+            wire.ElectionCandidate(
+                broker_id=each.broker_id,
+                broker_address=each.address,
+                in_sync=each.in_sync,
+                alive=each.alive,
+                wins=each.wins,
+                why=each.why,
+                epoch=each.epoch,
+                max_offset=each.max_offset,
+                confirm_offset=each.confirm_offset,
+                election_priority=each.election_priority,
+                behind_bytes=each.behind_bytes,
+            )
+            for each in explained.candidates
+        ],
+    )
 
 
 def _master_info(broker_set: BrokerSet) -> wire.MasterInfo:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from namesrv.plugins.controller.core.apply import Applied, Refused, apply
+from namesrv.plugins.controller.core.apply import Applied, apply
 from namesrv.plugins.controller.core.events import AnyEvent, decode_event
-from namesrv.plugins.controller.core.state import State, state_from_json, state_to_json
+from namesrv.plugins.controller.core.rules import Refused
+from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
 from remoting.codes import ResponseCode
 
 EventHook = Callable[[AnyEvent, Applied], None]

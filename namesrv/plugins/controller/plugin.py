@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import PluginContext
+from namesrv.plugins.controller.admin import AdminHandlers
 from namesrv.plugins.controller.config import ControllerConfig, is_loopback
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
@@ -16,6 +17,7 @@ from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
 from namesrv.plugins.controller.replicator import RaftReplicator
+from namesrv.plugins.controller.settings import LiveConfig
 from namesrv.plugins.controller.telemetry import ControllerTelemetry
 from namesrv.plugins.controller.watch import Watch
 from remoting.codes import ResponseCode
@@ -46,7 +48,7 @@ class ControllerPlugin:
         """make_replicator: another log than raft, for tests."""
         (config,) = configs
         assert isinstance(config, ControllerConfig)
-        self.config, self.context = config, context
+        self.context = context
         self.telemetry = ControllerTelemetry(config) if config.telemetry_enable else None
         self.machine = ControllerMachine(
             self._applied, None if self.telemetry is None else self.telemetry.restored
@@ -56,12 +58,13 @@ class ControllerPlugin:
             self.replicator = RaftReplicator(self.machine, _settings(config))
         else:
             self.replicator = make_replicator(self.machine)
+        self.settings = LiveConfig(config, lambda: self.machine.state)
         self.proposer = Proposer(self.machine, self.replicator)
         self.watch = Watch(context.liveness, context.clock)
         self.tally = ElectionTally()
-        self.elections = Elections(self.proposer, self.watch, config, context.clock, self.tally)
+        self.elections = Elections(self.proposer, self.watch, self.settings, context.clock, self.tally)
         self.handlers = ControllerHandlers(
-            config,
+            self.settings,
             self.proposer,
             self.replicator,
             self.elections,
@@ -69,10 +72,13 @@ class ControllerPlugin:
             context.liveness,
             context.clock,
         )
+        self.admin = AdminHandlers(self.settings, self.proposer, self.replicator, self.elections, self.watch)
         self.table = OperationTable()
         self.handlers.bind(self.table)
         http_table = OperationTable()
         self.handlers.bind_requests(http_table)
+        for table in (self.table, http_table):
+            self.admin.bind(table)
         context.http += [http_table, self._groups_router]
         context.scrapes.append(self._scrapes)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
@@ -106,9 +112,15 @@ class ControllerPlugin:
         await self._door.close()
         await self._tasks.stop()
         await self.elections.stop()
+        await self.admin.close()
         await self.replicator.stop()
         if self.telemetry is not None:
             await self.telemetry.writer.close()
+
+    @property
+    def config(self) -> ControllerConfig:
+        """As it is now: requests change some keys (1009)."""
+        return self.settings.current
 
     @property
     def address(self) -> tuple[str, int]:
@@ -128,6 +140,8 @@ class ControllerPlugin:
             "elections": self.tally.total(ELECTED),
             "failed_elections": self.tally.total(NOBODY),
             "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
+            "settings": dict(self.machine.state.settings),
+            "settings_fault": self.settings.fault,
             "raft": self.replicator.status(),
             "telemetry": None if self.telemetry is None else self.telemetry.health(),
         }

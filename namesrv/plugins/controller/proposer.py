@@ -3,6 +3,9 @@
 An outcome that is not known is answered with code 1 and never with success (a leader that lost its majority
 cannot say whether its change will survive); every operation is safe to repeat. A refusal or an answer from
 local state is given only after a barrier, so that a deposed leader does not spread what it remembers.
+
+What apply() refuses is decided again, on the state that refused it: when two elections of a group meet, the
+second is answered with the master that the first one made.
 """
 
 from collections.abc import Callable
@@ -10,9 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from namesrv.plugins.controller.core.apply import Applied, Refused
+from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.decide import Answer, Decision
 from namesrv.plugins.controller.core.events import AnyEvent, encode_event
+from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft import api as raft
@@ -20,17 +24,26 @@ from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.operation import CommandError, Unknown
 
+TRIES_MAX = 3
+"""A group that changes more often than that between a decision and its place in the log: repeat later."""
+
 NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The group as a reply may show it; event is None if nothing had to be logged."""
+    """The group as a reply may show it: as `after` the event, or as it is. None: it is no more, or the
+    request is about no single group. event is None if nothing had to be logged."""
 
-    broker_set: BrokerSet
+    after: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS
     remark: str | None = None
     event: AnyEvent | None = None
+
+    @property
+    def broker_set(self) -> BrokerSet:
+        assert self.after is not None, "an accepted event of a group has one"
+        return self.after
 
 
 def not_leader() -> CommandError:
@@ -55,22 +68,25 @@ class Proposer:
         return self._replicator.is_active
 
     async def settle(self, decide: Callable[[State], Decision]) -> Settled:
-        """Raises CommandError: refused, not leader, busy, or not known. decide() may be called twice."""
+        """Raises CommandError: refused, not leader, busy, or not known. decide() may be called often."""
         if not self.is_active:
             raise not_leader()
-        decision = decide(self.state)
-        if isinstance(decision, Answer | Refused):
-            await self.barrier()
+        refused: Refused | None = None
+        for _ in range(TRIES_MAX):
             decision = decide(self.state)
-        if isinstance(decision, Refused):
-            raise CommandError(decision.code, decision.remark)
-        if isinstance(decision, Answer):
-            return Settled(decision.broker_set, decision.code, decision.remark)
-        applied = await self.propose(decision)
-        if applied.refused is not None:
-            raise CommandError(applied.refused.code, applied.refused.remark)
-        assert applied.after is not None, "an accepted event has a group"
-        return Settled(applied.after, event=decision)
+            if isinstance(decision, Answer | Refused):
+                await self.barrier()
+                decision = decide(self.state)
+            if isinstance(decision, Refused):
+                raise CommandError(decision.code, decision.remark)
+            if isinstance(decision, Answer):
+                return Settled(decision.broker_set, decision.code, decision.remark)
+            applied = await self.propose(decision)
+            if applied.refused is None:
+                return Settled(applied.after, event=decision)
+            refused = applied.refused
+        assert refused is not None
+        raise CommandError(refused.code, refused.remark)
 
     async def propose(self, event: AnyEvent) -> Applied:
         """Raises CommandError unless the event was applied; Applied.refused may say that it was fenced.

@@ -15,7 +15,7 @@ import msgspec
 
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.apply import Applied
-from namesrv.plugins.controller.core.events import AnyEvent
+from namesrv.plugins.controller.core.events import AnyEvent, AnyGroupEvent, ImportState, UpdateConfig
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from remoting.clock import wall_ms
 from remoting.records import ControllerEvent, GroupView, decode_record, name_of
@@ -82,7 +82,10 @@ class ControllerTelemetry:
         try:
             if self._has_gap:
                 self._put_groups(before, event.ts)
-            self.writer.put(record_of(event, applied, self._controller_id))
+            if isinstance(event, ImportState):
+                self._put_groups(applied.state, event.ts)
+            elif not isinstance(event, UpdateConfig):  # a record tells about a group
+                self.writer.put(record_of(event, applied, self._controller_id))
         except Exception as error:
             if self._fault is None:
                 logger.exception("telemetry: a controller event was lost; the controller goes on")
@@ -124,9 +127,9 @@ def snapshot_of(state: State, ts: int, controller_id: str) -> Iterator[Controlle
         )
 
 
-def record_of(event: AnyEvent, applied: Applied, controller_id: str) -> ControllerEvent:
+def record_of(event: AnyGroupEvent, applied: Applied, controller_id: str) -> ControllerEvent:
     """cluster_name of an event that was refused because its group is unknown: what it says itself, or ""."""
-    group, refused = applied.after, applied.refused
+    group, refused = applied.after or applied.before, applied.refused
     return ControllerEvent(
         ts=event.ts,
         cluster_name=getattr(event, "cluster_name", "") if group is None else group.cluster_name,
@@ -135,7 +138,7 @@ def record_of(event: AnyEvent, applied: Applied, controller_id: str) -> Controll
         type=str(event.__struct_config__.tag),
         controller_id=controller_id,
         before=view_of(applied.before),
-        after=view_of(group),
+        after=view_of(applied.after),
         refused=None if refused is None else f"{refused.code.name}: {refused.remark}",
         reason=getattr(event, "reason", ""),
         unclean=getattr(event, "unclean", False),

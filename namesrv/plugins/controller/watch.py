@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss
-from namesrv.plugins.controller.core.state import BrokerSet
+from namesrv.plugins.controller.core.state import BrokerSet, State
 from remoting.clock import wall_ms
 from remoting.operation import Peer
 
@@ -60,6 +60,11 @@ class Watch:
             else:
                 lost[broker_id] = self._loss(key)
         return LiveView(live, frozenset(presumed), lost)
+
+    def view_of(self, state: State, broker_name: str) -> LiveView:
+        """Of a group that is not there: nobody."""
+        broker_set = state.brokers.get(broker_name)
+        return LiveView() if broker_set is None else self.view(broker_set)
 
     def _loss(self, key: BrokerKey) -> Loss:
         now_ms, seen = self._clock(), self._liveness.last_seen(key)

@@ -1,42 +1,48 @@
-"""apply(state, event): the only place where the replicated state changes.
+"""apply(): what one event makes of the state, on every controller and on every replay.
 
-Runs on every controller and at every replay. Total and deterministic: any event on any state has an Applied;
-no clock, no liveness, no exception. Every event is fenced here by the epochs that it carries, because the
-state may have moved since decide() looked at it. A refused event changes nothing but event_count.
+Total: any event on any state has an Applied; no clock, no liveness, no exception. Every event is fenced here
+by the epochs that it carries, because the state may have moved since decide() looked at it. A refused event
+changes nothing but event_count.
 """
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
+    AnyGroupEvent,
     ApplyBrokerId,
+    CleanBrokerData,
     ElectMaster,
+    FenceSyncStateSet,
+    ImportState,
     UpdateBrokerAddress,
+    UpdateConfig,
 )
-from namesrv.plugins.controller.core.state import (
-    BROKER_ID_MAX,
-    FIRST_BROKER_ID,
-    BrokerSet,
-    Replica,
-    State,
+from namesrv.plugins.controller.core.history import remembered
+from namesrv.plugins.controller.core.rules import (
+    Refused,
+    check_alter,
+    check_broker_id,
+    check_clean,
+    check_contains_master,
+    check_master,
+    fence,
+    unknown_set,
 )
+from namesrv.plugins.controller.core.state import BrokerSet, PastElection, Replica, State
+from namesrv.plugins.controller.core.transfer import import_into
 from remoting.codes import ResponseCode
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Understood and not done: response code and a remark for people."""
-
-    code: ResponseCode
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
-    """What an event did to its group. before None: a new group; after None: an unknown one.
+    """What an event did. before None: a new group; after None: an unknown one, or one that was cleaned; both
+    None: the event is about no single group.
 
-    refused is not None: the group is as before. state.event_count is the event's place in the log.
+    refused is not None: everything is as before. state.event_count is the event's place in the log.
     """
 
     state: State
@@ -46,24 +52,50 @@ class Applied:
 
     @property
     def is_changed(self) -> bool:
+        """Is the group another?"""
         return self.before != self.after
 
 
 def apply(state: State, event: AnyEvent) -> Applied:
-    before = state.brokers.get(event.broker_name)
-    match event:
-        case ApplyBrokerId():
-            after = _apply_broker_id(before, event)
-        case UpdateBrokerAddress():
-            after = _update_broker_address(before, event)
-        case AlterSyncStateSet():
-            after = _alter(before, event)
-        case ElectMaster():
-            after = _elect(before, event)
     counted = _counted(state, event)
+    match event:
+        case UpdateConfig():
+            return _whole(counted, _update_config(counted, event))
+        case ImportState():
+            return _whole(counted, import_into(counted, event))
+    before = state.brokers.get(event.broker_name)
+    after = _changed(state, before, event)
     if isinstance(after, Refused):
         return Applied(counted, before, before, after)
-    return Applied(counted.with_set(after), before, after)
+    if after is None:
+        assert before is not None, "only a known group can be cleaned"
+        changed = counted.without_set(before)
+    else:
+        changed = counted.with_set(after)
+    return Applied(_with_election(changed, before, after, event), before, after)
+
+
+def _whole(counted: State, outcome: State | Refused) -> Applied:
+    if isinstance(outcome, Refused):
+        return Applied(counted, None, None, outcome)
+    return Applied(outcome, None, None)
+
+
+def _changed(state: State, before: BrokerSet | None, event: AnyGroupEvent) -> BrokerSet | Refused | None:
+    """The group after the event; None: it is no more."""
+    match event:
+        case ApplyBrokerId():
+            return _apply_broker_id(state, before, event)
+        case UpdateBrokerAddress():
+            return _update_broker_address(before, event)
+        case AlterSyncStateSet():
+            return _alter(before, event)
+        case ElectMaster():
+            return _elect(before, event)
+        case FenceSyncStateSet():
+            return _fence_sync_state_set(before, event)
+        case CleanBrokerData():
+            return _clean(before, event)
 
 
 def _counted(state: State, event: AnyEvent) -> State:
@@ -72,51 +104,41 @@ def _counted(state: State, event: AnyEvent) -> State:
     return replace(state, event_count=state.event_count + 1) if event.ts else state
 
 
-def unknown_set(broker_name: str) -> Refused:
-    return Refused(
-        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-        f"Broker-set: {broker_name} hasn't been registered in controller",
+def _with_election(
+    state: State, before: BrokerSet | None, after: BrokerSet | None, event: AnyGroupEvent
+) -> State:
+    """Remembers a change of the master, whatever event made it."""
+    if before is None or not isinstance(event, ElectMaster | CleanBrokerData):
+        return state
+    new_master = None if after is None else after.master_broker_id
+    epochs = state.cleaned[before.broker_name] if after is None else after
+    if before.master_broker_id == new_master or not event.ts:
+        return state  # without `ts`: of a time when elections were not remembered
+    newest = PastElection(
+        event_id=state.event_count,
+        ts=event.ts,
+        cluster_name=before.cluster_name,
+        broker_name=before.broker_name,
+        old_master_broker_id=before.master_broker_id,
+        new_master_broker_id=new_master,
+        master_epoch=epochs.master_epoch,
+        sync_state_set_epoch=epochs.sync_state_set_epoch,
+        reason=event.reason,
     )
+    if isinstance(event, ElectMaster):
+        newest = msgspec.structs.replace(
+            newest,
+            unclean=event.unclean,
+            last_heartbeat_ts=event.last_heartbeat_ts,
+            detected_ts=event.detected_ts,
+        )
+    return replace(state, elections=remembered(state.elections, newest))
 
 
-def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
-    """One broker name belongs to one cluster; a second cluster would merge two groups into one."""
-    if broker_set.cluster_name == cluster_name:
-        return None
-    return Refused(
-        ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"broker name {broker_set.broker_name} belongs to cluster {broker_set.cluster_name}, "
-        f"not to {cluster_name}: give this group another brokerName",
-    )
-
-
-def check_broker_id(before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
-    """None: the id is free, or the applicant owns it already. Source: reference of 1013."""
-    if not FIRST_BROKER_ID <= event.broker_id <= BROKER_ID_MAX:
-        return _invalid_id(event, f"must be between {FIRST_BROKER_ID} and {BROKER_ID_MAX}")
-    if before is None:
-        if event.broker_id == FIRST_BROKER_ID:
-            return None
-        return _invalid_id(event, f"the first id of a broker-set is {FIRST_BROKER_ID}")
-    if refused := other_cluster(before, event.cluster_name):
+def _apply_broker_id(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> BrokerSet | Refused:
+    if refused := check_broker_id(state, event):
         return refused
-    owner = before.replicas.get(event.broker_id)
-    if owner is None or owner.check_code == event.register_check_code:
-        return None
-    return _invalid_id(event, "it belongs to another broker; ask for the next id")
-
-
-def _invalid_id(event: ApplyBrokerId, why: str) -> Refused:
-    return Refused(
-        ResponseCode.CONTROLLER_BROKER_ID_INVALID,
-        f"Fail to apply brokerId: {event.broker_id} in broker-set: {event.broker_name}: {why}",
-    )
-
-
-def _apply_broker_id(before: BrokerSet | None, event: ApplyBrokerId) -> BrokerSet | Refused:
-    if refused := check_broker_id(before, event):
-        return refused
-    broker_set = before or BrokerSet(event.cluster_name, event.broker_name)
+    broker_set = before or state.new_set(event.cluster_name, event.broker_name)
     if event.broker_id in broker_set.replicas:
         return broker_set
     return replace(
@@ -142,62 +164,42 @@ def _update_broker_address(before: BrokerSet | None, event: UpdateBrokerAddress)
             f"the address of broker {event.broker_id} of {event.broker_name} was changed meanwhile to "
             f"{replica.address}: register again",
         )
-    changed = {event.broker_id: replace(replica, address=event.broker_address)}
+    return _moved(before, event.broker_id, event.broker_address)
+
+
+def _moved(before: BrokerSet, broker_id: int, address: str) -> BrokerSet:
+    changed = {broker_id: replace(before.replicas[broker_id], address=address)}
     return replace(before, replicas={**before.replicas, **changed})
-
-
-def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | None = None) -> Refused | None:
-    if before.master_epoch != master_epoch:
-        return Refused(
-            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-            f"masterEpoch {master_epoch} is not the current {before.master_epoch}",
-        )
-    if sync_state_set_epoch is not None and before.sync_state_set_epoch != sync_state_set_epoch:
-        return Refused(
-            ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-            f"syncStateSetEpoch {sync_state_set_epoch} is not the current {before.sync_state_set_epoch}",
-        )
-    return None
-
-
-def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused | None:
-    """The rules that need no liveness; decide() asks too, so that a hopeless request is not logged."""
-    if before is None:
-        return Refused(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
-    if before.master_broker_id is None or before.master_broker_id != event.master_broker_id:
-        return Refused(
-            ResponseCode.CONTROLLER_INVALID_MASTER,
-            f"broker {event.master_broker_id} is not the master of {event.broker_name}, "
-            f"the master is {before.master_broker_id}",
-        )
-    if refused := fence(
-        before,
-        master_epoch=event.expected_master_epoch,
-        sync_state_set_epoch=event.expected_sync_state_set_epoch,
-    ):
-        return refused
-    unknown = sorted(set(event.new_sync_state_set) - before.replicas.keys())
-    if unknown:
-        return Refused(
-            ResponseCode.CONTROLLER_INVALID_REPLICAS,
-            f"brokers {unknown} are not registered in broker-set {event.broker_name}",
-        )
-    if before.master_broker_id not in event.new_sync_state_set:
-        return Refused(
-            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-            f"the new SyncStateSet must contain the master {before.master_broker_id}",
-        )
-    return None
 
 
 def _alter(before: BrokerSet | None, event: AlterSyncStateSet) -> BrokerSet | Refused:
     if refused := check_alter(before, event):
         return refused
     assert before is not None
+    if refused := check_contains_master(before, event):
+        return refused
     new_set = frozenset(event.new_sync_state_set)
     if new_set == before.sync_state_set:
         return before
     return replace(before, sync_state_set=new_set, sync_state_set_epoch=before.sync_state_set_epoch + 1)
+
+
+def _fence_sync_state_set(before: BrokerSet | None, event: FenceSyncStateSet) -> BrokerSet | Refused:
+    if before is None:
+        return unknown_set(event.broker_name)
+    if refused := check_master(
+        before,
+        event.master_broker_id,
+        master_epoch=event.expected_master_epoch,
+        sync_state_set_epoch=event.expected_sync_state_set_epoch,
+    ):
+        return refused
+    fenced = replace(before, sync_state_set_epoch=before.sync_state_set_epoch + 1)
+    return (
+        fenced
+        if event.master_address is None
+        else _moved(fenced, event.master_broker_id, event.master_address)
+    )
 
 
 def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
@@ -229,8 +231,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
 
 
 def _may_win(before: BrokerSet, winner: int, unclean: bool) -> bool:
-    """An empty set is one that never had a master: no message was acknowledged yet."""
-    return unclean or not before.sync_state_set or winner in before.sync_state_set
+    return unclean or before.is_new or winner in before.sync_state_set
 
 
 def _clear_master(before: BrokerSet) -> BrokerSet:
@@ -238,3 +239,36 @@ def _clear_master(before: BrokerSet) -> BrokerSet:
     if before.master_broker_id is None:
         return before
     return replace(before, master_broker_id=None, master_epoch=before.master_epoch + 1)
+
+
+def _clean(before: BrokerSet | None, event: CleanBrokerData) -> BrokerSet | Refused | None:
+    """Of the whole group nothing is left but its epochs and ids (State.without_set)."""
+    if refused := check_clean(before, event):
+        return refused
+    assert before is not None
+    cleaned = before.replicas.keys() & frozenset(event.broker_ids)
+    if not cleaned:
+        return before
+    if len(cleaned) == len(before.replicas):
+        return None
+    if before.master_broker_id in cleaned:
+        before = _clear_master(before)
+    set_is_smaller = bool(cleaned & before.sync_state_set)
+    return replace(
+        before,
+        replicas={each: replica for each, replica in before.replicas.items() if each not in cleaned},
+        sync_state_set=before.sync_state_set - cleaned,
+        sync_state_set_epoch=before.sync_state_set_epoch + set_is_smaller,
+        id_floor=before.next_broker_id,
+    )
+
+
+def _update_config(state: State, event: UpdateConfig) -> State | Refused:
+    if state.settings_version != event.expected_settings_version:
+        return Refused(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"the settings were changed meanwhile (version {state.settings_version}): repeat",
+        )
+    merged = {**state.settings, **event.changes}
+    settings = {key: value for key, value in merged.items() if value is not None}
+    return replace(state, settings=settings, settings_version=state.settings_version + 1)

@@ -5,27 +5,37 @@ event. A Refused is the reply. No function here changes anything; every check th
 repeated by apply(), under the epochs that the event carries.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from namesrv.plugins.controller.core.apply import (
-    Refused,
-    check_alter,
-    check_broker_id,
-    other_cluster,
-    unknown_set,
-)
 from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
     ApplyBrokerId,
+    CleanBrokerData,
     ElectMaster,
+    FenceSyncStateSet,
     UpdateBrokerAddress,
+    UpdateConfig,
+)
+from namesrv.plugins.controller.core.rules import (
+    Refused,
+    check_alter,
+    check_broker_id,
+    check_clean,
+    check_contains_master,
+    clean_refused,
+    other_cluster,
+    unknown_set,
 )
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from remoting.codes import ResponseCode
+
+_ID = re.compile("[1-9][0-9]{0,18}")
 
 CONTROLLER_ITSELF = -1
 """brokerId of an 1002 that no broker sent."""
@@ -33,9 +43,9 @@ CONTROLLER_ITSELF = -1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Nothing to log: the reply is read from this group as it is."""
+    """Nothing to log: the reply is read from this group as it is; None: it is about no group."""
 
-    broker_set: BrokerSet
+    broker_set: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS
     remark: str | None = None
 
@@ -45,9 +55,9 @@ Decision = AnyEvent | Answer | Refused
 
 def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
     """1013. A repeat with the same registerCheckCode is a success: the first answer may have been lost."""
-    before = state.brokers.get(event.broker_name)
-    if refused := check_broker_id(before, event):
+    if refused := check_broker_id(state, event):
         return refused
+    before = state.brokers.get(event.broker_name)
     if before is not None and event.broker_id in before.replicas:
         return Answer(before)
     return event
@@ -56,7 +66,11 @@ def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
 def decide_register(
     state: State, *, cluster_name: str, broker_name: str, broker_id: int, broker_address: str
 ) -> Decision:
-    """1003: the id must have been applied for; a new address (new pod, new port) is recorded."""
+    """1003: the id must have been applied for; a new address (new pod, new port) is recorded.
+
+    A master that registers is a new process: it does not know what the one before had asked for, and a 1001
+    of that one may still arrive. So the set is fenced.
+    """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
         return unknown_set(broker_name)
@@ -68,7 +82,10 @@ def decide_register(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
         )
-    if replica.address == broker_address:
+    is_moved = replica.address != broker_address
+    if broker_id == broker_set.master_broker_id:
+        return fence_event(broker_set, broker_address if is_moved else None)
+    if not is_moved:
         return Answer(broker_set)
     return UpdateBrokerAddress(
         broker_name=broker_name,
@@ -81,14 +98,16 @@ def decide_register(
 def decide_alter_sync_state_set(state: State, event: AlterSyncStateSet, view: LiveView) -> Decision:
     """1001. event is the request as the master sent it, with the epochs that it believes in."""
     before = state.brokers.get(event.broker_name)
-    if before is not None and _is_repeat(before, event):
-        return Answer(before)
+    if before is not None and before.sync_state_set == frozenset(event.new_sync_state_set):
+        return Answer(before) if _is_repeat(before, event) else _same_set(before)
     if refused := check_alter(before, event):
         return refused
     dead = [each for each in event.new_sync_state_set if not view.is_alive(each)]
     if dead:
         return Refused(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"brokers {sorted(dead)} are not alive")
     assert before is not None
+    if refused := check_contains_master(before, event):
+        return refused
     left = before.sync_state_set - frozenset(event.new_sync_state_set)
     return msgspec.structs.replace(event, reason=_why_altered(left, view))
 
@@ -100,57 +119,119 @@ def _why_altered(left: frozenset[int], view: LiveView) -> str:
 
 
 def _is_repeat(before: BrokerSet, event: AlterSyncStateSet) -> bool:
-    """The set is already as asked, by this master in this epoch: the answer to the first request was lost."""
+    """The set is as asked: by this master in this epoch? Then the answer to its first request was lost."""
     return (
         before.master_broker_id == event.master_broker_id
         and before.master_epoch == event.expected_master_epoch
-        and before.sync_state_set == frozenset(event.new_sync_state_set)
         and event.expected_sync_state_set_epoch <= before.sync_state_set_epoch
     )
 
 
-def decide_elect(
+def _same_set(before: BrokerSet) -> Refused:
+    return Refused(
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        f"the SyncStateSet of {before.broker_name} is {sorted(before.sync_state_set)} already "
+        f"(masterEpoch {before.master_epoch}, syncStateSetEpoch {before.sync_state_set_epoch})",
+    )
+
+
+def decide_read(
     state: State,
-    view: LiveView,
     *,
-    cluster_name: str,
     broker_name: str,
-    broker_id: int,
-    designate_elect: bool,
-    unclean: bool,
+    master_broker_id: int | None = None,
+    master_epoch: int | None = None,
+    fence_sync_state_set_epoch: int | None = None,
 ) -> Decision:
-    """1002. broker_id: who asks, or whom the operator names (designate_elect), or CONTROLLER_ITSELF."""
+    """1004. A master that does not know what became of its 1001 names itself and the set epoch that it
+    believes in: if the set still is of that epoch, the answer is of the next one, and the 1001 is void."""
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
-        return unknown_set(broker_name)
-    if cluster_name and (refused := other_cluster(broker_set, cluster_name)):
+        return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
+    doubts = fence_sync_state_set_epoch == broker_set.sync_state_set_epoch
+    is_master = master_broker_id is not None and master_broker_id == broker_set.master_broker_id
+    if doubts and is_master and master_epoch == broker_set.master_epoch:
+        return fence_event(broker_set)
+    return Answer(broker_set)
+
+
+def fence_event(broker_set: BrokerSet, master_address: str | None = None) -> FenceSyncStateSet:
+    assert broker_set.master_broker_id is not None, "only a master is fenced from its past"
+    return FenceSyncStateSet(
+        broker_name=broker_set.broker_name,
+        master_broker_id=broker_set.master_broker_id,
+        expected_master_epoch=broker_set.master_epoch,
+        expected_sync_state_set_epoch=broker_set.sync_state_set_epoch,
+        master_address=master_address,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A 1002. broker_id: who asks, or whom the operator names (designate_elect), or CONTROLLER_ITSELF.
+    unclean: may a replica outside the SyncStateSet win?"""
+
+    broker_name: str
+    cluster_name: str = ""
+    broker_id: int = CONTROLLER_ITSELF
+    designate_elect: bool = False
+    unclean: bool = False
+
+
+def decide_elect(state: State, view: LiveView, ballot: Ballot) -> Decision:
+    held = hold_election(state, view, ballot)
+    return held if isinstance(held, Refused) else decide_held(held, view, ballot)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    broker_set: BrokerSet
+    election: Election
+
+
+def hold_election(state: State, view: LiveView, ballot: Ballot) -> Held | Refused:
+    """Refused: there is nothing to elect for."""
+    broker_set = state.brokers.get(ballot.broker_name)
+    if broker_set is None:
+        return unknown_set(ballot.broker_name)
+    if ballot.cluster_name and (refused := other_cluster(broker_set, ballot.cluster_name)):
         return refused
-    preferred = broker_id if designate_elect else None
-    if broker_id != CONTROLLER_ITSELF:
-        if broker_id not in broker_set.replicas:
-            return Refused(
-                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-                f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
-            )
-        if broker_set.master_epoch == 0:
-            preferred = broker_id  # the first to ask becomes the first master, if it is heard here
-    election = elect(broker_set, view, preferred=preferred, unclean=unclean)
+    preferred = None
+    if ballot.broker_id != CONTROLLER_ITSELF and (ballot.designate_elect or broker_set.is_new):
+        preferred = ballot.broker_id  # the first to ask becomes the first master, if it is heard here
+    if preferred is not None and preferred not in broker_set.replicas:
+        return _nobody_wins(
+            f"BrokerId: {preferred} hasn't been registered in broker-set: {broker_set.broker_name}"
+        )
+    return Held(broker_set, elect(broker_set, view, preferred=preferred, unclean=ballot.unclean))
+
+
+def decide_held(held: Held, view: LiveView, ballot: Ballot) -> Decision:
+    broker_set, election = held.broker_set, held.election
     match election.verdict:
         case Verdict.ELECTED:
             return elect_event(broker_set, election, view)
         case Verdict.KEEP:
-            return Answer(broker_set, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, election.reason)
+            remark = (
+                f"The old master {broker_set.master_broker_id} is still alive, not need to elect new master "
+                f"for broker {broker_set.broker_name}"
+            )
+            return Answer(broker_set, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, remark)
         case Verdict.NONE | Verdict.WAIT:
-            return _nobody(broker_set, election, view, broker_id)
+            return _nobody(broker_set, election, view, ballot.broker_id)
 
 
 def _nobody(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
     """The master is cleared once, and only when the controller itself finds that nobody can follow it."""
     if broker_id != CONTROLLER_ITSELF:
-        return Refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, election.reason)
+        return _nobody_wins(election.reason)
     if election.verdict is Verdict.NONE and broker_set.master_broker_id is not None:
         return elect_event(broker_set, election, view)
     return Refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, election.reason)
+
+
+def _nobody_wins(why: str) -> Refused:
+    return Refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, f"Failed to elect a new master: {why}")
 
 
 def elect_event(broker_set: BrokerSet, election: Election, view: LiveView) -> ElectMaster:
@@ -167,3 +248,65 @@ def elect_event(broker_set: BrokerSet, election: Election, view: LiveView) -> El
         last_heartbeat_ts=None if loss is None else loss.last_heartbeat_ts,
         detected_ts=None if loss is None else loss.detected_ts,
     )
+
+
+def decide_clean(
+    state: State,
+    view: LiveView,
+    *,
+    cluster_name: str,
+    broker_name: str,
+    broker_ids: str,
+    clean_living: bool,
+) -> Decision:
+    """1011. broker_ids: "1;2", blank is the whole group. The living only with clean_living."""
+    ids = _parse_ids(broker_ids)
+    if isinstance(ids, Refused):
+        return ids
+    broker_set = state.brokers.get(broker_name)
+    if not clean_living and (refused := _living(broker_set, view, ids, broker_name)):
+        return refused
+    if broker_set is None:
+        return clean_refused(f"Broker {broker_name} is not existed,clean broker data failure.")
+    if cluster_name and (refused := other_cluster(broker_set, cluster_name)):
+        return refused
+    if never := sorted(each for each in ids if each >= broker_set.next_broker_id):
+        return clean_refused(f"brokers {never} were never registered in {broker_name}")
+    there = sorted(ids & broker_set.replicas.keys()) if ids else sorted(broker_set.replicas)
+    if not there:  # a repeat, its first answer was lost
+        return Answer(broker_set, remark=f"brokers {sorted(ids)} are not in {broker_name} any more")
+    master = broker_set.master_broker_id
+    event = CleanBrokerData(
+        broker_name=broker_name,
+        broker_ids=tuple(there),
+        expected_master_epoch=broker_set.master_epoch,
+        expected_sync_state_set_epoch=broker_set.sync_state_set_epoch,
+        reason=f"master {master} was cleaned" if master in there else "cleaned",
+    )
+    return check_clean(broker_set, event) or event
+
+
+def _living(
+    broker_set: BrokerSet | None, view: LiveView, ids: frozenset[int], broker_name: str
+) -> Refused | None:
+    if not ids and broker_set is not None and broker_set.master_broker_id is not None:
+        return clean_refused(f"Broker {broker_name} is still alive, clean up failure")
+    every = () if broker_set is None else broker_set.replicas
+    if alive := sorted(each for each in ids or every if view.is_alive(each)):
+        return clean_refused(f"Broker {broker_name} {alive} is still alive, clean up failure")
+    return None
+
+
+def _parse_ids(text: str) -> frozenset[int] | Refused:
+    words = [each.strip() for each in text.split(";") if each.strip()]
+    if all(_ID.fullmatch(each) for each in words):
+        return frozenset(int(each) for each in words)
+    return clean_refused(f"brokerControllerIdsToClean {text!r} is not a list of ids like 1;2;3")
+
+
+def decide_update_config(state: State, changes: Mapping[str, str | None]) -> Decision:
+    """1009. `changes` were checked against the settings of this controller; None: as the file says."""
+    after = {**state.settings, **changes}
+    if {key: value for key, value in after.items() if value is not None} == state.settings:
+        return Answer(None)
+    return UpdateConfig(changes=dict(changes), expected_settings_version=state.settings_version)

@@ -1,4 +1,4 @@
-"""ElectPolicy: who becomes master, and a text that says why. Pure; liveness comes in as a LiveView.
+"""ElectPolicy: who becomes master, and why (explain.py tells more). Pure; liveness comes in as a LiveView.
 
 Only a live member of the SyncStateSet may win (every acknowledged message is there), unless unclean elections
 are enabled. A recorded master stays until there is proof that it is gone. Source: RocketMQ 5.3.3
@@ -60,13 +60,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """winner: only with ELECTED; unclean: it is outside the SyncStateSet. explain: a line per replica."""
+    """winner: only with ELECTED; unclean: it is outside the SyncStateSet."""
 
     verdict: Verdict
     reason: str
     winner: int | None = None
     unclean: bool = False
-    explain: tuple[str, ...] = ()
 
 
 def elect(
@@ -76,20 +75,16 @@ def elect(
     master = broker_set.master_broker_id
     if master is not None and view.is_alive(master) and preferred in (None, master):
         return Election(Verdict.KEEP, f"master {master} is alive")
-    # the empty set is that of a group that never had a master: no message can be lost, everybody may win
-    members = sorted(broker_set.sync_state_set or broker_set.replicas)
-    explain = tuple(_explain(each, broker_set, view) for each in sorted(broker_set.replicas))
+    members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
     if winner is not None:
-        return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner, False, explain)
+        return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
     waits = preferred is None and any(each in view.presumed for each in members)
     if unclean and not waits:
         winner = _best(sorted(broker_set.replicas), view, preferred)
         if winner is not None:
-            return Election(Verdict.ELECTED, "unclean election", winner, True, explain)
-    return Election(
-        Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred), None, False, explain
-    )
+            return Election(Verdict.ELECTED, "unclean election", winner, unclean=True)
+    return Election(Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred))
 
 
 def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
@@ -104,7 +99,7 @@ def rank(broker_id: int, live: LiveInfo) -> tuple[int, int, int, int]:
 
 def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
     master = broker_set.master_broker_id
-    if broker_set.master_epoch == 0:
+    if broker_set.is_new:
         return "first election"
     if preferred is not None:
         return "designated"
@@ -121,15 +116,3 @@ def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
     if any(each in view.presumed for each in members):
         return f"waiting to hear from the SyncStateSet {members}"
     return f"no member of the SyncStateSet {members} is alive"
-
-
-def _explain(broker_id: int, broker_set: BrokerSet, view: LiveView) -> str:
-    place = "in SyncStateSet" if broker_id in broker_set.sync_state_set else "not in SyncStateSet"
-    live = view.live.get(broker_id)
-    if live is None:
-        state = "not heard yet" if broker_id in view.presumed else "not active"
-        return f"broker {broker_id}: {place}, {state}"
-    return (
-        f"broker {broker_id}: {place}, active, epoch {live.epoch}, maxOffset {live.max_offset}, "
-        f"electionPriority {live.election_priority}"
-    )

@@ -2,34 +2,41 @@
 
 Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit
 trail, so they say when and why: the proposer writes that into them, so that every controller tells the same.
-A new type or a new meaning of a field raises EVENT_VERSION; a field that apply() does not read comes with a
+A new type or a new meaning of a field raises EVENT_VERSION and is that event's `v`: a program that does not
+know it stops, while it goes on with the events that it knows. A field that apply() does not read comes with a
 default, so that older journals stay readable and older programs skip it.
 """
 
 import msgspec
 
-EVENT_VERSION = 1
+from namesrv.plugins.controller.core.state import PastElection
+from namesrv.plugins.controller.core.state_codec import CleanedRecord, SetRecord
+
+EVENT_VERSION = 2
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
-    """Base of all events. broker_name is the group that it changes; no event changes two.
+    """Base of all events. ts: wall-clock ms at which it was proposed; 0: by a program that did not write it
+    down."""
 
-    ts: wall-clock ms at which it was proposed; 0: by a program that did not write it down.
-    """
-
-    v: int = EVENT_VERSION
+    v: int = 1
     ts: int = 0
+
+
+class GroupEvent(Event, frozen=True, kw_only=True):
+    """broker_name is the group that it changes; it changes no other."""
+
     broker_name: str
 
 
-class ApplyBrokerId(Event, tag="applyBrokerId", frozen=True, kw_only=True):
+class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
     cluster_name: str
     broker_id: int
     broker_address: str
     register_check_code: str
 
 
-class UpdateBrokerAddress(Event, tag="updateBrokerAddress", frozen=True, kw_only=True):
+class UpdateBrokerAddress(GroupEvent, tag="updateBrokerAddress", frozen=True, kw_only=True):
     """expected_address: the address that is replaced, so that a late repeat brings no older one back."""
 
     broker_id: int
@@ -37,7 +44,7 @@ class UpdateBrokerAddress(Event, tag="updateBrokerAddress", frozen=True, kw_only
     expected_address: str
 
 
-class AlterSyncStateSet(Event, tag="alterSyncStateSet", frozen=True, kw_only=True):
+class AlterSyncStateSet(GroupEvent, tag="alterSyncStateSet", frozen=True, kw_only=True):
     """reason: "caught_up", "gone" or "lag"."""
 
     master_broker_id: int
@@ -47,7 +54,7 @@ class AlterSyncStateSet(Event, tag="alterSyncStateSet", frozen=True, kw_only=Tru
     reason: str = ""
 
 
-class ElectMaster(Event, tag="electMaster", frozen=True, kw_only=True):
+class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
     """new_master_broker_id None: nobody could be elected, the master is cleared.
 
     Fenced by both epochs: a SyncStateSet that shrank since the decision may exclude the chosen one.
@@ -64,7 +71,59 @@ class ElectMaster(Event, tag="electMaster", frozen=True, kw_only=True):
     detected_ts: int | None = None
 
 
-AnyEvent = ApplyBrokerId | UpdateBrokerAddress | AlterSyncStateSet | ElectMaster
+class FenceSyncStateSet(GroupEvent, tag="fenceSyncStateSet", frozen=True, kw_only=True):
+    """The set stays and its epoch grows: what the master asked for before, and may still arrive, is void.
+
+    master_address: not None, if the master that asks has moved there.
+    """
+
+    v: int = 2
+    master_broker_id: int
+    expected_master_epoch: int
+    expected_sync_state_set_epoch: int
+    master_address: str | None = None
+
+
+class CleanBrokerData(GroupEvent, tag="cleanBrokerData", frozen=True, kw_only=True):
+    """These replicas are forgotten, and their ids never used again; all of them: the group is.
+
+    Fenced by both epochs: who is master, or in the set, was looked at when this was decided.
+    """
+
+    v: int = 2
+    broker_ids: tuple[int, ...]
+    expected_master_epoch: int
+    expected_sync_state_set_epoch: int
+    reason: str = ""
+
+
+class UpdateConfig(Event, tag="updateConfig", frozen=True, kw_only=True):
+    """Settings of all controllers, over their files; None: as the file says, again."""
+
+    v: int = 2
+    changes: dict[str, str | None]
+    expected_settings_version: int
+
+
+class ImportState(Event, tag="importState", frozen=True, kw_only=True):
+    """A part of an exported state, small enough for the log; the groups in it are new, or the same."""
+
+    v: int = 2
+    brokers: tuple[SetRecord, ...] = ()
+    cleaned: tuple[CleanedRecord, ...] = ()
+    settings: dict[str, str] = {}
+    elections: tuple[PastElection, ...] = ()
+
+
+AnyGroupEvent = (
+    ApplyBrokerId
+    | UpdateBrokerAddress
+    | AlterSyncStateSet
+    | ElectMaster
+    | FenceSyncStateSet
+    | CleanBrokerData
+)
+AnyEvent = AnyGroupEvent | UpdateConfig | ImportState
 
 
 class EventVersionError(Exception):

@@ -54,7 +54,7 @@ def try_election(
     is_old = retry is not None and now_ms - retry.since_ms >= clear_after_ms
     if broker_set.master_broker_id is not None and is_old:
         return election
-    return Election(Verdict.WAIT, election.reason, explain=election.explain)
+    return Election(Verdict.WAIT, election.reason)
 
 
 def next_due_ms(retries: Mapping[str, Retry]) -> int | None:

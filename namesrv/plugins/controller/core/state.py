@@ -1,14 +1,14 @@
 """The replicated state: frozen values, one BrokerSet per broker name. Never knows who is alive.
 
 A controller process publishes a new State after each applied event; a reader keeps the reference it read and
-sees one consistent moment, from any thread.
+sees one consistent moment, from any thread. As JSON: state_codec.py.
 
-Invariants: BrokerSet.check_invariants(). Source: RocketMQ 5.3.3 ReplicasInfoManager, two tables made one.
+Invariants: BrokerSet.problems(). Source: RocketMQ 5.3.3 ReplicasInfoManager, two tables made one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NewType
+from typing import NewType, TypeVar
 
 import msgspec
 
@@ -16,12 +16,13 @@ from namesrv.core.liveness import BrokerKey
 
 BrokerId = NewType("BrokerId", int)
 Epoch = NewType("Epoch", int)
+V = TypeVar("V")
 
 FIRST_BROKER_ID = 1
 BROKER_ID_MAX = 2**62
 """Ids travel as Java longs; the next one must fit too."""
-
-STATE_VERSION = 1
+EPOCH_MAX = 2**31 - 1
+"""Epochs travel as Java ints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSet:
-    """One broker group. Epochs start at 0 and only grow; an id has one owner for life."""
+    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow; an id has one
+    owner for life: none below id_floor is given out any more, since its owner may have been cleaned."""
 
     cluster_name: str
     broker_name: str
@@ -44,6 +46,12 @@ class BrokerSet:
     master_epoch: int = 0
     sync_state_set: frozenset[int] = frozenset()
     sync_state_set_epoch: int = 0
+    id_floor: int = FIRST_BROKER_ID
+
+    @property
+    def is_new(self) -> bool:
+        """It never had a master: no message was acknowledged yet, and everybody may win."""
+        return not self.sync_state_set
 
     @property
     def master_address(self) -> str | None:
@@ -55,11 +63,52 @@ class BrokerSet:
     def keys(self) -> list[BrokerKey]:
         return [self.key(broker_id) for broker_id in sorted(self.replicas)]
 
+    def problems(self) -> Iterator[str]:
+        """What can never be true of a group, in words; nothing: it is sound."""
+        if not all(FIRST_BROKER_ID <= each < self.next_broker_id for each in self.replicas):
+            yield f"ids {sorted(self.replicas)} are not all between 1 and nextBrokerId {self.next_broker_id}"
+        if not FIRST_BROKER_ID <= self.id_floor <= self.next_broker_id <= BROKER_ID_MAX + 1:
+            yield f"ids are given out from {self.id_floor} on, the next one is {self.next_broker_id}"
+        if not self.sync_state_set <= self.replicas.keys():
+            strangers = sorted(self.sync_state_set - self.replicas.keys())
+            yield f"brokers {strangers} of the SyncStateSet are not registered"
+        if self.master_broker_id is not None and self.master_broker_id not in self.sync_state_set:
+            yield f"master {self.master_broker_id} is not in the SyncStateSet {sorted(self.sync_state_set)}"
+        if not 0 <= self.master_epoch <= EPOCH_MAX or not 0 <= self.sync_state_set_epoch <= EPOCH_MAX:
+            yield f"epochs {self.master_epoch} and {self.sync_state_set_epoch} are not 31-bit numbers"
+
     def check_invariants(self) -> None:
-        assert all(FIRST_BROKER_ID <= broker_id < self.next_broker_id for broker_id in self.replicas), self
-        assert self.sync_state_set <= self.replicas.keys(), self
-        assert self.master_broker_id is None or self.master_broker_id in self.sync_state_set, self
-        assert self.sync_state_set or self.master_epoch == 0, self
+        assert not list(self.problems()), (list(self.problems()), self)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What is kept of a group that was cleaned as a whole: where a new one of this name begins, so that its
+    brokers' epochs and ids are above all that were ever used."""
+
+    master_epoch: int
+    sync_state_set_epoch: int
+    next_broker_id: int
+
+
+class PastElection(msgspec.Struct, frozen=True, kw_only=True):
+    """An election that changed the master; new_master_broker_id None: the master was cleared.
+
+    event_id: its place in the log. Times are wall-clock ms of the proposer; ts 0: not written down.
+    """
+
+    event_id: int
+    ts: int
+    cluster_name: str
+    broker_name: str
+    old_master_broker_id: int | None
+    new_master_broker_id: int | None
+    master_epoch: int
+    sync_state_set_epoch: int
+    reason: str
+    unclean: bool = False
+    last_heartbeat_ts: int | None = None
+    detected_ts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,83 +116,51 @@ class State:
     """Everything, by broker name. Never mutated: with_set() answers another State.
 
     event_count: the place in the log of the last applied event, refused ones included (core/apply.py).
+    settings: changed at run time (1009), over the configuration file of every controller; settings_version
+    counts the changes. elections: the newest ones, oldest first (core/history.py).
     """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
     event_count: int = 0
+    cleaned: Mapping[str, Cleaned] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    settings_version: int = 0
+    elections: tuple[PastElection, ...] = ()
 
     def with_set(self, broker_set: BrokerSet) -> "State":
-        return replace(self, brokers={**self.brokers, broker_set.broker_name: broker_set})
+        """The group is there from now on; what was kept of an earlier one of its name went into it."""
+        name = broker_set.broker_name
+        brokers = {**self.brokers, name: broker_set}
+        if name not in self.cleaned:
+            return replace(self, brokers=brokers)
+        return replace(self, brokers=brokers, cleaned=_without(self.cleaned, name))
+
+    def without_set(self, broker_set: BrokerSet) -> "State":
+        """The group is gone. Its epochs are passed by one: an event that waits for them finds others."""
+        floor = Cleaned(
+            broker_set.master_epoch + 1, broker_set.sync_state_set_epoch + 1, broker_set.next_broker_id
+        )
+        name = broker_set.broker_name
+        return replace(self, brokers=_without(self.brokers, name), cleaned={**self.cleaned, name: floor})
+
+    def first_broker_id(self, broker_name: str) -> int:
+        """The id with which a group that is not there begins."""
+        floor = self.cleaned.get(broker_name)
+        return FIRST_BROKER_ID if floor is None else floor.next_broker_id
+
+    def new_set(self, cluster_name: str, broker_name: str) -> BrokerSet:
+        floor = self.cleaned.get(broker_name)
+        if floor is None:
+            return BrokerSet(cluster_name, broker_name)
+        return BrokerSet(
+            cluster_name,
+            broker_name,
+            next_broker_id=floor.next_broker_id,
+            master_epoch=floor.master_epoch,
+            sync_state_set_epoch=floor.sync_state_set_epoch,
+            id_floor=floor.next_broker_id,
+        )
 
 
-class _ReplicaRecord(msgspec.Struct, frozen=True):
-    id: int
-    address: str
-    check_code: str
-
-
-class _SetRecord(msgspec.Struct, frozen=True):
-    cluster_name: str
-    broker_name: str
-    next_broker_id: int
-    replicas: list[_ReplicaRecord]
-    master_broker_id: int | None
-    master_epoch: int
-    sync_state_set: list[int]
-    sync_state_set_epoch: int
-
-
-class _StateRecord(msgspec.Struct, frozen=True):
-    v: int
-    brokers: list[_SetRecord]
-    event_count: int = 0
-
-
-class _Version(msgspec.Struct, frozen=True):
-    v: int
-
-
-class StateVersionError(Exception):
-    """Written by a newer program: going on would make this member differ from the others."""
-
-
-def state_to_json(state: State) -> bytes:
-    """The same state gives the same bytes: everything is sorted."""
-    brokers = [_record(state.brokers[name]) for name in sorted(state.brokers)]
-    return msgspec.json.encode(_StateRecord(STATE_VERSION, brokers, state.event_count))
-
-
-def state_from_json(data: bytes) -> State:
-    """Inverse of state_to_json. Raises StateVersionError, or msgspec.DecodeError for foreign bytes."""
-    version = msgspec.json.decode(data, type=_Version).v
-    if version != STATE_VERSION:
-        raise StateVersionError(f"controller state version {version}; this program knows {STATE_VERSION}")
-    record = msgspec.json.decode(data, type=_StateRecord)
-    return State({each.broker_name: _broker_set(each) for each in record.brokers}, record.event_count)
-
-
-def _record(broker_set: BrokerSet) -> _SetRecord:
-    replicas = sorted(broker_set.replicas.items())
-    return _SetRecord(
-        cluster_name=broker_set.cluster_name,
-        broker_name=broker_set.broker_name,
-        next_broker_id=broker_set.next_broker_id,
-        replicas=[_ReplicaRecord(each, replica.address, replica.check_code) for each, replica in replicas],
-        master_broker_id=broker_set.master_broker_id,
-        master_epoch=broker_set.master_epoch,
-        sync_state_set=sorted(broker_set.sync_state_set),
-        sync_state_set_epoch=broker_set.sync_state_set_epoch,
-    )
-
-
-def _broker_set(record: _SetRecord) -> BrokerSet:
-    return BrokerSet(
-        cluster_name=record.cluster_name,
-        broker_name=record.broker_name,
-        next_broker_id=record.next_broker_id,
-        replicas={each.id: Replica(each.address, each.check_code) for each in record.replicas},
-        master_broker_id=record.master_broker_id,
-        master_epoch=record.master_epoch,
-        sync_state_set=frozenset(record.sync_state_set),
-        sync_state_set_epoch=record.sync_state_set_epoch,
-    )
+def _without(mapping: Mapping[str, V], name: str) -> dict[str, V]:
+    return {key: value for key, value in mapping.items() if key != name}

@@ -1,0 +1,140 @@
+"""What operators ask of the controllers: settings (1009, 1010), cleaning (1011), past elections, and the state
+as a whole, out and in. Reads of what is replicated are answered by every controller from its own copy.
+"""
+
+import logging
+from itertools import islice
+
+import msgspec
+
+from namesrv.plugins.controller.core.decide import Decision, decide_clean, decide_update_config
+from namesrv.plugins.controller.core.history import past_elections
+from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json, state_to_json
+from namesrv.plugins.controller.core.transfer import check_import, parts
+from namesrv.plugins.controller.elections import Elections
+from namesrv.plugins.controller.proposer import Proposer
+from namesrv.plugins.controller.raft.api import Replicator
+from namesrv.plugins.controller.settings import LiveConfig
+from namesrv.plugins.controller.watch import Watch
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.config import to_properties
+from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply
+from remoting.operations import controller as wire
+
+log = logging.getLogger(__name__)
+
+
+class AdminHandlers:
+    def __init__(
+        self,
+        config: LiveConfig,
+        proposer: Proposer,
+        replicator: Replicator,
+        elections: Elections,
+        watch: Watch,
+    ) -> None:
+        self._config, self._proposer, self._replicator = config, proposer, replicator
+        self._elections, self._watch = elections, watch
+        self._client: RemotingClient | None = None  # to the controller that leads
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(wire.UPDATE_CONTROLLER_CONFIG, self.update_config)
+        table.bind(wire.GET_CONTROLLER_CONFIG, self.get_config)
+        table.bind(wire.CLEAN_BROKER_DATA, self.clean_broker_data)
+        table.bind(wire.GET_ELECTIONS, self.get_elections)
+        table.bind(wire.EXPORT_STATE, self.export_state)
+        table.bind(wire.IMPORT_STATE, self.import_state)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def update_config(self, request: wire.UpdateConfigRequest, call: Call) -> Reply:
+        """1009, at every controller: tools send it to each of them, one by one, as RocketMQ needs it."""
+        changes = self._config.check_changes(call.raw_body)
+        if not self._replicator.is_active and not request.forwarded:
+            return await self._forward(call.raw_body)
+        settled = await self._proposer.settle(lambda state: decide_update_config(state, changes))
+        if settled.event is not None:
+            shown = ", ".join(f"{key}={'' if value is None else value}" for key, value in changes.items())
+            log.info("%s: settings of all controllers changed: %s", call.peer.address, shown)
+            self._elections.look_at_all()
+        return Reply()
+
+    async def _forward(self, body: bytes) -> Reply:
+        leader = self._replicator.leader_id
+        address = self._config.current.request_addresses.get(leader or "")
+        if address is None:
+            raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, "no controller leads: repeat later")
+        if self._client is None:
+            self._client = RemotingClient()
+        where = f"{address[0]}:{address[1]}"
+        request = wire.UpdateConfigRequest(forwarded=True)
+        match await self._client.call(where, wire.UPDATE_CONTROLLER_CONFIG, request, body):
+            case Ok():
+                return Reply()
+            case Failed(code=code, remark=remark):
+                raise CommandError(code, f"controller {leader}, which leads: {remark}")
+            case unknown:
+                remark = f"outcome unknown at controller {leader}, which leads ({unknown.remark}): repeat"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+
+    async def get_config(self, request: Empty, call: Call) -> Reply:
+        """1010: what is in force here."""
+        return Reply(body=to_properties(self._config.current).encode())
+
+    async def clean_broker_data(self, request: wire.CleanBrokerDataRequest, call: Call) -> Reply:
+        name = request.broker_name
+
+        def decide(state: State) -> Decision:
+            return decide_clean(
+                state,
+                self._watch.view_of(state, name),
+                cluster_name=request.cluster_name,
+                broker_name=name,
+                broker_ids=request.broker_controller_ids_to_clean,
+                clean_living=request.is_clean_living_broker,
+            )
+
+        settled = await self._proposer.settle(decide)
+        if settled.event is not None:
+            ids = request.broker_controller_ids_to_clean or "all"
+            log.warning("%s: cleaned brokers %s of %s", call.peer.address, ids, name)
+            if settled.after is not None:
+                self._elections.notify(settled.after)
+            self._elections.look_at(name)
+        return Reply(remark=settled.remark)
+
+    async def get_elections(self, request: wire.ElectionsRequest, call: Call) -> Reply:
+        found = islice(past_elections(self._proposer.state, request.broker_name), request.count)
+        elections = [wire.PastElection(**msgspec.structs.asdict(each)) for each in found]
+        return Reply(body=wire.Elections(elections=elections))
+
+    async def export_state(self, request: Empty, call: Call) -> Reply:
+        """Also without a leader: what a majority has lost, this one may still have."""
+        return Reply(body=state_to_json(self._proposer.state))
+
+    async def import_state(self, request: Empty, call: Call) -> wire.ImportStateResponse:
+        incoming = _decoded(call.raw_body)
+        self._config.check(incoming.settings)
+        await self._proposer.barrier()
+        if refused := check_import(self._proposer.state, incoming):
+            raise CommandError(refused.code, refused.remark)
+        for part in parts(incoming):
+            applied = await self._proposer.propose(part)
+            if applied.refused is not None:
+                raise CommandError(applied.refused.code, applied.refused.remark)
+        log.warning("%s: imported %d groups", call.peer.address, len(incoming.brokers))
+        self._elections.look_at_all()
+        return wire.ImportStateResponse(groups=len(incoming.brokers))
+
+
+def _decoded(body: bytes) -> State:
+    try:
+        return state_from_json(body)
+    except (StateVersionError, msgspec.DecodeError) as error:
+        raise CommandError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST, f"not the state of a controller: {error}"
+        ) from error

@@ -1,0 +1,114 @@
+"""What an 1002 would do, and why: the same functions as the real one, and nothing is changed. Pure."""
+
+from dataclasses import dataclass
+
+from namesrv.plugins.controller.core.decide import Answer, Ballot, decide_held, hold_election
+from namesrv.plugins.controller.core.elect import Election, LiveView, rank
+from namesrv.plugins.controller.core.events import ElectMaster
+from namesrv.plugins.controller.core.rules import Refused
+from namesrv.plugins.controller.core.state import BrokerSet, State
+from remoting.codes import ResponseCode
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica as the election sees it. The offsets are those of its last heartbeat; None: it is not active.
+
+    behind_bytes: of the live replica that is farthest; why: what speaks for it, or against it.
+    """
+
+    broker_id: int
+    address: str
+    in_sync: bool
+    alive: bool
+    wins: bool
+    why: str
+    epoch: int | None = None
+    max_offset: int | None = None
+    confirm_offset: int | None = None
+    election_priority: int | None = None
+    behind_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """code, remark: what the real request would be answered. is_change: there would be an event."""
+
+    broker_set: BrokerSet
+    election: Election
+    code: ResponseCode
+    remark: str
+    is_change: bool
+    candidates: tuple[Candidate, ...]
+
+
+def explain_election(state: State, view: LiveView, ballot: Ballot) -> Explanation | Refused:
+    """Refused: there is nothing to elect for (no such group, no such replica)."""
+    held = hold_election(state, view, ballot)
+    if isinstance(held, Refused):
+        return held
+    broker_set, election = held.broker_set, held.election
+    decision = decide_held(held, view, ballot)
+    if isinstance(decision, Refused | Answer):
+        code, remark, is_change = decision.code, decision.remark or "", False
+    else:
+        assert isinstance(decision, ElectMaster)
+        is_cleared = decision.new_master_broker_id is None
+        code = ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE if is_cleared else ResponseCode.SUCCESS
+        remark, is_change = election.reason, True
+    candidates = tuple(_candidate(each, broker_set, view, election) for each in sorted(broker_set.replicas))
+    return Explanation(broker_set, election, code, remark, is_change, candidates)
+
+
+def _candidate(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Election) -> Candidate:
+    live = view.live.get(broker_id)
+    wins = broker_id == election.winner
+    in_sync = broker_id in broker_set.sync_state_set
+    address = broker_set.replicas[broker_id].address
+    why = _why(broker_id, broker_set, view, election)
+    if live is None:
+        return Candidate(broker_id, address, in_sync, view.is_alive(broker_id), wins, why)
+    farthest = max(each.max_offset for each in view.live.values())
+    return Candidate(
+        broker_id,
+        address,
+        in_sync,
+        True,
+        wins,
+        why,
+        epoch=live.epoch,
+        max_offset=live.max_offset,
+        confirm_offset=live.confirm_offset,
+        election_priority=live.election_priority,
+        behind_bytes=farthest - live.max_offset,
+    )
+
+
+def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Election) -> str:
+    if broker_id == election.winner:
+        if election.unclean:
+            return "wins outside the SyncStateSet: acknowledged messages that it lacks are lost"
+        return f"wins: {election.reason}"
+    if election.winner is None and broker_id == broker_set.master_broker_id and view.is_alive(broker_id):
+        return "stays master: it is alive"
+    if broker_id not in view.live:
+        return "not heard yet by this controller" if broker_id in view.presumed else "not active"
+    if not broker_set.is_new and broker_id not in broker_set.sync_state_set:
+        return "not in the SyncStateSet: it may lack acknowledged messages"
+    if election.winner is None:
+        return "electable"
+    return _compared(broker_id, election.winner, view)
+
+
+def _compared(broker_id: int, winner: int, view: LiveView) -> str:
+    """The first of epoch, maxOffset, electionPriority and id that decided."""
+    mine, best = view.live[broker_id], view.live[winner]
+    if rank(broker_id, mine) > rank(winner, best):
+        return "electable, but another one was named"
+    if mine.epoch != best.epoch:
+        return f"epoch {mine.epoch} is below {best.epoch}"
+    if mine.max_offset != best.max_offset:
+        return f"maxOffset {mine.max_offset} is below {best.max_offset}"
+    if mine.election_priority != best.election_priority:
+        return f"electionPriority {mine.election_priority} is above {best.election_priority}"
+    return f"equal to broker {winner}, whose id is smaller"

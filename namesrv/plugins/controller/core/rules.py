@@ -1,0 +1,144 @@
+"""The rules that both halves ask: decide() so that no hopeless request is logged, apply() because the state
+may have moved since. No clock, no liveness. A Refused is the answer, with the code that brokers know.
+"""
+
+from dataclasses import dataclass
+
+from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, CleanBrokerData
+from namesrv.plugins.controller.core.state import BROKER_ID_MAX, FIRST_BROKER_ID, BrokerSet, State
+from remoting.codes import ResponseCode
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Understood and not done: response code and a remark for people."""
+
+    code: ResponseCode
+    remark: str
+
+
+def unknown_set(broker_name: str) -> Refused:
+    return Refused(
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        f"Broker-set: {broker_name} hasn't been registered in controller",
+    )
+
+
+def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
+    """One broker name belongs to one cluster; a second cluster would merge two groups into one."""
+    if broker_set.cluster_name == cluster_name:
+        return None
+    return Refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"broker name {broker_set.broker_name} belongs to cluster {broker_set.cluster_name}, "
+        f"not to {cluster_name}: give this group another brokerName",
+    )
+
+
+def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | None = None) -> Refused | None:
+    if before.master_epoch != master_epoch:
+        return Refused(
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            f"masterEpoch {master_epoch} is not the current {before.master_epoch}",
+        )
+    if sync_state_set_epoch is not None and before.sync_state_set_epoch != sync_state_set_epoch:
+        return Refused(
+            ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+            f"syncStateSetEpoch {sync_state_set_epoch} is not the current {before.sync_state_set_epoch}",
+        )
+    return None
+
+
+def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
+    """None: the id is free, or the applicant owns it already. Source: reference of 1013."""
+    if not FIRST_BROKER_ID <= event.broker_id <= BROKER_ID_MAX:
+        return _invalid_id(event, f"must be between {FIRST_BROKER_ID} and {BROKER_ID_MAX}")
+    before = state.brokers.get(event.broker_name)
+    if before is None:
+        first = state.first_broker_id(event.broker_name)
+        if event.broker_id == first:
+            return None
+        return _invalid_id(event, f"the first id of a broker-set is {first}")
+    if refused := other_cluster(before, event.cluster_name):
+        return refused
+    owner = before.replicas.get(event.broker_id)
+    if owner is not None:
+        is_owner = owner.check_code == event.register_check_code
+        return None if is_owner else _invalid_id(event, "it belongs to another broker; ask for the next id")
+    if event.broker_id < before.id_floor:
+        return _invalid_id(event, "it was cleaned, and no id is used twice; ask for the next id")
+    return None
+
+
+def _invalid_id(event: ApplyBrokerId, why: str) -> Refused:
+    return Refused(
+        ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+        f"Fail to apply brokerId: {event.broker_id} in broker-set: {event.broker_name}: {why}",
+    )
+
+
+def check_master(
+    before: BrokerSet, broker_id: int, *, master_epoch: int, sync_state_set_epoch: int
+) -> Refused | None:
+    """Only the master changes its SyncStateSet, and only the one that it knows."""
+    if before.master_broker_id is None or before.master_broker_id != broker_id:
+        master = "null" if before.master_broker_id is None else before.master_broker_id
+        return Refused(
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+            f"Rejecting alter syncStateSet request because the current leader is:{{{master}}}, "
+            f"not {{{broker_id}}}",
+        )
+    return fence(before, master_epoch=master_epoch, sync_state_set_epoch=sync_state_set_epoch)
+
+
+def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused | None:
+    if before is None:
+        return Refused(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
+    if refused := check_master(
+        before,
+        event.master_broker_id,
+        master_epoch=event.expected_master_epoch,
+        sync_state_set_epoch=event.expected_sync_state_set_epoch,
+    ):
+        return refused
+    unknown = sorted(set(event.new_sync_state_set) - before.replicas.keys())
+    if unknown:
+        return Refused(
+            ResponseCode.CONTROLLER_INVALID_REPLICAS,
+            f"brokers {unknown} are not registered in broker-set {event.broker_name}",
+        )
+    return None
+
+
+def check_contains_master(before: BrokerSet, event: AlterSyncStateSet) -> Refused | None:
+    """The last rule of 1001: in front of it comes liveness, which only decide() knows."""
+    if before.master_broker_id in event.new_sync_state_set:
+        return None
+    return Refused(
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        f"the new SyncStateSet must contain the master {before.master_broker_id}",
+    )
+
+
+def clean_refused(remark: str) -> Refused:
+    return Refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark)
+
+
+def check_clean(before: BrokerSet | None, event: CleanBrokerData) -> Refused | None:
+    if before is None:
+        return clean_refused(f"Broker {event.broker_name} is not existed,clean broker data failure.")
+    if refused := fence(
+        before,
+        master_epoch=event.expected_master_epoch,
+        sync_state_set_epoch=event.expected_sync_state_set_epoch,
+    ):
+        return refused
+    cleaned = frozenset(event.broker_ids)
+    left = before.replicas.keys() - cleaned
+    if left and before.sync_state_set and before.sync_state_set <= cleaned:
+        return clean_refused(
+            f"brokers {sorted(before.sync_state_set)} are the whole SyncStateSet of {event.broker_name}: "
+            f"what was acknowledged is on no other. Elect one of {sorted(left)} first "
+            "(enableElectUncleanMaster=true, messages can be lost), or clean the whole group"
+        )
+    return None

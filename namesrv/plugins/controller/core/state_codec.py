@@ -1,0 +1,132 @@
+"""The replicated state as JSON: the snapshots of the log, and what operators export and import.
+
+Version 2 added cleaned groups, settings and past elections; version 1 is read. A newer version stops the
+reader: going on without what it does not know would make this controller differ from the others.
+"""
+
+import msgspec
+
+from namesrv.plugins.controller.core.state import (
+    FIRST_BROKER_ID,
+    BrokerSet,
+    Cleaned,
+    PastElection,
+    Replica,
+    State,
+)
+
+STATE_VERSION = 2
+
+
+class ReplicaRecord(msgspec.Struct, frozen=True):
+    id: int
+    address: str
+    check_code: str
+
+
+class SetRecord(msgspec.Struct, frozen=True):
+    """A BrokerSet, sorted."""
+
+    cluster_name: str
+    broker_name: str
+    next_broker_id: int
+    replicas: list[ReplicaRecord]
+    master_broker_id: int | None
+    master_epoch: int
+    sync_state_set: list[int]
+    sync_state_set_epoch: int
+    id_floor: int = FIRST_BROKER_ID
+
+
+class CleanedRecord(msgspec.Struct, frozen=True):
+    broker_name: str
+    master_epoch: int
+    sync_state_set_epoch: int
+    next_broker_id: int
+
+
+class _StateRecord(msgspec.Struct, frozen=True):
+    v: int
+    brokers: list[SetRecord]
+    event_count: int = 0
+    cleaned: list[CleanedRecord] = []
+    settings: dict[str, str] = {}
+    settings_version: int = 0
+    elections: list[PastElection] = []
+
+
+class _Version(msgspec.Struct, frozen=True):
+    v: int
+
+
+class StateVersionError(Exception):
+    """Written by a newer program: going on would make this member differ from the others."""
+
+
+def state_to_json(state: State) -> bytes:
+    """The same state gives the same bytes: everything is sorted."""
+    record = _StateRecord(
+        v=STATE_VERSION,
+        brokers=[set_record(state.brokers[name]) for name in sorted(state.brokers)],
+        event_count=state.event_count,
+        cleaned=[cleaned_record(name, state.cleaned[name]) for name in sorted(state.cleaned)],
+        settings=dict(sorted(state.settings.items())),
+        settings_version=state.settings_version,
+        elections=list(state.elections),
+    )
+    return msgspec.json.encode(record)
+
+
+def state_from_json(data: bytes) -> State:
+    """Inverse of state_to_json. Raises StateVersionError, or msgspec.DecodeError for foreign bytes."""
+    version = msgspec.json.decode(data, type=_Version).v
+    if version > STATE_VERSION:
+        raise StateVersionError(f"controller state version {version}; this program knows {STATE_VERSION}")
+    record = msgspec.json.decode(data, type=_StateRecord)
+    return State(
+        brokers={each.broker_name: broker_set_of(each) for each in record.brokers},
+        event_count=record.event_count,
+        cleaned={each.broker_name: cleaned_of(each) for each in record.cleaned},
+        settings=record.settings,
+        settings_version=record.settings_version,
+        elections=tuple(record.elections),
+    )
+
+
+def set_record(broker_set: BrokerSet) -> SetRecord:
+    replicas = sorted(broker_set.replicas.items())
+    return SetRecord(
+        cluster_name=broker_set.cluster_name,
+        broker_name=broker_set.broker_name,
+        next_broker_id=broker_set.next_broker_id,
+        replicas=[ReplicaRecord(each, replica.address, replica.check_code) for each, replica in replicas],
+        master_broker_id=broker_set.master_broker_id,
+        master_epoch=broker_set.master_epoch,
+        sync_state_set=sorted(broker_set.sync_state_set),
+        sync_state_set_epoch=broker_set.sync_state_set_epoch,
+        id_floor=broker_set.id_floor,
+    )
+
+
+def broker_set_of(record: SetRecord) -> BrokerSet:
+    return BrokerSet(
+        cluster_name=record.cluster_name,
+        broker_name=record.broker_name,
+        next_broker_id=record.next_broker_id,
+        replicas={each.id: Replica(each.address, each.check_code) for each in record.replicas},
+        master_broker_id=record.master_broker_id,
+        master_epoch=record.master_epoch,
+        sync_state_set=frozenset(record.sync_state_set),
+        sync_state_set_epoch=record.sync_state_set_epoch,
+        id_floor=record.id_floor,
+    )
+
+
+def cleaned_record(broker_name: str, cleaned: Cleaned) -> CleanedRecord:
+    return CleanedRecord(
+        broker_name, cleaned.master_epoch, cleaned.sync_state_set_epoch, cleaned.next_broker_id
+    )
+
+
+def cleaned_of(record: CleanedRecord) -> Cleaned:
+    return Cleaned(record.master_epoch, record.sync_state_set_epoch, record.next_broker_id)

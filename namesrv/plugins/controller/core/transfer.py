@@ -1,0 +1,152 @@
+"""Export and import of the state: from the controllers of one place to new ones at another.
+
+An exported state is the JSON of state_codec.py. It is imported as several events, since the log has a limit
+for one; groups do not depend on each other, so that a half-done import is finished by repeating it. Only into
+a cluster that has no other group: what living brokers were told must never be overwritten. Pure.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from namesrv.plugins.controller.core.events import ImportState
+from namesrv.plugins.controller.core.history import ELECTIONS_MAX
+from namesrv.plugins.controller.core.rules import Refused
+from namesrv.plugins.controller.core.state import FIRST_BROKER_ID, BrokerSet, State
+from namesrv.plugins.controller.core.state_codec import (
+    SetRecord,
+    broker_set_of,
+    cleaned_of,
+    cleaned_record,
+    set_record,
+)
+from remoting.codes import ResponseCode
+
+Item = TypeVar("Item")
+
+PART_BYTES_MAX = 64 * 1024
+"""About so much goes into one event (the log's limit is four times that)."""
+GROUP_BYTES_MAX = 128 * 1024
+PROBLEMS_SHOWN = 5
+
+
+def problems(incoming: State) -> Iterator[str]:
+    """What is wrong with a state that came from outside, in words."""
+    for name, broker_set in incoming.brokers.items():
+        if not name or not broker_set.cluster_name:
+            yield f"group {name!r} of cluster {broker_set.cluster_name!r}: both need a name"
+        for problem in broker_set.problems():
+            yield f"group {name}: {problem}"
+        if len(msgspec.json.encode(set_record(broker_set))) > GROUP_BYTES_MAX:
+            yield f"group {name}: more than {GROUP_BYTES_MAX} bytes"
+    for name, cleaned in incoming.cleaned.items():
+        if name in incoming.brokers:
+            yield f"group {name} is there and cleaned at once"
+        if (
+            cleaned.next_broker_id < FIRST_BROKER_ID
+            or min(cleaned.master_epoch, cleaned.sync_state_set_epoch) < 0
+        ):
+            yield f"cleaned group {name}: a number below its minimum"
+
+
+def check_import(state: State, incoming: State) -> Refused | None:
+    """Is it sound, and is this cluster empty but for an earlier try of the same import?"""
+    if found := list(problems(incoming)):
+        more = f" (and {len(found) - PROBLEMS_SHOWN} more)" if len(found) > PROBLEMS_SHOWN else ""
+        return _refused("; ".join(found[:PROBLEMS_SHOWN]) + more)
+    names = [each for each in (*state.brokers, *state.cleaned) if each not in incoming.brokers]
+    others = sorted(set(names) - {each for each in state.cleaned if _same_floor(state, incoming, each)})
+    if others:
+        return _refused(f"this cluster has groups that the import does not know: {others[:PROBLEMS_SHOWN]}")
+    for name in sorted(incoming.brokers.keys() & state.brokers.keys()):
+        if not _is_import_of(state.brokers[name], incoming.brokers[name]):
+            return _not_empty(name)
+    return None
+
+
+def parts(incoming: State) -> Iterator[ImportState]:
+    """The events of an import. Groups come last: with the first of them elections may begin."""
+    if incoming.settings:
+        yield ImportState(settings=dict(incoming.settings))
+    for elections in _chunks(incoming.elections[-ELECTIONS_MAX:]):
+        yield ImportState(elections=elections)
+    floors = (cleaned_record(name, incoming.cleaned[name]) for name in sorted(incoming.cleaned))
+    for cleaned in _chunks(floors):
+        yield ImportState(cleaned=cleaned)
+    groups = (set_record(incoming.brokers[name]) for name in sorted(incoming.brokers))
+    for brokers in _chunks(groups):
+        yield ImportState(brokers=brokers)
+
+
+def import_into(state: State, event: ImportState) -> State | Refused:
+    """apply() of one part."""
+    for record in event.brokers:
+        outcome = _import_group(state, record)
+        if isinstance(outcome, Refused):
+            return outcome
+        state = outcome
+    floors = {each.broker_name: cleaned_of(each) for each in event.cleaned}
+    if taken := sorted(floors.keys() & state.brokers.keys()):
+        return _not_empty(taken[0])
+    settings = {**event.settings, **state.settings}
+    known = set(state.elections)
+    return replace(
+        state,
+        cleaned={**floors, **state.cleaned},
+        settings=settings,
+        settings_version=state.settings_version + (settings != state.settings),
+        elections=(*state.elections, *(each for each in event.elections if each not in known))[
+            -ELECTIONS_MAX:
+        ],
+    )
+
+
+def _import_group(state: State, record: SetRecord) -> State | Refused:
+    group = broker_set_of(record)
+    if found := list(group.problems()):
+        return _refused(f"group {group.broker_name}: {found[0]}")
+    here = state.brokers.get(group.broker_name)
+    if here is not None:
+        return state if _is_import_of(here, group) else _not_empty(group.broker_name)
+    return _not_empty(group.broker_name) if group.broker_name in state.cleaned else state.with_set(group)
+
+
+def _is_import_of(here: BrokerSet, incoming: BrokerSet) -> bool:
+    """It was imported by an earlier try, and has lived on since."""
+    owners = {each: replica.check_code for each, replica in here.replicas.items()}
+    return (
+        here.cluster_name == incoming.cluster_name
+        and all(owners.get(each) == replica.check_code for each, replica in incoming.replicas.items())
+        and here.master_epoch >= incoming.master_epoch
+        and here.sync_state_set_epoch >= incoming.sync_state_set_epoch
+        and here.next_broker_id >= incoming.next_broker_id
+    )
+
+
+def _same_floor(state: State, incoming: State, name: str) -> bool:
+    return incoming.cleaned.get(name) == state.cleaned[name]
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+    """In their order, each about PART_BYTES_MAX long."""
+    part: list[Item] = []
+    part_bytes = 0
+    for item in items:
+        item_bytes = len(msgspec.json.encode(item))
+        if part and part_bytes + item_bytes > PART_BYTES_MAX:
+            yield tuple(part)
+            part, part_bytes = [], 0
+        part.append(item)
+        part_bytes += item_bytes
+    if part:
+        yield tuple(part)
+
+
+def _not_empty(name: str) -> Refused:
+    return _refused(f"group {name} is here already, and another: only an empty cluster is imported into")
+
+
+def _refused(remark: str) -> Refused:
+    return Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, f"nothing is imported: {remark}")
