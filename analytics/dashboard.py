@@ -94,6 +94,7 @@ class Failover(msgspec.Struct, kw_only=True):
     master_epoch: int
     reason: str
     unclean: bool
+    fault_ts: int | None
     last_heartbeat_ts: int | None
     detected_ts: int | None
     elected_ts: int

@@ -1,6 +1,9 @@
 """The fail-over table: each election that replaced a master, its three parts, and what a producer saw of it.
 
-    last heartbeat ── detect_ms ──► detected ── elect_ms ──► elected ── ready_ms ──► takes messages
+    fault ── detect_ms ──► detected ── elect_ms ──► elected ── ready_ms ──► takes messages
+
+When the fault happened is known from a producer's send_gap, if there is one; else the last heartbeat stands
+for it, which the master may have survived by up to a heartbeat interval.
 
 Three programs' clocks are compared: what they disagree by never makes a part negative.
 """
@@ -28,9 +31,9 @@ def failovers(history: DataFrame, role_changes: DataFrame, send_gaps: DataFrame)
         .join(seen, [*GROUP, "event_id"], "left")
         .withColumns(
             {
-                "detect_ms": _between("last_heartbeat_ts", "detected_ts"),
-                "elect_ms": _between("detected_ts", "elected_ts"),
-                "ready_ms": _between("elected_ts", "ready_ts"),
+                "detect_ms": _between(F.coalesce("fault_ts", "last_heartbeat_ts"), F.col("detected_ts")),
+                "elect_ms": _between(F.col("detected_ts"), F.col("elected_ts")),
+                "ready_ms": _between(F.col("elected_ts"), F.col("ready_ts")),
             }
         )
     )
@@ -102,11 +105,11 @@ def _seen_by_producers(elected: DataFrame, send_gaps: DataFrame) -> DataFrame:
         .where("near_gap = 1")
         .withColumn("near_election", F.row_number().over(of_election.orderBy("distance", F.desc("gap_ms"))))
         .where("near_election = 1")
-        .select(*GROUP, "event_id", "killed_program", "gap_ms")
+        .select(*GROUP, "event_id", F.col("started_ts").alias("fault_ts"), "killed_program", "gap_ms")
     )
 
 
-def _between(start: str, end: str) -> Column:
+def _between(start: Column, end: Column) -> Column:
     """NULL when one of them is not known."""
-    passed = F.col(end) - F.col(start)
+    passed = end - start
     return F.when(passed.isNotNull(), F.greatest(passed, F.lit(0)))

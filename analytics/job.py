@@ -42,7 +42,8 @@ QUICK_BYTES_MAX = 64 << 20
 FILE_IS_GONE = "FILE_NOT_EXIST"
 """In Spark's message, when a file was listed and is not there when it is read."""
 
-SPARK_ERRORS = (PySparkException, Py4JError)
+SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
+"""ConnectionError: its Java process is gone, killed or out of memory."""
 
 Progress = Callable[[str], None]
 
@@ -74,6 +75,8 @@ def run(
         _rename_into_place(msgspec.json.encode(dashboard), out / DASHBOARD)
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, ConnectionError):
+            raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
         if isinstance(error, SPARK_ERRORS):
             raise AnalyticsError(f"Spark failed: {_why(error)}") from error
         if isinstance(error, OSError):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -66,6 +68,7 @@ def spark_session(
     progress(str(java))
     os.environ.update(
         JAVA_HOME=str(wrapped_home(java.path, cache_directory())),
+        SPARK_HOME=str(Path(pyspark.__file__).parent),  # not another version that the machine has as well
         SPARK_LOCAL_IP=LOOPBACK,
         PYSPARK_PYTHON=sys.executable,  # else the workers are whatever python3 is first on the PATH
         PYSPARK_DRIVER_PYTHON=sys.executable,
@@ -77,7 +80,15 @@ def spark_session(
         try:
             yield spark
         finally:
-            spark.stop()
+            _stop(spark, progress)
+
+
+def _stop(spark: SparkSession, progress: Callable[[str], None]) -> None:
+    """Also of a JVM that is gone (killed, out of memory): what it was asked last has failed already."""
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        progress(f"Spark could not be stopped: {error}")
 
 
 def _places(scratch: str, quick: bool) -> dict[str, str]:

@@ -125,6 +125,7 @@ class Failover:
     last_heartbeat_ts: int | None
     detected_ts: int | None
     ready_ts: int | None = None
+    fault_ts: int | None = None
     killed_program: str | None = None
     gap_ms: int | None = None
 
@@ -134,7 +135,7 @@ class Failover:
             return None if start is None or end is None else max(end - start, 0)
 
         return (
-            between(self.last_heartbeat_ts, self.detected_ts),
+            between(self.last_heartbeat_ts if self.fault_ts is None else self.fault_ts, self.detected_ts),
             between(self.detected_ts, self.elected_ts),
             between(self.elected_ts, self.ready_ts),
         )
@@ -196,7 +197,7 @@ def join_gaps(found: Sequence[Failover], gaps: Sequence[SendGap]) -> None:
     for each in found:
         if each.event_id in taken:
             gap = min(taken[each.event_id], key=lambda gap: abs(each.elected_ts - gap.started_ts))
-            each.killed_program, each.gap_ms = gap.program, gap.gap_ms
+            each.fault_ts, each.killed_program, each.gap_ms = gap.started_ts, gap.program, gap.gap_ms
 
 
 # ---------------------------------------------------------------------- lag

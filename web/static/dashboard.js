@@ -243,7 +243,7 @@ function failoverTable({ failovers }) {
       column("reason", "Reason", (row) => row.reason),
     ],
     below: el("dl", { class: "terms" },
-      term("part-1", "Detect", "from the lost master's last heartbeat, when it was well, until a controller knew"),
+      term("part-1", "Detect", "from the fault, or where no producer told of it from the lost master's last heartbeat, until a controller knew"),
       term("part-2", "Elect", "until the controllers had agreed"),
       term("part-3", "Ready", "until the new master accepted messages"),
       term(null, "Producer saw", "from the fault until the first acknowledgement of a send that was started after it")),
