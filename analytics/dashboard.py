@@ -29,6 +29,9 @@ class Rows(msgspec.Struct, kw_only=True):
     confirm_above_max: int = 0
     epoch_gaps: int = 0
 
+    def __str__(self) -> str:
+        return ", ".join(f"{count:,} {name}" for name, count in msgspec.structs.asdict(self).items() if count)
+
 
 class Lag(msgspec.Struct, kw_only=True):
     """Of the masters' samples; parallel lists, one entry per window that has samples."""

@@ -88,7 +88,7 @@ def run(
 
 
 class _Job:
-    """One run. Every table is a method of its own name's worth of DataFrame -> DataFrame, written once."""
+    """One run: what is computed from what, and each table written once."""
 
     def __init__(self, spark: SparkSession, inputs: Inputs, directory: Path, progress: Progress) -> None:
         self._spark, self._inputs, self._directory, self._progress = spark, inputs, directory, progress

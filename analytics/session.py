@@ -22,7 +22,7 @@ from analytics.java import cache_directory, find_java, wrapped_home
 LOOPBACK = "127.0.0.1"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK = {
     "spark.master": "local[2]",
     "spark.sql.shuffle.partitions": "1",
@@ -38,12 +38,13 @@ LARGE = {
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.memory": "4g",
 }
+LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+"""On a cluster the executors must reach the driver."""
+
 COMMON = {
     "spark.app.name": "keelmq-analytics",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": LOOPBACK,
-    "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.session.timeZone": "UTC",
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # a stack trace for every column expression
     "spark.sql.catalogImplementation": "in-memory",
@@ -66,21 +67,41 @@ def spark_session(
     """Stopped, and its files removed, at the end. `conf` wins. Raises AnalyticsError."""
     java = find_java()
     progress(str(java))
-    os.environ.update(
-        JAVA_HOME=str(wrapped_home(java.path, cache_directory())),
-        SPARK_HOME=str(Path(pyspark.__file__).parent),  # not another version that the machine has as well
-        SPARK_LOCAL_IP=LOOPBACK,
-        PYSPARK_PYTHON=sys.executable,  # else the workers are whatever python3 is first on the PATH
-        PYSPARK_DRIVER_PYTHON=sys.executable,
-    )
+    environ = {
+        "JAVA_HOME": str(wrapped_home(java.path, cache_directory())),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),  # not another version that the machine has as well
+        "PYSPARK_PYTHON": sys.executable,  # else workers are whatever python3 is first on the PATH
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    is_local = master is None or master.startswith("local")
+    if is_local:
+        environ["SPARK_LOCAL_IP"] = LOOPBACK
     with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
-        settings = {**COMMON, **(QUICK if quick else LARGE), **_places(scratch, quick)}
+        settings = (
+            COMMON | (QUICK if quick else LARGE) | (LOCAL if is_local else {}) | _places(scratch, quick)
+        )
         settings |= {"spark.master": master} if master else {}
-        spark = _start(settings | dict(conf or {}))
+        with _environment(environ):
+            spark = _start(settings | dict(conf or {}))
         try:
             yield spark
         finally:
             _stop(spark, progress)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """For the Java process that starts meanwhile; ours has its own back afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _stop(spark: SparkSession, progress: Callable[[str], None]) -> None:
