@@ -4,12 +4,14 @@ Names are resolved in daemon threads: a resolver that hangs cannot be cancelled,
 """
 
 import asyncio
+import ipaddress
 import json
 import os
 import re
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -94,6 +96,8 @@ class Reach:
                         raw += more
                 finally:
                     writer.close()
+                    with suppress(OSError):
+                        await writer.wait_closed()
         except TimeoutError:
             raise Silent(f"no answer in {self.timeout_ms} ms") from None
         except OSError as error:
@@ -102,6 +106,8 @@ class Reach:
 
     async def resolve(self, host: str) -> list[str]:
         """Its addresses. Raises Silent."""
+        with suppress(ValueError):
+            return [str(ipaddress.ip_address(host))]
         if host not in self._names:
             self._names[host] = asyncio.create_task(_resolved(host))
         try:
@@ -142,7 +148,7 @@ async def _resolved(host: str) -> list[str]:
             error = "no address"
         except (OSError, UnicodeError) as problem:
             found, error = [], str(problem)
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=look, daemon=True).start()

@@ -239,7 +239,9 @@ def _knows_controllers(
     listed = addresses(settings.get("controllerAddr", ""))
     reached = set(listed).union(*(seen.resolved.get(each, frozenset()) for each in listed))
     missing = [
-        member for member in sorted(members) if member not in reached and not seen.resolved[member] & reached
+        member
+        for member in sorted(members)
+        if member not in reached and not seen.resolved.get(member, frozenset()) & reached
     ]
     if missing:
         text = f"controllerAddr of this broker lacks {', '.join(missing)}"

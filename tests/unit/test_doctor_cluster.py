@@ -1,0 +1,350 @@
+"""The doctor judges a running cluster: hand-made surveys, one thing wrong in each."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from cli.doctor.findings import Finding, Level
+from cli.doctor.groups import groups
+from cli.doctor.reach import HttpAnswer, Silent
+from cli.doctor.survey import NameServer, RunningBroker, Survey, clock_of, peers_of
+from cli.doctor.verdict import verdict
+from remoting.operations.controller import ControllerMetadata, ReplicaIdentity, ReplicasInfo
+from remoting.operations.route import BrokerData, ClusterInfo
+
+NS = ("10.0.0.1:9876", "10.0.0.2:9876")
+CONTROLLERS = ("10.0.0.1:9878", "10.0.0.2:9878", "10.0.0.3:9878")
+BROKERS = ("10.0.1.1:10911", "10.0.1.2:10911", "10.0.1.3:10911")
+PEERS = ";".join(f"n{index}:{address}" for index, address in enumerate(CONTROLLERS)) + ";"
+
+
+def name_server(
+    addresses: Mapping[int, str], *, topics: frozenset[str] = frozenset({"T"}), **settings: str
+) -> NameServer:
+    broker = BrokerData(cluster="C", broker_name="broker-a", broker_addrs=dict(addresses))
+    info = ClusterInfo(
+        broker_addr_table={"broker-a": broker} if addresses else {}, cluster_addr_table={"C": ["broker-a"]}
+    )
+    return NameServer(info, settings, topics)
+
+
+def controller(index: int, *, leader: int | None = 0, peers: str = PEERS) -> ControllerMetadata:
+    return ControllerMetadata(
+        group="g",
+        controller_leader_id=None if leader is None else f"n{leader}",
+        controller_leader_address=None if leader is None else CONTROLLERS[leader],
+        is_leader=index == leader,
+        peers=peers,
+    )
+
+
+def running(*, active: bool, disk: str = "0.30", clock_ms: int = 0, **settings: str) -> RunningBroker:
+    info = {"brokerActive": str(active).lower(), "commitLogDiskRatio": disk, "brokerVersionDesc": "V5_3_3"}
+    common = {
+        "brokerName": "broker-a",
+        "enableControllerMode": "true",
+        "controllerAddr": ";".join(CONTROLLERS),
+        "minInSyncReplicas": "2",
+    }
+    return RunningBroker(info, {**common, **settings}, clock_ms)
+
+
+def replicas(
+    *, dead: tuple[int, ...] = (), out: tuple[int, ...] = (), master: int | None = 1
+) -> ReplicasInfo:
+    each = [
+        ReplicaIdentity(broker_name="broker-a", broker_id=id_, broker_address=at, alive=id_ not in dead)
+        for id_, at in enumerate(BROKERS, start=1)
+    ]
+    return ReplicasInfo(
+        master_broker_id=master,
+        master_address=None if master is None else BROKERS[master - 1],
+        master_epoch=3,
+        sync_state_set_epoch=4,
+        in_sync_replicas=[one for one in each if one.broker_id not in out],
+        not_in_sync_replicas=[one for one in each if one.broker_id in out],
+    )
+
+
+def ready(index: int, *, status: int = 200, **plugin: object) -> HttpAnswer:
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": ["n9"]}
+    value: dict[str, Any] = {
+        "ready": status == 200,
+        "reasons": [] if status == 200 else ["controller: no controller leads"],
+        "plugins": {
+            "controller": {"address": CONTROLLERS[index], "active": index == 0, "raft": raft, **plugin}
+        },
+    }
+    return HttpAnswer(status, json.dumps(value).encode(), 0)
+
+
+def healthy() -> Survey:
+    shown = {0: BROKERS[0], 2: BROKERS[1], 3: BROKERS[2]}
+    return Survey(
+        name_servers={at: name_server(shown) for at in NS},
+        controllers={at: controller(index) for index, at in enumerate(CONTROLLERS)},
+        brokers={at: running(active=at == BROKERS[0]) for at in BROKERS},
+        health={at.replace("9878", "19876"): ready(index) for index, at in enumerate(CONTROLLERS)},
+        sets={"broker-a": replicas()},
+        resolved={at: frozenset({at}) for at in CONTROLLERS},
+        clocks={"10.0.0.1": [0], "10.0.1.1": [400, 900]},
+    )
+
+
+def judged(seen: Survey) -> list[Finding]:
+    return [*verdict(seen), *groups(seen)]
+
+
+def bad(seen: Survey) -> list[Finding]:
+    return [finding for finding in judged(seen) if finding.level is not Level.OK]
+
+
+def test_a_healthy_cluster() -> None:
+    found = judged(healthy())
+    assert not [each for each in found if each.level is not Level.OK]
+    assert len({each.check for each in found}) == 12
+
+
+Break = Callable[[Survey], None]
+
+
+def no_name_server(seen: Survey) -> None:
+    seen.name_servers[NS[0]] = Silent("connection refused")
+
+
+def empty_name_server(seen: Survey) -> None:
+    seen.name_servers = {NS[0]: name_server({})}
+    seen.brokers, seen.sets = {}, {}
+
+
+def name_servers_disagree(seen: Survey) -> None:
+    seen.name_servers[NS[1]] = name_server({0: BROKERS[1], 1: BROKERS[0], 3: BROKERS[2]})
+
+
+def a_topic_is_missing(seen: Survey) -> None:
+    shown = seen.answering[NS[0]].cluster.broker_addr_table["broker-a"].broker_addrs
+    seen.name_servers[NS[1]] = name_server(shown, topics=frozenset({"T", "U"}))
+
+
+def settings_differ(seen: Survey) -> None:
+    shown = seen.answering[NS[0]].cluster.broker_addr_table["broker-a"].broker_addrs
+    seen.name_servers[NS[1]] = name_server(shown, supportActingMaster="true", listenPort="1")
+
+
+def no_controller(seen: Survey) -> None:
+    seen.controllers[CONTROLLERS[2]] = Silent("no answer in 1200 ms")
+
+
+def no_majority(seen: Survey) -> None:
+    for at in CONTROLLERS[1:]:
+        seen.controllers[at] = Silent("no answer in 1200 ms")
+
+
+def nobody_leads(seen: Survey) -> None:
+    seen.controllers = {at: controller(index, leader=None) for index, at in enumerate(CONTROLLERS)}
+    seen.sets = None
+
+
+def one_knows_no_leader(seen: Survey) -> None:
+    seen.controllers[CONTROLLERS[2]] = controller(2, leader=None)
+
+
+def two_leaders(seen: Survey) -> None:
+    seen.controllers[CONTROLLERS[1]] = controller(1, leader=1)
+
+
+def members_differ(seen: Survey) -> None:
+    seen.controllers[CONTROLLERS[1]] = controller(1, peers=PEERS.replace("10.0.0.3", "10.0.0.4"))
+
+
+def a_controller_is_not_ready(seen: Survey) -> None:
+    seen.health["10.0.0.3:19876"] = ready(2, status=503)
+
+
+def a_controller_lags(seen: Survey) -> None:
+    seen.health["10.0.0.3:19876"] = ready(2, raft={"running": True, "commitIndex": 9, "lastApplied": 9})
+
+
+def raft_ended(seen: Survey) -> None:
+    seen.health["10.0.0.3:19876"] = ready(2, raft={"running": False})
+
+
+def telemetry_fault(seen: Survey) -> None:
+    seen.health["10.0.0.3:19876"] = ready(2, telemetry={"fault": "no space left"})
+
+
+def leader_alone(seen: Survey) -> None:
+    seen.health["10.0.0.1:19876"] = ready(
+        0, raft={"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": []}
+    )
+
+
+def expected_http_is_silent(seen: Survey) -> None:
+    seen.health["10.0.0.1:19999"] = Silent("connection refused")
+    seen.doors = {"10.0.0.1:19999": NS[0]}
+
+
+def a_broker_is_silent(seen: Survey) -> None:
+    seen.brokers[BROKERS[2]] = Silent("no answer in 1200 ms")
+
+
+def disk_nearly_full(seen: Survey) -> None:
+    seen.brokers[BROKERS[0]] = running(active=True, disk="0.9600")
+
+
+def disk_filling(seen: Survey) -> None:
+    seen.brokers[BROKERS[0]] = running(active=True, disk="0.8500")
+
+
+def running_settings_differ(seen: Survey) -> None:
+    seen.brokers[BROKERS[2]] = running(active=False, mappedFileSizeCommitLog="65536")
+    seen.brokers[BROKERS[1]] = running(active=False, mappedFileSizeCommitLog="131072")
+
+
+def a_controller_gets_no_heartbeats(seen: Survey) -> None:
+    seen.brokers = {at: running(active=at == BROKERS[0], controllerAddr=CONTROLLERS[0]) for at in BROKERS}
+
+
+def clock_is_wrong(seen: Survey) -> None:
+    seen.clocks["10.0.1.2"] = [61_000, 60_400]
+
+
+def master_is_dead(seen: Survey) -> None:
+    seen.sets = {"broker-a": replicas(dead=(1, 2, 3))}
+
+
+def no_master(seen: Survey) -> None:
+    seen.sets = {"broker-a": replicas(master=None, dead=(1, 2), out=(3,))}
+    seen.groups = {"broker-a": {"withoutLiveMaster": "no live member of the SyncStateSet"}}
+
+
+def below_the_minimum(seen: Survey) -> None:
+    seen.sets = {"broker-a": replicas(out=(2, 3))}
+
+
+def at_the_minimum(seen: Survey) -> None:
+    seen.sets = {"broker-a": replicas(dead=(3,))}
+
+
+def last_of_the_set(seen: Survey) -> None:
+    seen.sets = {"broker-a": replicas(out=(2, 3))}
+    seen.brokers = {at: running(active=at == BROKERS[0], minInSyncReplicas="1") for at in BROKERS}
+
+
+def controllers_do_not_know_the_group(seen: Survey) -> None:
+    seen.sets = {}
+
+
+def routes_lead_elsewhere(seen: Survey) -> None:
+    seen.sets = {"broker-a": replicas(master=2)}
+
+
+def the_leader_sees_a_contradiction(seen: Survey) -> None:
+    seen.groups = {"broker-a": {"disagreements": ["broker 2 has epoch 9, above masterEpoch 3"]}}
+
+
+def the_leader_is_silent(seen: Survey) -> None:
+    seen.sets = Silent("CONTROLLER_NOT_LEADER, not in leader state")
+
+
+def a_lone_master_is_dead(seen: Survey) -> None:
+    seen.name_servers = {NS[0]: name_server({0: BROKERS[0]})}
+    seen.controllers, seen.health, seen.sets = {}, {}, None
+    seen.brokers = {BROKERS[0]: Silent("connection refused")}
+
+
+F, W = Level.FAILED, Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("break_it", "expected", "words"),
+    [
+        (no_name_server, [("namesrv.reachable", F)], "10.0.0.1:9876: name server: connection refused"),
+        (empty_name_server, [("namesrv.reachable", W)], "no broker is registered"),
+        (name_servers_disagree, [("namesrv.agree", F), ("group.routes", F)], "0=10.0.1.2:10911"),
+        (a_topic_is_missing, [("namesrv.agree", W)], "lacks 1 topics: U"),
+        (settings_differ, [("namesrv.agree", W)], "supportActingMaster"),
+        (no_controller, [("controller.reachable", F)], "10.0.0.3:9878"),
+        (
+            no_majority,
+            [("controller.reachable", F), ("controller.reachable", F), ("controller.leader", F)],
+            "2 of 3 must run",
+        ),
+        (nobody_leads, [("controller.leader", F)], "nobody leads; 3 of 3 answer"),
+        (one_knows_no_leader, [("controller.leader", F)], "10.0.0.3:9878: knows no leader"),
+        (two_leaders, [("controller.leader", W)], "different leaders"),
+        (
+            members_differ,
+            [("controller.leader", F), *[("broker.settings", F)] * 3],
+            "different members",
+        ),
+        (a_controller_is_not_ready, [("controller.raft", F)], "no controller leads"),
+        (a_controller_lags, [("controller.raft", W)], "4991 entries behind"),
+        (raft_ended, [("controller.raft", F)], "does not run"),
+        (telemetry_fault, [("controller.raft", W)], "no space left"),
+        (leader_alone, [("controller.raft", W)], "connected to no other"),
+        (expected_http_is_silent, [("controller.raft", W)], "10.0.0.1:19999"),
+        (a_broker_is_silent, [("broker.reachable", F)], "10.0.1.3:10911"),
+        (disk_nearly_full, [("broker.disk", F)], "96% full"),
+        (disk_filling, [("broker.disk", W)], "85% full"),
+        (running_settings_differ, [("broker.settings", F)], "mappedFileSizeCommitLog"),
+        (a_controller_gets_no_heartbeats, [("broker.settings", F)] * 3, "10.0.0.2:9878, 10.0.0.3:9878"),
+        (clock_is_wrong, [("machine.clock", W)], "60.4 s ahead of ours"),
+        (
+            master_is_dead,
+            [("group.master", F), ("group.in-sync", F), *[("group.in-sync", W)] * 3],
+            "master 1 at 10.0.1.1:10911 is dead",
+        ),
+        (
+            no_master,
+            [("group.master", F), ("group.in-sync", F), *[("group.in-sync", W)] * 3],
+            "(no live member of the SyncStateSet); next: start one of the SyncStateSet again: 1 (",
+        ),
+        (below_the_minimum, [("group.in-sync", F), *[("group.in-sync", W)] * 2], "every message is refused"),
+        (at_the_minimum, [("group.in-sync", W)] * 2, "one more that fails stops all writing"),
+        (last_of_the_set, [("group.in-sync", W)] * 3, "nobody could replace this master"),
+        (controllers_do_not_know_the_group, [("group.master", F)], "the controllers do not know it"),
+        (routes_lead_elsewhere, [("group.routes", F)] * 2, "shows 10.0.1.1:10911, not 10.0.1.2:10911"),
+        (the_leader_sees_a_contradiction, [("group.routes", W)], "epoch 9"),
+        (the_leader_is_silent, [("group.master", F)], "CONTROLLER_NOT_LEADER"),
+        (a_lone_master_is_dead, [("broker.reachable", F), ("group.master", F)], "only controller mode"),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_one_thing_is_wrong(break_it: Break, expected: list[tuple[str, Level]], words: str) -> None:
+    seen = healthy()
+    break_it(seen)
+    found = bad(seen)
+    assert [(each.check, each.level) for each in found] == expected, [each.line() for each in found]
+    assert any(words in each.line() for each in found), [each.line() for each in found]
+
+
+def test_a_lone_master_without_controllers() -> None:
+    seen = Survey(
+        name_servers={NS[0]: name_server({0: BROKERS[0]})},
+        brokers={BROKERS[0]: running(active=True, enableControllerMode="false", minInSyncReplicas="1")},
+    )
+    found = judged(seen)
+    assert not [each for each in found if each.level is not Level.OK]
+    assert any("without fail-over" in each.text for each in found)
+
+
+def test_one_name_for_all_controllers() -> None:
+    """A service name that resolves to every controller lists them all."""
+    seen = healthy()
+    seen.brokers = {at: running(active=at == BROKERS[0], controllerAddr="svc:9878") for at in BROKERS}
+    seen.resolved["svc:9878"] = frozenset(CONTROLLERS)
+    assert not bad(seen)
+
+
+def test_a_broker_tells_its_clock() -> None:
+    info = {"bootTimestamp": "1000000", "runtime": "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"}
+    assert clock_of(info, 1_000_000 + 90_061_000) == 500  # half of the second that it cut off
+    assert clock_of({"runtime": "soon"}, 0) is None
+
+
+def test_peers() -> None:
+    assert peers_of(controller(0)) == {f"n{index}": at for index, at in enumerate(CONTROLLERS)}
+    assert peers_of(ControllerMetadata()) == {}

@@ -1,0 +1,286 @@
+"""The doctor reads configuration files: which program they are for, whether it would start, whether several
+fit together.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.doctor import machine
+from cli.doctor.files import ConfigFile, Kind, environment, kind_of, load
+from cli.doctor.findings import CHECKS, Finding, Level, failed, merged, ok
+from cli.doctor.rules import rules
+
+SECRET = "0123456789abcdef0123456789abcdef"
+CONTROLLER = {
+    "controllerDLegerGroup": "g",
+    "controllerDLegerPeers": "n0-10.0.0.1:9878;n1-10.0.0.2:9878;n2-10.0.0.3:9878",
+    "controllerDLegerSelfId": "n0",
+}
+BROKER = {
+    "brokerName": "broker-a",
+    "brokerClusterName": "C",
+    "brokerIP1": "10.0.0.7",
+    "namesrvAddr": "10.0.0.1:9876;10.0.0.2:9876",
+    "enableControllerMode": "true",
+    "controllerAddr": "10.0.0.1:9878;10.0.0.2:9878;10.0.0.3:9878",
+}
+
+
+class Files:
+    """Writes and loads configuration files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.secret = directory / "secret"
+        self.secret.write_text(SECRET)
+        self.secret.chmod(0o600)
+
+    def load(
+        self, name: str, *layers: dict[str, str], **keys: str
+    ) -> tuple[ConfigFile | None, list[Finding]]:
+        path = self.directory / name
+        settings = {key: value for layer in (*layers, keys) for key, value in layer.items()}
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return load(path, None, name)
+
+    def file(self, name: str, *layers: dict[str, str], **keys: str) -> ConfigFile:
+        file, findings = self.load(name, *layers, **keys)
+        assert file is not None, findings
+        return file
+
+    def controller(self, number: int, **keys: str) -> ConfigFile:
+        own = {"controllerDLegerSelfId": f"n{number}", "controllerRaftSecretFile": str(self.secret)}
+        return self.file(f"controller-{number}.conf", CONTROLLER, own, **keys)
+
+    def broker(self, number: int, **keys: str) -> ConfigFile:
+        return self.file(f"broker-{number}.conf", BROKER, **keys)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def bad(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+def one(findings: list[Finding], check: str, level: Level = Level.FAILED) -> Finding:
+    found = [each for each in findings if (each.check, each.level) == (check, level)]
+    assert len(found) == 1, findings
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"listenPort": "9876", "kvConfigPath": "/tmp/kv"}, Kind.NAMESRV),
+        ({"enableControllerInNamesrv": "true", **CONTROLLER}, Kind.NAMESRV),
+        (CONTROLLER, Kind.CONTROLLER),
+        (BROKER, Kind.BROKER),
+        ({"listenPort": "9876"}, None),
+        ({}, None),
+    ],
+)
+def test_the_program_is_told_by_the_keys(settings: dict[str, str], kind: Kind | None) -> None:
+    assert kind_of(settings) is kind
+
+
+def test_files_that_load(files: Files) -> None:
+    _, found = files.load("broker.conf", BROKER, allAckInSyncStateSet="true", minInSyncReplicas="2")
+    assert "broker-a of C" in found[0].text and "on 2 or more replicas" in found[0].text
+    controller = files.controller(0)
+    assert controller.kind is Kind.CONTROLLER and controller.controller is not None
+    embedded = files.file(
+        "namesrv.conf",
+        CONTROLLER,
+        enableControllerInNamesrv="true",
+        controllerRaftSecretFile=str(files.secret),
+    )
+    assert embedded.kind is Kind.NAMESRV and embedded.controller is not None
+    plain = files.file("plain.conf", kvConfigPath=str(files.directory / "kv.json"))
+    assert plain.kind is Kind.NAMESRV and plain.controller is None
+
+
+def test_files_that_do_not_load(files: Files, tmp_path: Path) -> None:
+    file, found = files.load("broker.conf", BROKER, brokerNam="x", checkSyncStateSetPeriod="many")
+    assert file is None and "brokerName" in one(found, "config.loads").text  # the suggestion
+    file, found = files.load("b.conf", BROKER, checkSyncStateSetPeriod="5000")
+    assert file is None and "haMaxTimeSlaveNotCatchup" in one(found, "config.loads").text
+    file, found = files.load("c.conf", CONTROLLER, controllerDLegerSelfId="n7")
+    assert file is None and len(found) == 1
+    file, found = files.load("unclear.conf", listenPort="1")
+    assert file is None and "--kind" in one(found, "config.loads").next_step
+    assert load(tmp_path / "unclear.conf", Kind.BROKER, "unclear.conf")[0] is not None
+    file, found = load(tmp_path / "nosuch", None, "nosuch")
+    assert file is None and "No such file" in one(found, "config.loads").text
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert "UTF-8" in one(load(tmp_path / "binary", None, "binary")[1], "config.loads").text
+
+
+def test_what_a_program_would_warn_of(files: Files) -> None:
+    _, found = files.load("broker.conf", BROKER, namesrvAddr="", deleteWhen="04")
+    assert len(bad(found)) == 2 and all(each.level is Level.WARNING for each in bad(found))
+    own = {"controllerRaftSecretFile": str(files.secret), "enableElectUncleanMaster": "true"}
+    _, found = files.load("c.conf", CONTROLLER, own)
+    assert "acknowledged" in one(found, "config.loads", Level.WARNING).text
+
+
+def test_environment_variables_are_named(files: Files) -> None:
+    assert not environment({"KEELMQ_listenPort": "1"}, [])
+    (found,) = environment({"KEELMQ_listenPort": "1", "PATH": "x"}, [files.broker(0)])
+    assert found.subject == "KEELMQ_listenPort" and found.level is Level.WARNING
+
+
+def test_replicas_that_agree(files: Files) -> None:
+    assert not bad(rules([files.broker(index, listenPort=str(7000 + index)) for index in range(3)]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "level"),
+    [
+        ("brokerClusterName", "D", Level.FAILED),  # controller pitfall 48
+        ("mappedFileSizeCommitLog", "65536", Level.FAILED),
+        ("minInSyncReplicas", "2", Level.WARNING),
+        ("allAckInSyncStateSet", "true", Level.WARNING),
+        ("namesrvAddr", "10.0.0.1:9876", Level.WARNING),
+    ],
+)
+def test_replicas_that_differ(key: str, value: str, level: Level, files: Files) -> None:
+    found = bad(rules([files.broker(0), files.broker(1), files.broker(2, **{key: value})]))
+    differs = one(found, "config.group", level)
+    assert key in differs.text and value in differs.text and "broker-2.conf" in differs.text
+
+
+def test_the_same_addresses_in_another_order_are_the_same(files: Files) -> None:
+    other = files.broker(1, namesrvAddr="10.0.0.2:9876;10.0.0.1:9876")
+    assert not bad(rules([files.broker(0), other]))
+
+
+def test_a_promise_that_the_number_of_replicas_cannot_hold(files: Files) -> None:
+    def group(count: int, least: str) -> list[Finding]:
+        return bad(rules([files.broker(index, minInSyncReplicas=least) for index in range(count)]))
+
+    assert "every message is refused" in one(group(2, "3"), "config.group").next_step
+    assert "stops all writing" in one(group(2, "2"), "config.group", Level.WARNING).text
+    assert not group(3, "2")
+    learner = files.broker(2, minInSyncReplicas="3", asyncLearner="true")
+    others = [files.broker(index, minInSyncReplicas="3") for index in range(2)]
+    one(bad(rules([*others, learner])), "config.group")
+
+
+def test_controllers_that_agree(files: Files) -> None:
+    assert not bad(rules([files.controller(index) for index in range(3)]))
+    missing = one(rules([files.controller(0), files.controller(1)]), "config.controllers", Level.WARNING)
+    assert "n2" in missing.text
+
+
+def test_controllers_that_differ(files: Files) -> None:
+    other = CONTROLLER["controllerDLegerPeers"].replace("10.0.0.3", "10.0.0.4")
+    found = bad(rules([files.controller(0), files.controller(1, controllerDLegerPeers=other)]))
+    texts = [each.subject for each in found if each.check == "config.controllers"]
+    assert texts == ["controllerDLegerPeers", "controllerRaftPeers"]
+    twice = bad(rules([files.controller(0), files.file("x", CONTROLLER, {
+        "controllerDLegerSelfId": "n0", "controllerRaftSecretFile": str(files.secret)})]))  # fmt: skip
+    assert "n0" in one(twice, "config.controllers").text
+    group = bad(rules([files.controller(0), files.controller(1, controllerDLegerGroup="h")]))
+    assert one(group, "config.controllers").subject == "controllerDLegerGroup"
+
+
+def test_loopback_in_the_peers(files: Files) -> None:
+    """controller pitfall 44: a warning; with other members elsewhere it can never work."""
+    alone = files.file("c.conf", CONTROLLER, controllerDLegerPeers="n0-127.0.0.1:9878")
+    assert "127.0.0.1" in one(bad(rules([alone])), "config.addresses", Level.WARNING).text
+    mixed = files.controller(0, controllerDLegerPeers="n0-127.0.0.1:9878;n1-10.0.0.2:9878;n2-10.0.0.3:9878")
+    assert one(bad(rules([mixed])), "config.addresses").text.startswith("n0 of")
+    two = files.controller(0, controllerDLegerPeers="n0-10.0.0.1:9878;n1-10.0.0.2:9878")
+    assert "survive no more" in one(bad(rules([two])), "config.addresses", Level.WARNING).text
+
+
+def test_a_broker_that_announces_loopback(files: Files) -> None:
+    """user-pain 45."""
+    found = bad(rules([files.broker(0, brokerIP1="127.0.0.1")]))
+    assert "brokerIP1=127.0.0.1" in one(found, "config.addresses").text
+    local = {"namesrvAddr": "127.0.0.1:9876", "controllerAddr": "127.0.0.1:9878"}
+    assert not bad(rules([files.broker(0, brokerIP1="127.0.0.1", **local)]))
+
+
+def test_a_broker_that_does_not_list_every_controller(files: Files) -> None:
+    """user-pain 47: the one that gets no heartbeats takes it for dead once it leads."""
+    controllers = [files.controller(index) for index in range(3)]
+    lacks = files.broker(0, controllerAddr="10.0.0.1:9878;10.0.0.2:9878")
+    assert "n2 (10.0.0.3:9878)" in one(bad(rules([*controllers, lacks])), "config.addresses").text
+    wrong = files.broker(0, controllerAddr="10.9.9.9:9878")
+    assert "none of" in one(bad(rules([*controllers, wrong])), "config.addresses").text
+    by_name = files.broker(0, controllerAddr="controllers.example:9878")  # may stand for all of them
+    assert not bad(rules([*controllers, by_name]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"allAckInSyncStateSet": "true", "haMaxTimeSlaveNotCatchup": "4000"},
+        {"registerNameServerPeriod": "120000"},
+        {"syncBrokerMetadataPeriod": "9000"},
+    ],
+    ids=lambda settings: list(settings)[-1],
+)
+def test_timeouts_that_do_not_fit(settings: dict[str, str], files: Files) -> None:
+    found = one(bad(rules([files.broker(0, **settings)])), "config.timeouts", Level.WARNING)
+    assert list(settings)[-1] in found.text
+
+
+def test_secrets(files: Files, tmp_path: Path) -> None:
+    good = files.controller(0)
+    assert not bad(machine.check_secrets([good]))
+    files.secret.chmod(0o644)
+    assert "read by others" in one(machine.check_secrets([good]), "config.secret", Level.WARNING).text
+    files.secret.chmod(0o640)  # a group of its own is fine
+    assert not bad(machine.check_secrets([good]))
+    files.secret.chmod(0o666)
+    assert "changed by others" in one(machine.check_secrets([good]), "config.secret").text
+    files.secret.chmod(0o600)
+    other = tmp_path / "other"
+    other.write_text(SECRET[::-1])
+    other.chmod(0o600)
+    differs = files.controller(1, controllerRaftSecretFile=str(other))
+    assert "different keys" in one(bad(machine.check_secrets([good, differs])), "config.secret").text
+    assert SECRET not in str(machine.check_secrets([good, differs]))
+    other.write_text("short")
+    assert "16" in one(machine.check_secrets([differs]), "config.secret").text
+    other.unlink()
+    assert "No such file" in one(machine.check_secrets([differs]), "config.secret").text
+    inline = files.file("inline.conf", CONTROLLER, controllerRaftSecret=SECRET)
+    found = one(machine.check_secrets([inline]), "config.secret", Level.WARNING)
+    assert "file of its own" in found.next_step and SECRET not in str(found)
+
+
+def test_one_line_and_no_check_without_a_name() -> None:
+    finding = failed("config.loads", "a.conf", "line one\nline two", "do this")
+    assert finding.line() == "FAILED   a.conf: line one line two; next: do this"
+    with pytest.raises(AssertionError):
+        ok("no.such.check", "a", "b")
+    with pytest.raises(AssertionError):
+        failed("config.loads", "a", "b", "")
+    assert all(CHECKS.values())
+
+
+def test_the_same_of_several_is_said_once() -> None:
+    found = [ok("config.loads", "a", "x"), ok("config.loads", "b", "y"), ok("config.loads", "c", "x")]
+    assert [(each.subject, each.text) for each in merged(found)] == [("a, c", "x"), ("b", "y")]
+
+
+def test_no_check_writes(files: Files, tmp_path: Path) -> None:
+    """The doctor changes nothing: not even a probe file."""
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    file = files.directory / "broker.conf"
+    settings = {**BROKER, "storePathRootDir": str(tmp_path / "not" / "there")}
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    loaded, _ = load(file, None, "broker.conf")
+    assert loaded is not None
+    file.unlink()
+    machine.check_directories(loaded)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+    assert os.listdir(tmp_path) == ["secret"]

@@ -1,0 +1,184 @@
+"""The doctor looks at this machine: ports, directories, limits."""
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cli.doctor import machine
+from cli.doctor.files import ConfigFile, load
+from cli.doctor.findings import Finding, Level
+from cli.doctor.machine import Port
+
+
+def broker(directory: Path, name: str = "broker.conf", **keys: str) -> ConfigFile:
+    settings = {
+        "brokerName": "broker-a",
+        "brokerClusterName": "C",
+        "bindAddress": "127.0.0.1",
+        "namesrvAddr": "127.0.0.1:9876",
+        "enableControllerMode": "true",
+        "controllerAddr": "127.0.0.1:9878",
+        "storePathRootDir": str(directory / "store"),
+        "mappedFileSizeCommitLog": "65536",
+        **keys,
+    }
+    path = directory / name
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    file, findings = load(path, None, name)
+    assert file is not None, findings
+    return file
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def nobody(_: ConfigFile, __: Port) -> bool:
+    return False
+
+
+async def ourselves(_: ConfigFile, __: Port) -> bool:
+    return True
+
+
+def test_the_ports_of_a_file(tmp_path: Path) -> None:
+    file = broker(tmp_path, listenPort="7000")
+    assert [(port.role, port.number) for port in machine.ports_of(file)] == [
+        ("broker", 7000),
+        ("HA", 7001),
+        ("http", 17000),
+    ]
+    any_free = broker(tmp_path, listenPort="0", httpPort="-1")
+    assert machine.ports_of(any_free) == []
+
+
+def test_the_ports_of_a_name_server_with_a_controller(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text(
+        "enableControllerInNamesrv=true\nlistenPort=7000\ncontrollerDLegerGroup=g\n"
+        "controllerDLegerPeers=n0-127.0.0.1:7005\ncontrollerDLegerSelfId=n0\n"
+    )
+    file, _ = load(path, None, "namesrv.conf")
+    assert file is not None
+    ports = {port.role: (port.host, port.number) for port in machine.ports_of(file)}
+    assert ports == {
+        "namesrv": ("0.0.0.0", 7000),
+        "http": ("0.0.0.0", 17000),
+        "controller": ("127.0.0.1", 7005),
+        "raft": ("127.0.0.1", 8005),
+    }
+
+
+async def test_free_ports(tmp_path: Path) -> None:
+    file = broker(tmp_path, listenPort=str(free_port()), haListenPort=str(free_port()), httpPort="-1")
+    (found,) = await machine.check_ports(file, nobody)
+    assert found.level is Level.OK and found.text.startswith("free: ")
+
+
+async def test_a_port_that_another_program_has(tmp_path: Path, taken: int) -> None:
+    file = broker(tmp_path, listenPort=str(taken), haListenPort=str(free_port()), httpPort="-1")
+    (found,) = await machine.check_ports(file, nobody)
+    assert found.level is Level.FAILED and str(taken) in found.text
+    if os.path.exists("/proc/net/tcp"):
+        assert f"process {os.getpid()}" in found.text and "python" in found.text
+
+
+async def test_a_port_that_the_program_itself_has(tmp_path: Path, taken: int) -> None:
+    file = broker(tmp_path, listenPort=str(taken), haListenPort=str(free_port()), httpPort="-1")
+    (found,) = await machine.check_ports(file, ourselves)
+    assert found.level is Level.OK and "itself" in found.text
+
+
+async def test_only_the_http_port_answers_as_one_of_ours(tmp_path: Path, taken: int) -> None:
+    """Any program of ours has /livez: it proves nothing about the broker's port."""
+    file = broker(tmp_path, listenPort=str(taken), haListenPort=str(free_port()), httpPort="-1")
+
+    async def http_only(_: ConfigFile, port: Port) -> bool:
+        return port.role == "http"
+
+    (found,) = await machine.check_ports(file, http_only)
+    assert found.level is Level.FAILED
+
+
+def test_directories(tmp_path: Path) -> None:
+    (found,) = machine.check_directories(broker(tmp_path))
+    assert found.check == "machine.directories" and "free" in found.text
+    (tmp_path / "file").write_text("")
+    (found,) = machine.check_directories(broker(tmp_path, storePathRootDir=str(tmp_path / "file" / "store")))
+    assert found.level is Level.FAILED and "not a directory" in found.text
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """root may write everywhere: asked of a stand-in for the system."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (found,) = machine.check_directories(broker(tmp_path))
+    assert found.level is Level.FAILED and "not writable" in found.text
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(1 << 20, Level.FAILED), (10 << 30, Level.WARNING), (60 << 30, Level.OK)]
+)
+def test_room(free: int, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimpleNamespace(total=100 << 30, used=(100 << 30) - free, free=free)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: disk)
+    (found,) = machine.check_directories(broker(tmp_path))
+    assert found.level is level
+
+
+@pytest.mark.parametrize(
+    ("meta", "text"),
+    [
+        ({"clusterName": "C", "brokerName": "broker-a"}, ""),
+        ({"clusterName": "C", "brokerName": "broker-b"}, "C/broker-b"),
+        ({"clusterName": "C"}, "damaged"),
+    ],
+)
+def test_a_disk_that_belongs_to_somebody(meta: dict[str, str], text: str, tmp_path: Path) -> None:
+    """user-pain 44: both values are shown."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / ".broker.meta").write_text(json.dumps(meta))
+    found = [each for each in machine.check_directories(broker(tmp_path)) if each.level is Level.FAILED]
+    assert [text in each.text for each in found] == ([True] if text else [])
+
+
+def test_two_programs_want_the_same(tmp_path: Path) -> None:
+    first, second = (
+        broker(tmp_path, f"{index}.conf", listenPort="7000", haListenPort=str(8000 + index))
+        for index in range(2)
+    )
+    found = machine.check_shared([first, second])
+    assert {each.level for each in found} == {Level.FAILED}  # both on 127.0.0.1
+    assert {each.text.split(" ")[2] for each in found} == {"port", "storePathRootDir"}
+    remote = [
+        broker(tmp_path, f"{index}.conf", bindAddress="0.0.0.0", haListenPort="8000") for index in range(2)
+    ]
+    assert {each.level for each in machine.check_shared(remote)} == {Level.WARNING}
+
+
+def test_which_machine_a_file_is_for(tmp_path: Path) -> None:
+    assert machine.host_of(broker(tmp_path)) == "127.0.0.1"
+    assert machine.host_of(broker(tmp_path, bindAddress="0.0.0.0")) == ""
+    assert machine.host_of(broker(tmp_path, brokerIP1="10.0.0.7")) == "10.0.0.7"
+    assert machine.is_ours("127.0.0.1") and not machine.is_ours("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("hard", "level"), [(1_024, Level.WARNING), (65_536, Level.OK), (resource.RLIM_INFINITY, Level.OK)]
+)
+def test_open_files(hard: int, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (hard, hard))
+    found: Finding = machine.check_open_files()
+    assert found.level is level

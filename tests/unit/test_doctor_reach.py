@@ -1,0 +1,191 @@
+"""The doctor asks servers that answer, refuse, hang or talk nonsense, and is done in time."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.doctor.command import TIMEOUT_DEFAULT_MS
+from cli.doctor.reach import ROUNDS, Reach, Silent
+from cli.keelmq import app
+from remoting.operation import Empty
+from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from tests.unit.fake_cluster import Server
+
+HOST = "127.0.0.1"
+LATE_MS = 200
+
+
+@asynccontextmanager
+async def talking(answer: bytes) -> AsyncIterator[str]:
+    """A server that says `answer` to whatever it hears."""
+
+    serving: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())  # type: ignore[arg-type]
+        with suppress(OSError):
+            await reader.read(1)
+            writer.write(answer)
+            writer.close()
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"{HOST}:{port}"
+    await asyncio.gather(*serving)
+
+
+@contextmanager
+def hanging() -> Iterator[str]:
+    """The system takes connections and bytes for it, and that is all: what a stopped program looks like."""
+    with socket.create_server((HOST, 0)) as server:
+        yield f"{HOST}:{server.getsockname()[1]}"
+
+
+async def metadata(reach: Reach, address: str) -> ControllerMetadata:
+    return await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
+
+
+async def test_an_answer() -> None:
+    async def answer(_: Empty, __: object) -> ControllerMetadata:
+        return ControllerMetadata(group="g", controller_leader_address="x:1")
+
+    server = Server()
+    server.table.bind(GET_METADATA_INFO, answer)
+    async with server, Reach(1_000) as reach:
+        assert (await metadata(reach, server.address)).group == "g"
+        by_name = server.address.replace(HOST, "localhost")
+        assert (await metadata(reach, by_name)).group == "g"
+
+
+async def test_a_refusal_is_told_by_name() -> None:
+    async with Server() as server, Reach(1_000) as reach:
+        with pytest.raises(Silent, match="REQUEST_CODE_NOT_SUPPORTED"):
+            await metadata(reach, server.address)
+
+
+async def test_nobody_there() -> None:
+    async with Reach(1_000) as reach:
+        with pytest.raises(Silent, match=r"^connection refused$"):
+            await metadata(reach, f"{HOST}:1")
+        with pytest.raises(Silent, match=r"^connection refused$"):
+            await reach.get(f"{HOST}:1", "/")
+
+
+async def test_a_server_that_hangs() -> None:
+    with hanging() as address:
+        async with Reach(LATE_MS) as reach:
+            began = time.monotonic()
+            with pytest.raises(Silent, match="no answer"):
+                await metadata(reach, address)
+            with pytest.raises(Silent, match="no answer"):
+                await reach.get(address, "/")
+            assert time.monotonic() - began < 3 * LATE_MS / 1000
+
+
+async def test_all_rounds_together_have_a_limit() -> None:
+    with hanging() as address:
+        async with Reach(LATE_MS) as reach:
+            began = time.monotonic()
+            for _ in range(3 * ROUNDS):
+                with pytest.raises(Silent):
+                    await reach.get(address, "/")
+            assert time.monotonic() - began < (ROUNDS + 1) * LATE_MS / 1000
+
+
+async def test_http() -> None:
+    head = b"HTTP/1.1 503 x\r\nDate: Thu, 01 Jan 1970 00:00:10 GMT\r\nContent-Length: 9\r\n\r\n"
+    async with talking(head + b'{"a": 1}\n') as address, Reach(1_000) as reach:
+        answer = await reach.get(address, "/readyz")
+    assert (answer.status, answer.json()) == (503, {"a": 1})
+    assert answer.clock_ms is not None and answer.clock_ms < -1_000_000_000_000
+
+
+@pytest.mark.parametrize("answer", [b"", b"220 mail ESMTP\r\n", b"\x00\x00\x00\x04\xff\xff\xff\xff"])
+async def test_something_else_answers(answer: bytes) -> None:
+    async with talking(answer) as address, Reach(1_000) as reach:
+        with pytest.raises(Silent, match="does not speak HTTP"):
+            await reach.get(address, "/")
+        with pytest.raises(Silent):
+            await metadata(reach, address)
+
+
+async def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    async with Reach(1_000) as reach:
+        with pytest.raises(Silent, match=r"nosuch\.example does not resolve"):
+            await metadata(reach, "nosuch.example:9876")
+
+
+async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be cancelled; it must hold neither the answer nor the exit."""
+    over = threading.Event()
+
+    def hang(*_: object, **__: object) -> list[object]:
+        over.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    began = time.monotonic()
+    async with Reach(LATE_MS) as reach:
+        with pytest.raises(Silent, match=r"slow\.example is not resolved"):
+            await reach.resolve("slow.example")
+    assert time.monotonic() - began < 2
+    over.set()
+
+
+def run(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["doctor", *args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_dead_hosts_cost_less_than_five_seconds() -> None:
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(hanging()) for _ in range(12)]
+        began = time.monotonic()
+        code, stdout, _ = run("-n", ";".join(addresses[:6]), "-a", ";".join(addresses[6:]))
+        took_s = time.monotonic() - began
+    assert code == 1 and took_s < 5 and TIMEOUT_DEFAULT_MS * ROUNDS < 5_000
+    assert stdout.count("FAILED") == 2  # six name servers in one line, six controllers in another
+    assert all(address in stdout for address in addresses)
+
+
+def test_json(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName=b\nbrokerNam=c\n")
+    code, stdout, _ = run("-c", str(path), "--offline", "--json")
+    value = json.loads(stdout)
+    assert code == 1 and value["ok"] is False and value["failed"] == 1
+    (finding,) = value["findings"]
+    assert finding["level"] == "failed" and finding["check"] == "config.loads"
+    assert finding["subject"] == "broker.conf" and "brokerName" in finding["text"] and finding["next"]
+
+
+def test_quiet_shows_what_is_not_ok(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        f"brokerName=b\nlistenPort=0\nhttpPort=-1\nstorePathRootDir={tmp_path}\nmappedFileSizeCommitLog=65536\n"
+    )
+    code, stdout, _ = run("-c", str(path), "--offline", "-q")
+    assert code == 0 and "ok  " not in stdout
+    assert [line.split()[0] for line in stdout.splitlines()] == ["warning", "doctor:"]  # namesrvAddr is empty
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("-n", "localhost"), ("-c", "x", "--kind", "mqnosuch"), ("-n", "h:1", "--timeout", "1")]
+)
+def test_usage(args: tuple[str, ...]) -> None:
+    assert run(*args)[0] == 2
