@@ -132,7 +132,7 @@ class QuietMember:
         self.group = Group(root)
         self.machine = ListMachine()
         self.links = RecordedLinks()
-        self.replica = self.group.replicator("n0", self.machine)
+        self.replica = self.group.replicator("n0", self.machine, bootstrap=True)
         self.core = self.replica._open()
         self.member: Member = self.core.member
         assert self.member.links is not None
@@ -142,6 +142,7 @@ class QuietMember:
             self.member.link_up(name)
         self.core.election_deadline = float("inf")
         self.tick()
+        self.links.sent.clear()
 
     def __enter__(self) -> "QuietMember":
         return self

@@ -96,7 +96,9 @@ async def test_a_resolver_that_hangs_is_asked_once(dns: FakeDns, monkeypatch: py
 
 async def test_members_that_resolve_late_join(dns: FakeDns, tmp_path: Path) -> None:
     """Nobody knows its own name at the start; a group forms as soon as the names are there."""
-    async with named_group(tmp_path) as group:
+    new_group = named_group(tmp_path)
+    new_group.settings["bootstrap"] = True  # else the first start would wait for all three
+    async with new_group as group:
         dns.put("pod-n1", "127.0.0.1")
         await until(lambda: leads(group, {"n1", "n2"}), "a majority of two")
         dns.put("pod-n0", "127.0.0.1")

@@ -70,6 +70,8 @@ _CORE_NAMES = (
     *("raftLog", "raftElectionDeadline", "raftCurrentTerm", "lastResponseTime"),
     *("otherNodes", "transport", "pipeNotifier", "raftState", "needLoadDumpFile"),
 )
+_SET_TERM = _PRIVATE + "setCurrentTerm"
+_COMPACT = _PRIVATE + "tryLogCompaction"
 _PIPE_NAMES = ("_PipeNotifier__pipeR", "_PipeNotifier__pipeW")
 _journals: dict[str, Journal] = {}  # opened by us, fetched by the core's constructor
 
@@ -78,7 +80,13 @@ def prepare_library() -> None:
     """Check that it is the version whose private names we use; take pickle and the journal out of it."""
     if VERSION != LIBRARY_VERSION:
         raise ConfigError(f"pysyncobj {VERSION} is installed; this release needs exactly {LIBRARY_VERSION}")
-    wanted = [(_library, "createJournal"), (_library, "monotonicTime"), (SyncObj, "_onTick")]
+    wanted = [
+        (_library, "createJournal"),
+        (_library, "monotonicTime"),
+        (SyncObj, "_onTick"),
+        (SyncObj, _SET_TERM),
+        (SyncObj, _COMPACT),
+    ]
     wanted += [(module, name) for module in _codecs for name in ("loads", "dumps")]
     _refuse_missing(f"{owner.__name__}.{name}" for owner, name in wanted if not hasattr(owner, name))
     for module in _codecs:
@@ -101,6 +109,8 @@ class _Core(SyncObj):
     """The library with our hooks around its tick. Implements raft.replica.ReplicaCore."""
 
     member: Member
+    _set_term: Any = getattr(SyncObj, _SET_TERM, None)
+    _compact: Any = getattr(SyncObj, _COMPACT, None)
 
     def __init__(
         self, ledger: Ledger, fatal: Callable[[int, str], NoReturn], *args: object, **kwargs: object
@@ -131,6 +141,11 @@ class _Core(SyncObj):
         else:
             self.member.before_tick()
             super()._onTick(timeToWait)
+
+    def finish_compaction(self) -> None:
+        """In the tick that wrote a snapshot, not in the next: in between the library floods a member that
+        needs it with "pending" frames for a whole heartbeat, and does nothing else."""
+        self._compact()
 
     def wake(self) -> None:
         """The poll returns at once. Any thread, also after the raft thread has closed everything: a write
@@ -176,6 +191,10 @@ class _Core(SyncObj):
     def leader_id(self) -> str | None:
         leader = self._getLeader()
         return None if leader is None else str(leader.id)
+
+    def abstain(self) -> None:
+        """No vote in the current term, durably."""
+        self._set_term(self.term, self.selfNode.id)
 
     @property
     def election_deadline(self) -> float:
@@ -229,6 +248,7 @@ class RaftReplicator(Replica):
 
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
             member.core, core.member = core, member
+            self.join(member)
             if len(nodes) > 1:
                 member.links = self.open_links(core, member)
             return _MemberTransport(core, member, nodes)
@@ -236,7 +256,8 @@ class RaftReplicator(Replica):
         _journals[str(self.directory.journal)] = journal
         others = [node for name, node in nodes.items() if name != self.self_id]
         core = _Core(
-            self.ledger, self.fatal, nodes[self.self_id], others, self._conf(nodes), transportClass=transport
+            *(self.ledger, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
+            transportClass=transport,
         )
         core.addOnTickCallback(member.after_work)
         if not others:
@@ -250,7 +271,7 @@ class RaftReplicator(Replica):
         links.listen()
         return links
 
-    def _conf(self, nodes: dict[str, Node]) -> SyncObjConf:
+    def _conf(self, nodes: dict[str, Node], member: Member) -> SyncObjConf:
         settings = self.settings
         entries = settings.compaction_entries
         if entries is None:  # spread, so that the members do not pause together
@@ -258,6 +279,7 @@ class RaftReplicator(Replica):
 
         def write_snapshot(path: str, internals: tuple[LogEntry, LogEntry, object]) -> None:
             self.write_snapshot(path, last=internals[0], previous=internals[1])
+            member.snapshot_written = True
 
         def read_snapshot(_path: str) -> tuple[LogEntry, LogEntry, set[Node]]:
             return (*self.read_snapshot(), set(nodes.values()))

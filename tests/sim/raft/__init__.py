@@ -1,4 +1,4 @@
-"""The real pysyncobj, with everything that we built around it, in a virtual world. `run(seeds)` is the door."""
+"""The real pysyncobj, with all that we built around it, in a virtual world. `run(seeds)` is the door."""
 
 from tests.sim.raft.cluster import run, run_seed
 

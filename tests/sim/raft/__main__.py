@@ -1,4 +1,4 @@
-"""python -m tests.sim.raft SEED... | FIRST-LAST: one line for each seed; ends with 1 when one of them failed."""
+"""python -m tests.sim.raft SEED... | FIRST-LAST: a line for each seed; ends with 1 when one has failed."""
 
 import sys
 

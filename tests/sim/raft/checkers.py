@@ -15,6 +15,7 @@ class Checker:
 
     violations: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)  # the one sequence that all members must apply
+    placed: dict[str, int] = field(default_factory=dict)  # event -> its place in `history`
     batches: dict[int, bytes] = field(default_factory=dict)  # log index -> what the first member applied
     owners: dict[int, str] = field(default_factory=dict)  # epoch -> active member
     leaders: dict[int, str] = field(default_factory=dict)  # term -> who sent appends in it
@@ -22,6 +23,7 @@ class Checker:
     refused: set[str] = field(default_factory=set)  # the group said: surely not
     outcomes: dict[str, int] = field(default_factory=dict)
     fresh_reads: int = 0
+    _floor: int = 0
     troubles: list[tuple[float, float]] = field(default_factory=list)
 
     def violated(self, text: str) -> None:
@@ -33,10 +35,11 @@ class Checker:
         if place <= len(self.history):
             if self.history[place - 1] != event:
                 self.violated(f"{member} applied {event} at {place}, others {self.history[place - 1]}")
-        elif event in self.history:
+        elif event in self.placed:
             self.violated(f"{event} was applied twice, by {member} at {place}")
         else:
             self.history.append(event)
+            self.placed[event] = place
 
     def restored(self, member: str, events: list[str]) -> None:
         if events != self.history[: len(events)]:
@@ -46,7 +49,13 @@ class Checker:
         if self.batches.setdefault(index, data) != data:
             self.violated(f"{member} applies another entry at index {index} than others did")
 
-    def active(self, member: str, epoch: int) -> None:
+    def took_effect(self, member: str, *, epoch: int, claimed: int) -> None:
+        if epoch != claimed:
+            self.violated(f"{member} applied events of epoch {epoch} after the claim of {claimed}")
+
+    def active(self, member: str, epoch: int, seen: int) -> None:
+        if seen < self.floor():
+            self.violated(f"{member} is active with {seen} events, {self.floor()} were acknowledged")
         owner = self.owners.setdefault(epoch, member)
         if owner != member:
             self.violated(f"{owner} and {member} were active in epoch {epoch}")
@@ -64,6 +73,7 @@ class Checker:
             self.violated(f"{event} was acknowledged at {place}, where it is not")
         else:
             self.acknowledged[event] = place
+            self._floor = max(self._floor, place)
 
     def refuse(self, event: str) -> None:
         self._count("refused")
@@ -71,7 +81,7 @@ class Checker:
 
     def floor(self) -> int:
         """What a fresh read that begins now must see: how many events at least."""
-        return max(self.acknowledged.values(), default=0)
+        return self._floor
 
     def read(self, member: str, floor: int, events: list[str]) -> None:
         self.fresh_reads += 1

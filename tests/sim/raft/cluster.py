@@ -1,19 +1,20 @@
-"""A group of members on virtual time, clients that repeat, a nemesis, and checks at the end. One seed, one run."""
+"""A group of members on virtual time, clients that repeat, a nemesis, checks at the end. A seed is a run."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 from namesrv.plugins.controller.raft import proposals
-from namesrv.plugins.controller.raft.api import Applied, AppendOutcome, Busy, NotActive, RaftSettings
+from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, Busy, NotActive, RaftSettings
 from remoting.config import ConfigError
 from tests.sim.raft.checkers import Checker, Violation
 from tests.sim.raft.disk import Disks
@@ -22,6 +23,7 @@ from tests.sim.raft.process import SimProcess
 from tests.sim.raft.virtual import Clock, VirtualLoop, virtual_library
 
 FAULTS_S, HEALING_S = 12.0, 25.0
+FAST_DIRECTORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 UNTOLD = object()  # the process died before it answered
 
 
@@ -45,6 +47,7 @@ class Weather:
     power_cuts: int = 2
     blackouts: int = 1  # power cut of all at once
     pauses: int = 1
+    wipes: int = 1  # a disk is lost; never of so many that no majority of disks is whole
 
 
 def weather_of(random: Random) -> Weather:
@@ -76,6 +79,7 @@ class World:
         self.processes: dict[str, SimProcess] = {}
         self.notes: list[str] = []
         self.fatal: list[str] = []
+        self.wiped_at = 0.0
         self._event = 0
 
     # ------------------------------------------------------------------ members
@@ -171,7 +175,7 @@ class World:
         choices += [self.reset_one] * weather.resets + [self.cut_some] * weather.cuts
         choices += [self.cut_one_way] * weather.one_way + [self.kill_one] * weather.kills
         choices += [self.power_cut_one] * weather.power_cuts + [self.blackout] * weather.blackouts
-        choices += [self.pause_one] * weather.pauses
+        choices += [self.pause_one] * weather.pauses + [self.wipe_one] * weather.wipes
         while self.loop.time() < end and choices:
             await asyncio.sleep(self.random.uniform(0.05, 2 * weather.fault_every_s))
             now = self.loop.time()
@@ -180,7 +184,11 @@ class World:
                 self.network.heal()
 
     def pick(self, count: int) -> list[str]:
-        return self.random.sample(sorted(self.processes), count)
+        """The first is an active member half of the time: that is where it hurts."""
+        names = self.random.sample(sorted(self.processes), len(self.processes))
+        if self.random.random() < 0.5:
+            names.sort(key=lambda name: not self.processes[name].replicator.is_active)
+        return names[:count]
 
     def reset_one(self) -> float:
         one, other = self.pick(2)
@@ -214,7 +222,7 @@ class World:
     def blackout(self) -> float:
         return max(self.stop(name, power=True) for name in sorted(self.processes))
 
-    def stop(self, name: str, *, power: bool) -> float:
+    def stop(self, name: str, *, power: bool, revive: bool = True) -> float:
         process = self.processes[name]
         if not process.alive:
             return 0.0
@@ -223,8 +231,27 @@ class World:
         if power:
             self.disk_of[name].power_cut(self.random)
         duration = self.random.uniform(0.05, 3.0)
-        self.loop.call_later(duration, self.revive, name)
+        if revive:
+            self.loop.call_later(duration, self.revive, name)
         return duration
+
+    def wipe_one(self) -> float:
+        """The member comes back with an empty disk. Until it has everything again, it counts as lost."""
+        (name,) = self.pick(1)
+        whole = [each for each in self.processes.values() if each.name != name and self.is_whole(each)]
+        if 2 * len(whole) <= self.weather.members or self.loop.time() < self.wiped_at + 3.0:
+            return 0.0
+        self.wiped_at = self.loop.time()
+        duration = self.stop(name, power=True)
+        if duration:
+            self.note(f"wipe {name}")
+            self.disk_of[name].wipe()
+        return duration
+
+    def is_whole(self, process: SimProcess) -> bool:
+        """Its disk holds everything that it may have promised to hold."""
+        caught_up = len(process.machine.events) >= self.checker.floor()
+        return process.alive and bool(process.member.joining.is_member) and caught_up
 
     def revive(self, name: str) -> None:
         if not self.processes[name].alive and self.loop.is_running():
@@ -242,30 +269,29 @@ class World:
         return duration
 
     # ------------------------------------------------------------------ the run
-    async def run(self) -> None:
-        """Faults, then healing, then every promise is checked. Raises Violation."""
+    async def run(self, script: Script | None = None) -> None:
+        """Faults, by the nemesis or a script, then healing, then checks. Raises Violation."""
         for name in sorted(self.addresses):
             self.start(name)
         end = self.loop.time() + self.weather.faults_s
         self.checker.trouble(self.loop.time(), self.loop.time() + 1.0)  # the first election
         tasks = [self.loop.create_task(self.client(f"c{i}", end)) for i in range(self.weather.clients)]
-        tasks.append(self.loop.create_task(self.nemesis(end)))
+        tasks.append(self.loop.create_task(self.nemesis(end) if script is None else script(self)))
         while self.loop.time() < end:
             await asyncio.sleep(0.25)
             self.raise_violation()
-        await self.heal()
-        await asyncio.gather(*tasks)
+        await self.heal(tasks)
         self.checker.final({name: each.machine.events for name, each in self.processes.items()})
         self.raise_violation()
         if not self.checker.acknowledged:
             raise Violation("nothing was ever acknowledged")
 
-    def raise_violation(self) -> NoReturn | None:
+    def raise_violation(self) -> None:
         if self.checker.violations:
             raise Violation("; ".join(self.checker.violations[:4]))
         return None
 
-    async def heal(self) -> None:
+    async def heal(self, tasks: list[asyncio.Task[None]]) -> None:
         """Everything works again: one more event is accepted, and all members have it. Raises Violation."""
         self.checker.trouble(self.loop.time(), self.loop.time() + HEALING_S)
         self.network.heal()
@@ -279,10 +305,11 @@ class World:
             self.network.heal()
             self.raise_violation()
             process = self.someone()
-            if not last and process is not None:
+            if not last and process is not None and all(task.done() for task in tasks):
                 self._event += 1
                 last = await self.append(process, f"last-{self._event}", repeat=True)
             if last and self.converged():
+                await asyncio.gather(*tasks)  # all done: what one of them raised
                 return
         raise Violation(f"not healed: {[self.state_of(name) for name in sorted(self.processes)]}")
 
@@ -303,12 +330,15 @@ class World:
         )
 
 
-def run_seed(seed: int, **changes: Any) -> World:
+Script = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def run_seed(seed: int, script: Script | None = None, **changes: Any) -> World:
     """Raises Violation. `changes`: fields of Weather, for a test that wants a certain one."""
     loop = VirtualLoop()
     logging.disable(logging.CRITICAL)
     try:
-        with tempfile.TemporaryDirectory(prefix="raft-sim-") as directory:
+        with tempfile.TemporaryDirectory(prefix="raft-sim-", dir=FAST_DIRECTORY) as directory:
             world = World(seed, loop, Path(directory), **changes)
             with (
                 virtual_library(world.clock, world.random, APPEND_BYTES_MAX=world.weather.append_bytes),
@@ -317,7 +347,7 @@ def run_seed(seed: int, **changes: Any) -> World:
                 world.disks.installed(),
             ):
                 try:
-                    loop.run_until_complete(world.run())
+                    loop.run_until_complete(world.run(script))
                 except Violation as violation:
                     story = "\n".join(world.notes[-60:])
                     raise Violation(f"seed {seed} {world.weather}: {violation}\n{story}") from None

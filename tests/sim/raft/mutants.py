@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -12,10 +12,18 @@ from namesrv.plugins.controller.raft import proposals
 from namesrv.plugins.controller.raft.api import Applied
 from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.journal import Journal
-from namesrv.plugins.controller.raft.ledger import Ledger, _batch_decoder
+from namesrv.plugins.controller.raft.ledger import Ledger
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.replica import Replica
+from namesrv.plugins.controller.raft.standing import Joining
+from tests.sim.raft.cluster import Script
 from tests.sim.raft.disk import Disk
+from tests.sim.raft.scripts import (
+    divergent_tail,
+    lost_disk,
+    lost_disk_and_a_stale_leader,
+    voter_restarts,
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class Mutant:
 
     patches: tuple[tuple[Any, str, Any], ...]
     weather: dict[str, Any] = field(default_factory=dict)
-    seeds: range = range(1, 60)
+    script: Script | None = None
+    first_seed: int = 1  # one that showed it when this was written, so that the test is quick
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -42,26 +51,26 @@ def _message(_self: object, *arguments: Any) -> Any:
     return next(each for each in arguments if not isinstance(each, str | int | float))
 
 
-def _forget_vote(journal: Journal, term: int, voted_for: str | None) -> None:
-    journal._term, journal._voted_for = term, voted_for
+_set_term = Journal.setCurrentTerm
 
 
-def _acknowledge_at_once(member: Member, other: str, ack: Any) -> bool:
-    from namesrv.plugins.controller.raft.codec import encode
+def _forget_vote(journal: Journal, _term: int, _voted_for: str | None) -> None:
+    _set_term(journal, 0, None)
 
-    return member.links is not None and member.links.send(other, encode(ack))
+
+def _write_only(journal: Journal) -> None:
+    if journal._rewrite_due:
+        journal._rewrite()
+    elif journal._end != journal._written:
+        journal._write()
+
+
+_on_state = Replica._on_state
 
 
 def _leads_so_active(replica: Replica, leads: bool, term: int) -> None:
+    _on_state(replica, leads, term)
     replica._set_epoch(term if leads else None)
-
-
-def _without_fence(ledger: Ledger, data: bytes) -> list[object] | None:
-    batch = _batch_decoder.decode(data)
-    if batch.kind == "claim":
-        ledger.claimed_term = max(batch.term, ledger.claimed_term)
-        return []
-    return [ledger._apply_item(request_id, event) for request_id, event in batch.items]
 
 
 def _without_answers(ledger: Ledger, request_id: str | None, event: bytes | None) -> object:
@@ -75,11 +84,22 @@ async def _local_barrier(replica: Replica) -> Any:
 
 
 STORMY = {"fault_every_s": 0.4}
+CALM = {
+    "resets": 0,
+    "cuts": 0,
+    "one_way": 0,
+    "kills": 0,
+    "power_cuts": 0,
+    "blackouts": 0,
+    "pauses": 0,
+    "fault_every_s": 1.5,
+}
 CROWD = {"in_flight": 24, "clients": 16}
 MUTANTS: dict[str, Mutant] = {
     "rule 1": Mutant(
         ((Guard, "_commit_of_snapshot_frame", lambda _self, index: index),),
         {"compaction_entries": 12, "power_cuts": 0, "blackouts": 0},
+        first_seed=4,
     ),
     "rule 2": Mutant(
         ((Guard, "_of_this_term", _message),), {"duplicates": 0.2, "members": 5, "cuts": 8} | STORMY | CROWD
@@ -87,19 +107,32 @@ MUTANTS: dict[str, Mutant] = {
     "rule 3": Mutant(((Guard, "_trim", _message),), {"duplicates": 0.05}),
     "rule 4": Mutant(
         ((Guard, "_reset_aim", lambda _self, index: index),),
-        {"append_bytes": 100, "compaction_entries": 5_000, "cuts": 8} | CROWD,
+        {"append_bytes": 100, "compaction_entries": 5_000, "members": 3} | CROWD,
+        divergent_tail,
     ),
-    "rule 5": Mutant(((Guard, "_tell_term", _nothing), (Guard, "_hinted", _nothing)), STORMY),
     "rule 6": Mutant(((Guard, "_first_vote", _message),), {"duplicates": 0.3, "members": 5} | STORMY),
-    "fsync": Mutant(((Disk, "syncs_lie", True),), {"blackouts": 4}),
-    "vote": Mutant(((Journal, "setCurrentTerm", _forget_vote),), {"kills": 8} | STORMY),
-    "acknowledge before fsync": Mutant(((Member, "_hold", _acknowledge_at_once),), {"power_cuts": 8}),
-    "claim": Mutant(((Replica, "_on_state", _leads_so_active),), {"kills": 6}),
-    "fence": Mutant(((Ledger, "apply", _without_fence),), STORMY),
-    "answers": Mutant(((Ledger, "_apply_item", _without_answers),), STORMY),
-    "barrier": Mutant(((Replica, "barrier", _local_barrier),), STORMY),
-    "unknown is unknown": Mutant(
-        ((proposals, "NEVER_APPLIED", frozenset((-1, 1, 2, 3, 4, 5, 6, 7))),), STORMY
+    "rule 8": Mutant(
+        ((Guard, "_is_known", lambda *_: False),),
+        {"compaction_entries": 12, "delay_max_s": 0.06, "cuts": 8} | CROWD,
+        first_seed=6,
     ),
-    "align": Mutant(((Journal, "align", _nothing),), {"compaction_entries": 12, "kills": 8, "power_cuts": 8}),
+    "fsync": Mutant(((Disk, "syncs_lie", True),), {"blackouts": 4}),
+    "vote": Mutant(
+        ((Journal, "setCurrentTerm", _forget_vote),), {"members": 3, "delay_max_s": 0.06}, voter_restarts
+    ),
+    "fsync of the journal": Mutant(((Journal, "sync", _write_only),), {"blackouts": 8}, first_seed=3),
+    "claim": Mutant(((Replica, "_on_state", _leads_so_active),), {"kills": 6}),
+    "answers": Mutant(((Ledger, "_apply_item", _without_answers),), STORMY),
+    "barrier": Mutant(
+        ((Replica, "barrier", _local_barrier),), CALM | {"pauses": 4, "clients": 16}, first_seed=5
+    ),
+    "unknown is unknown": Mutant(
+        ((proposals, "NEVER_APPLIED", frozenset((-1, 1, 2, 3, 4, 5, 6, 7))),), STORMY, first_seed=2
+    ),
+    "no vote after a wipe": Mutant(
+        ((Joining, "is_member", property(lambda _self: True)),), {"members": 3}, lost_disk
+    ),
+    "no counted acknowledgement after a wipe": Mutant(
+        ((Member, "_uncounted", _message),), {"members": 3} | CROWD, lost_disk_and_a_stale_leader
+    ),
 }

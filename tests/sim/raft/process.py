@@ -1,4 +1,4 @@
-"""One run of one member: the production replica without its thread; ticks when something arrived or is due."""
+"""One run of one member: the production replica without its thread; ticks on input and on time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from namesrv.plugins.controller.raft.fatal import FatalRaftError
+from namesrv.plugins.controller.raft.ledger import decode_batch
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from tests.sim.raft.checkers import Checker
 from tests.sim.raft.network import Connection, SimLinks
@@ -26,6 +27,7 @@ class CheckedMachine:
     def __init__(self, name: str, checker: Checker) -> None:
         self._name, self._checker = name, checker
         self.events: list[str] = []
+        self.claimed = 0  # epoch of the last claim applied; 0: not seen since the start or a snapshot
 
     def apply(self, event: bytes) -> object:
         self.events.append(event.decode())
@@ -37,6 +39,7 @@ class CheckedMachine:
 
     def restore(self, data: bytes) -> None:
         self.events = msgspec.msgpack.decode(data, type=list[str])
+        self.claimed = 0
         self._checker.restored(self._name, self.events)
 
 
@@ -85,7 +88,12 @@ class SimProcess:
 
         def checked(data: bytes) -> Any:
             self.world.checker.batch(self.name, core.last_applied + 1, data)
-            return apply(data)
+            results, batch = apply(data), decode_batch(data)
+            if batch.kind == "claim" and results is not None:
+                self.machine.claimed = batch.term
+            elif batch.kind == "events" and results is not None and self.machine.claimed:
+                self.world.checker.took_effect(self.name, epoch=batch.term, claimed=self.machine.claimed)
+            return results
 
         self.replicator.ledger.apply = checked  # type: ignore[method-assign]
 
@@ -131,6 +139,8 @@ class SimProcess:
         except FatalRaftError:
             self.world.died(self)  # where it was reported, it was noted
             return
+        if self.core.leads:
+            self.world.checker.leads(self.name, self.core.term)
         if self.alive:
             self._schedule(0.0 if had_input else self._in_own_time(self.member.wait_s) / self.rate)
 
@@ -158,4 +168,5 @@ class SimProcess:
     def _active_changed(self, active: bool) -> None:
         if active and self.alive:
             self.world.note(f"{self.name} is active, epoch {self.replicator.epoch}")
-            self.world.checker.active(self.name, self.replicator.epoch or 0)
+            epoch, seen = self.replicator.epoch or 0, len(self.machine.events)
+            self.world.checker.active(self.name, epoch, seen)

@@ -83,6 +83,7 @@ class RaftSettings:
     compaction_entries: int | None = (
         None  # None: 5,000 + random(2,000), so that members do not pause together
     )
+    bootstrap: bool = False  # True: this group is new, start it although not every member is there
     sync: bool = True  # False: no fdatasync (tests and benches only)
     on_fatal: Callable[[int, str], None] | None = (
         None  # tests only; None: the process ends with the exit code

@@ -5,7 +5,7 @@ any logic sees it. Arrays come back as tuples: the library looks at isinstance(x
 Field names on the wire are pysyncobj's own, because its dicts are encoded as they are.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -67,6 +67,20 @@ class PreVoteGrant(Struct, tag="pre_vote_grant", tag_field="type", forbid_unknow
     term: Number
 
 
+class Standing(Struct, frozen=True, tag="standing", tag_field="type", forbid_unknown_fields=True):
+    """Whether the sender may vote (raft.standing); also what its directory says about that."""
+
+    incarnation: str
+    state: Literal["new", "promised", "member"]
+    roster: tuple[tuple[str, str], ...]  # (member, incarnation) that it promised, or is a member by
+
+
+class WelcomeRequest(Struct, tag="welcome_request", tag_field="type", forbid_unknown_fields=True):
+    """To the leader: "my directory was empty; commit a welcome for this incarnation"."""
+
+    incarnation: str
+
+
 class Ping(Struct, tag="ping", tag_field="type", forbid_unknown_fields=True):
     """Keeps an idle link alive, so that the first vote request after a quiet hour is not lost."""
 
@@ -89,6 +103,8 @@ Message = (
     | TermHint
     | PreVoteRequest
     | PreVoteGrant
+    | Standing
+    | WelcomeRequest
     | Ping
     | Hello
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from namesrv.plugins.controller.raft.files import sync_directory
 from remoting.config import ConfigError
 
 
@@ -20,6 +21,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal, self.snapshot = path / "raft.journal", path / "raft.snapshot"
+        self.standing = path / "raft.standing"
         self._lock = -1
 
     def open(self, cluster_id: str, member_id: str) -> None:
@@ -47,15 +49,26 @@ class DataDirectory:
     def _check_owner(self, expected: _Owner) -> None:
         content = os.pread(self._lock, 4096, 0)
         if not content:
-            os.pwrite(self._lock, msgspec.json.encode(expected) + b"\n", 0)
-            os.fsync(self._lock)
+            self._mark(expected)
             return
         try:
             found = msgspec.json.decode(content, type=_Owner)
         except msgspec.MsgspecError as error:
+            if self._is_unused():
+                return self._mark(expected)
             raise ConfigError(f"{self.path / 'raft.lock'}: {error}") from None
         if found != expected:
             raise ConfigError(
                 f"{self.path} belongs to member {found.member_id!r} of cluster {found.cluster_id!r}, "
                 f"not to {expected.member_id!r} of {expected.cluster_id!r}"
             )
+
+    def _is_unused(self) -> bool:
+        """Nothing but the lock: a first start that ended, perhaps in the middle of the owner's line."""
+        return not (self.journal.exists() or self.standing.exists() or self.snapshot.exists())
+
+    def _mark(self, owner: _Owner) -> None:
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, msgspec.json.encode(owner) + b"\n", 0)
+        os.fsync(self._lock)
+        sync_directory(self.path)

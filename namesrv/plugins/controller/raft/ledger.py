@@ -4,6 +4,7 @@ Replicated, so deterministic: all members apply the same batches in the same ord
 
     Batch("claim",  term n)            from now on only batches of term n count (fencing)
     Batch("events", term n, items)     refused as a whole when n is not the claimed term
+    Batch("welcome", term n, member)   this incarnation of the member, the only item's id, may vote from now on
     item = (request id | None, event | None)      no event: a barrier, answered with None
 """
 
@@ -23,7 +24,7 @@ Item = tuple[str | None, bytes | None]
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """One raft entry."""
 
-    kind: Literal["claim", "events"]
+    kind: Literal["claim", "events", "welcome"]
     term: Number
     member: str
     items: tuple[Item, ...] = ()
@@ -36,17 +37,23 @@ def encode_batch(batch: Batch) -> bytes:
     return msgspec.msgpack.encode(batch)
 
 
+def decode_batch(data: bytes) -> Batch:
+    """Raises msgspec.MsgspecError, which ends the process: an entry of a newer version, or of nobody."""
+    return _batch_decoder.decode(data)
+
+
 class Ledger:
     """Claimed term and answer table around the state machine."""
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self.claimed_term = 0
+        self.welcomed: dict[str, str] = {}  # member -> incarnation of its directory
         self._answers: dict[str, bytes] = {}  # oldest first
 
     def apply(self, data: bytes) -> list[object] | None:
         """Results in the order of the items; None: fenced, nothing was applied."""
-        batch = _batch_decoder.decode(data)
+        batch = decode_batch(data)
         if batch.kind == "claim":
             if batch.term <= self.claimed_term:
                 return None
@@ -54,6 +61,9 @@ class Ledger:
             return []
         if batch.term != self.claimed_term:
             return None
+        if batch.kind == "welcome":
+            self.welcomed.update((batch.member, incarnation or "") for incarnation, _ in batch.items)
+            return []
         return [self._apply_item(request_id, event) for request_id, event in batch.items]
 
     def _apply_item(self, request_id: str | None, event: bytes | None) -> object:
@@ -73,8 +83,14 @@ class Ledger:
     def answers(self) -> tuple[tuple[str, bytes], ...]:
         return tuple(self._answers.items())
 
-    def restore(self, claimed_term: int, answers: Iterable[tuple[str, bytes]], state: bytes) -> None:
-        self.claimed_term, self._answers = claimed_term, dict(answers)
+    def restore(
+        self,
+        claimed_term: int,
+        answers: Iterable[tuple[str, bytes]],
+        state: bytes,
+        welcomed: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self.claimed_term, self._answers, self.welcomed = claimed_term, dict(answers), dict(welcomed)
         self._machine.restore(state)
 
     def state(self) -> bytes:

@@ -22,7 +22,10 @@ from namesrv.plugins.controller.raft.codec import (
     Ping,
     PreVoteGrant,
     PreVoteRequest,
+    RequestVote,
+    Standing,
     TermHint,
+    WelcomeRequest,
     decode_message,
     encode,
     to_library,
@@ -31,12 +34,15 @@ from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.journal import Journal
 from namesrv.plugins.controller.raft.links import Links
 from namesrv.plugins.controller.raft.prevote import LogEnd, PreVote
+from namesrv.plugins.controller.raft.standing import Joining
 
 logger = logging.getLogger(__name__)
 
 FAST_ELECTION_MIN_S = 0.01
 LOG_EVERY_S = 60.0
 NEVER = float("inf")
+WELCOME_RETRY_S = 0.5
+LOG_WAITING_S = 10.0
 
 
 class Core(Protocol):
@@ -59,6 +65,8 @@ class Core(Protocol):
     def last_responses(self) -> list[float]: ...
     def now(self) -> float: ...
     def wake(self) -> None: ...
+    def abstain(self) -> None: ...
+    def finish_compaction(self) -> None: ...
 
 
 class Member:
@@ -66,6 +74,9 @@ class Member:
 
     core: Core
     links: Links | None = None
+    joining: Joining
+    welcomed_as: Callable[[], str | None]  # incarnation of us that the group has welcomed, as applied here
+    welcome: Callable[[str, str], None]  # (member, incarnation): propose it, if we lead
     deliver: Callable[[str, dict[str, Any]], None]  # a message for the library
     connected: Callable[[str], None]
     disconnected: Callable[[str], None]
@@ -78,6 +89,8 @@ class Member:
         self._held: dict[str, list[Acknowledgement]] = {}
         self._logged_at = float("-inf")
         self._deadline = NEVER  # of the next election; the library's own is out of its reach
+        self._ask_welcome_at = self._log_waiting_at = float("-inf")
+        self.snapshot_written = False  # in this tick
         self.later: list[dict[str, Any]] = []  # the library's own answers, delivered in the next tick
         self.invalid_frames = self.elections_asked = self.campaigns = 0
 
@@ -95,9 +108,15 @@ class Member:
         self._release_acknowledgements()
         if self._others:
             self._take_deadline()
-            self._ask_before_campaign(self.core.now())
+            if self.joining.is_member:
+                self._ask_before_campaign(self.core.now())
+            else:
+                self._wait_for_vote(self.core.now())
 
     def after_work(self) -> None:
+        if self.snapshot_written:
+            self.snapshot_written = False
+            self.core.finish_compaction()
         self.core.log.sync()
         if self.links is not None:
             self.links.tick()
@@ -123,6 +142,8 @@ class Member:
             "invalidFrames": self.invalid_frames,
             "electionsAsked": self.elections_asked,
             "campaigns": self.campaigns,
+            "standing": "rejoining" if self.joining.rejoins else self.joining.own.state,
+            "waitsFor": self.joining.waits_for(),
             "preVotesRefused": self._prevote.refused,
         }
 
@@ -144,8 +165,14 @@ class Member:
             self.links.send(member, encode(message))
 
     def _hold(self, member: str, ack: Acknowledgement) -> bool:
+        if not self.joining.is_member and ack.success:
+            ack = self._uncounted(ack)
         self._held.setdefault(member, []).append(ack)
         return True
+
+    def _uncounted(self, ack: Acknowledgement) -> Acknowledgement:
+        """ "Send from here on": the leader does, but does not count it towards a majority."""
+        return Acknowledgement(ack.next_index, reset=True, success=False, term=ack.term)
 
     def _release_acknowledgements(self) -> None:
         if not self._held or self.links is None:
@@ -160,8 +187,10 @@ class Member:
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
         self.connected(member)
+        self._reply(member, self.joining.own)
 
     def link_down(self, member: str) -> None:
+        self.joining.lost(member)
         self.disconnected(member)
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
             # kill -9 closes the connection at once; the others refuse us if only our own link broke
@@ -179,6 +208,14 @@ class Member:
         match message:
             case Ping() | Hello():
                 pass
+            case Standing():
+                if self.joining.hear(member, message):
+                    self._tell_standing()
+            case WelcomeRequest():
+                if self.core.leads:
+                    self.welcome(member, message.incarnation)
+            case PreVoteRequest() | RequestVote() if not self.joining.is_member:
+                self.guard.dropped["asked for a vote that we may not give"] += 1
             case PreVoteRequest():
                 self._on_prevote_request(member, message)
             case PreVoteGrant():
@@ -195,6 +232,35 @@ class Member:
         if self.core.now() - self._logged_at > LOG_EVERY_S:
             self._logged_at = self.core.now()
             logger.warning("dropping a raft message of %s: %s", member, error)
+
+    # ------------------------------------------------------------------ without a vote
+    def _wait_for_vote(self, now: float) -> None:
+        """No campaigns, no votes, no acknowledgement that counts, until it is sure that nothing is lost."""
+        self._deadline = NEVER
+        if self.welcomed_as() == self.joining.own.incarnation:
+            self.core.abstain()  # we may have voted in this term, and not know it
+            self.joining.welcomed()
+            logger.warning("this member has everything again that it may have acknowledged: it votes")
+            self._tell_standing()
+        elif self.joining.rejoins and now >= self._ask_welcome_at and self.core.leader_id is not None:
+            self._ask_welcome_at = now + WELCOME_RETRY_S
+            self._reply(self.core.leader_id, WelcomeRequest(self.joining.own.incarnation))
+        if now >= self._log_waiting_at:
+            self._log_waiting_at = now + LOG_WAITING_S
+            self._log_waiting()
+
+    def _log_waiting(self) -> None:
+        if self.joining.rejoins:
+            logger.warning("the data directory was empty: catching up with the group, without a vote")
+        elif self.joining.waits_for():
+            names = ", ".join(self.joining.waits_for())
+            logger.info("first start: waiting for %s (a new group needs every member once)", names)
+
+    def _tell_standing(self) -> None:
+        if self.joining.is_member:
+            self._deadline = self.core.now() + self._election_timeout()
+        for member in self._others:
+            self._reply(member, self.joining.own)
 
     # ------------------------------------------------------------------ pre-vote
     def _take_deadline(self) -> None:
@@ -250,5 +316,5 @@ class Member:
 
 def _covers(later: Acknowledgement, ack: Acknowledgement) -> bool:
     """A plain success followed by another says nothing that the other does not say."""
-    plain = ack.success and not ack.reset and later.success and not later.reset
-    return plain and ack.term == later.term and later.next_index >= ack.next_index
+    alike = (ack.success, ack.reset) == (later.success, later.reset)
+    return alike and ack.term == later.term and later.next_index >= ack.next_index

@@ -6,6 +6,7 @@ the journal and the ledger; only ReplicaCore.submit (a thread-safe queue) and pl
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import traceback
@@ -13,8 +14,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from namesrv.plugins.controller.raft.api import AppendOutcome, NotActive, RaftSettings, StateMachine
+from namesrv.plugins.controller.raft.codec import Standing
 from namesrv.plugins.controller.raft.directory import DataDirectory
 from namesrv.plugins.controller.raft.fatal import (
+    EXIT_JOURNAL,
     EXIT_RAFT,
     EXIT_SNAPSHOT,
     EXIT_STATE_MACHINE,
@@ -23,11 +26,16 @@ from namesrv.plugins.controller.raft.fatal import (
 )
 from namesrv.plugins.controller.raft.files import DamagedError, sync_directory, sync_file
 from namesrv.plugins.controller.raft.journal import Journal, LogEntry
-from namesrv.plugins.controller.raft.ledger import Ledger
+from namesrv.plugins.controller.raft.ledger import Batch, Ledger, encode_batch
 from namesrv.plugins.controller.raft.member import Core, Member
 from namesrv.plugins.controller.raft.proposals import Callback, Proposals
 from namesrv.plugins.controller.raft.settings import check_settings
 from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, write_snapshot
+from namesrv.plugins.controller.raft.standing import Joining
+from namesrv.plugins.controller.raft.standing import load as load_standing
+from namesrv.plugins.controller.raft.standing import save as save_standing
+
+logger = logging.getLogger(__name__)
 
 CLAIM_DEADLINE_S = 1.0
 CLAIM_RETRY_S = 0.02
@@ -166,6 +174,13 @@ class Replica:
                 return
             await asyncio.sleep(CLAIM_RETRY_S)
 
+    def _welcome(self, member: str, incarnation: str) -> None:
+        """A member whose directory was empty asks; it repeats until it has seen the answer in the log."""
+        if self._epoch is not None and self._core is not None:
+            logger.warning("member %s joins with an empty data directory", member)
+            batch = Batch("welcome", self._epoch, member, ((incarnation, None),))
+            self._core.submit(encode_batch(batch), lambda _result, _reason: None)
+
     def _leads(self, term: int) -> bool:
         return not self._stopping and self._core is not None and self._core.leads and self._core.term == term
 
@@ -185,6 +200,11 @@ class Replica:
         settings = self.settings
         self.directory.open(settings.cluster_id, settings.self_id)
         try:
+            self.standing = load_standing(
+                self.directory.standing,
+                has_journal=self.directory.journal.exists(),
+                bootstrap=settings.bootstrap,
+            )
             journal = self._open_journal()
             try:
                 return self.open_core(journal)
@@ -213,7 +233,25 @@ class Replica:
             raise
         return journal
 
+    def join(self, member: Member) -> None:
+        """Called by open_core() before the first tick."""
+        others = frozenset(self.settings.members) - {self.self_id}
+        member.joining = Joining(self.self_id, others, self.standing, self._store_standing)
+        member.welcomed_as = lambda: self.ledger.welcomed.get(self.self_id)
+        member.welcome = self._hop_welcome
+
     # ------------------------------------------------------------------ raft thread
+    def _store_standing(self, standing: Standing) -> None:
+        try:
+            save_standing(self.directory.standing, standing, sync=self.settings.sync)
+        except OSError as error:
+            self.fatal(EXIT_JOURNAL, f"{self.directory.standing}: {os.strerror(error.errno or 0)}")
+
+    def _hop_welcome(self, member: str, incarnation: str) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._welcome, member, incarnation)
+
     def _run(self, core: ReplicaCore) -> None:
         try:
             while not self._stopping and not self._failed:
@@ -244,6 +282,7 @@ class Replica:
                 claimed_term=self.ledger.claimed_term,
                 answers=self.ledger.answers(),
                 state=self.ledger.state(),
+                welcomed=tuple(sorted(self.ledger.welcomed.items())),
             )
             target = self.directory.path / os.path.basename(path)
             self._snapshot_bytes = write_snapshot(target, snapshot, sync=self.settings.sync)
@@ -257,7 +296,7 @@ class Replica:
             sync_file(path)
             sync_directory(path.parent)
             snapshot = read_snapshot(path, self.settings.cluster_id)
-            self.ledger.restore(snapshot.claimed_term, snapshot.answers, snapshot.state)
+            self.ledger.restore(snapshot.claimed_term, snapshot.answers, snapshot.state, snapshot.welcomed)
             return snapshot.last, snapshot.previous
         except (DamagedError, OSError) as error:
             self.fatal(EXIT_SNAPSHOT, str(error))

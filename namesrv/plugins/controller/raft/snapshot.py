@@ -28,6 +28,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     claimed_term: Number
     answers: tuple[tuple[str, bytes], ...]  # request id -> encoded answer, oldest first
     state: bytes  # StateMachine.snapshot()
+    welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation): since the second release
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

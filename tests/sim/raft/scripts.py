@@ -1,0 +1,116 @@
+"""Faults in a fixed order, for what dice seldom bring about."""
+
+import asyncio
+from collections.abc import Callable
+
+from tests.sim.raft.cluster import Script, World
+from tests.sim.raft.process import SimProcess
+
+__all__ = ["Script", "divergent_tail", "lost_disk", "lost_disk_and_a_stale_leader", "voter_restarts"]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - virtual time
+        await asyncio.sleep(0.0005)
+
+
+def active_one(world: World, *names: str) -> SimProcess | None:
+    processes = [world.processes[name] for name in names or world.processes]
+    return next((each for each in processes if each.alive and each.replicator.is_active), None)
+
+
+async def active(world: World, *names: str) -> SimProcess:
+    await until(lambda: active_one(world, *names))
+    found = active_one(world, *names)
+    assert found is not None
+    return found
+
+
+async def joined(world: World) -> None:
+    members = world.processes.values()
+    await until(lambda: all(each.alive and each.member.joining.is_member for each in members))
+
+
+async def divergent_tail(world: World) -> None:
+    """An isolated leader keeps entries that nobody has, while the others write more than fits one message."""
+    for _ in range(3):
+        await joined(world)
+        leader = (await active(world)).name
+        others = sorted(world.processes.keys() - {leader})
+        world.checker.trouble(world.loop.time(), world.loop.time() + 6.0)
+        for other in others:
+            world.network.cut(leader, other)
+        await active(world, *others)
+        await asyncio.sleep(1.5)
+        world.network.heal()
+        await asyncio.sleep(1.5)
+
+
+async def voter_restarts(world: World) -> None:
+    """A voter restarts before it has heard of the leader that it elected, and is asked for the same term by
+    the old leader, who knows nothing of the election."""
+    for _ in range(3):
+        await joined(world)
+        old = (await active(world)).name
+        others = sorted(world.processes.keys() - {old})
+        world.checker.trouble(world.loop.time(), world.loop.time() + 6.0)
+        for other in others:
+            world.network.reset(old, other)
+            world.network.cut(old, other)
+        await until(lambda others=others: any(world.processes[name].core.leads for name in others))
+        voter, new = sorted(others, key=lambda name: bool(world.processes[name].core.leads))
+        world.network.cut(new, voter, both=False)
+        world.stop(voter, power=False, revive=False)
+        world.network.heal()
+        for other in (old, voter):
+            world.network.cut(new, other)
+        world.revive(voter)
+        await asyncio.sleep(2.0)
+        world.network.heal()
+        await asyncio.sleep(1.5)
+
+
+async def lost_disk(world: World) -> None:
+    """What leader and one follower have acknowledged is unknown to the third member; the follower loses its
+    disk, the leader dies: the two that are left must not elect anybody."""
+    for _ in range(3):
+        await joined(world)
+        leader = (await active(world)).name
+        holder, behind = sorted(world.processes.keys() - {leader})
+        world.checker.trouble(world.loop.time(), world.loop.time() + 6.0)
+        world.network.cut(leader, behind)
+        world.network.cut(holder, behind)
+        await asyncio.sleep(0.6)
+        world.stop(holder, power=True, revive=False)
+        world.disk_of[holder].wipe()
+        world.stop(leader, power=False, revive=False)
+        world.network.heal()
+        world.revive(holder)
+        await asyncio.sleep(2.0)
+        world.revive(leader)
+        await asyncio.sleep(1.0)
+
+
+async def lost_disk_and_a_stale_leader(world: World) -> None:
+    """The follower that elected the new leader loses its disk and meets the old one, who does not know that
+    it is deposed: what they agree on must not count."""
+    for _ in range(3):
+        await joined(world)
+        old = await active(world)
+        holder, new = sorted(world.processes.keys() - {old.name})
+        world.checker.trouble(world.loop.time(), world.loop.time() + 6.0)
+        for name in (holder, new):  # broken links: the others elect at once, before the old leader gives up
+            world.network.reset(old.name, name)
+            world.network.cut(old.name, name)
+        new = (await active(world, holder, new)).name
+        (holder,) = world.processes.keys() - {old.name, new}
+        await asyncio.sleep(0.1)
+        world.stop(holder, power=True, revive=False)
+        world.disk_of[holder].wipe()
+        world.network.heal()
+        world.network.cut(old.name, new)
+        world.network.cut(holder, new)
+        world.revive(holder)
+        await asyncio.sleep(1.5)
+        world.network.heal()
+        await asyncio.sleep(1.5)
