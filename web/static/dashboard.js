@@ -244,8 +244,8 @@ function failoverTable({ failovers }) {
     ],
     below: el("dl", { class: "terms" },
       term("part-1", "Detect", "from the fault, or where no producer told of it from the lost master's last heartbeat, until a controller knew"),
-      term("part-2", "Elect", "until the controllers had agreed"),
-      term("part-3", "Ready", "until the new master accepted messages"),
+      term("part-2", "Elect", "until the new master was chosen"),
+      term("part-3", "Ready", "until the controllers had agreed and it accepted messages"),
       term(null, "Producer saw", "from the fault until the first acknowledgement of a send that was started after it")),
     empty: ["No master was replaced in this range. To see one replaced, the demo kills masters under traffic:", DEMO],
   });
