@@ -28,15 +28,28 @@ from remoting.operations.broker import (
     TopicRequest,
 )
 from remoting.operations.controller import (
+    CLEAN_BROKER_DATA,
     ELECT_MASTER,
+    EXPLAIN_ELECTION,
+    EXPORT_STATE,
+    GET_CONTROLLER_CONFIG,
+    GET_ELECTIONS,
     GET_METADATA_INFO,
     GET_SYNC_STATE_DATA,
+    IMPORT_STATE,
+    UPDATE_CONTROLLER_CONFIG,
     BrokerReplicasInfo,
+    CleanBrokerDataRequest,
     ControllerMetadata,
+    ElectionExplanation,
+    ElectionsRequest,
     ElectMasterRequest,
     ElectMasterResponseBody,
     MasterInfo,
+    PastElection,
+    UpdateConfigRequest,
 )
+from remoting.operations.controller import Elections as PastElections
 from remoting.operations.namesrv_admin import (
     DELETE_KV_CONFIG,
     GET_NAMESRV_CONFIG,
@@ -232,6 +245,70 @@ class AdminClient:
         answer = await self._ask(leader, ELECT_MASTER, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
         body = answer.body if isinstance(answer.body, ElectMasterResponseBody) else ElectMasterResponseBody()
         return answer.header, body
+
+    async def explain_election(
+        self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int | None
+    ) -> ElectionExplanation:
+        """What elect_master would come to; nothing is changed. broker_id None: nobody is named, the election
+        that the controller itself would hold. AdminError 3: a RocketMQ controller, which cannot tell."""
+        leader = await self.controller_leader(controller_addr)
+        header = ElectMasterRequest(
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_id=-1 if broker_id is None else broker_id,
+            designate_elect=broker_id is not None,
+            dry_run=True,
+        )
+        answer = await self._ask(leader, EXPLAIN_ELECTION, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        body = _body(answer, ElectMasterResponseBody, EXPLAIN_ELECTION, leader)
+        if body.explanation is None:
+            raise AdminError(EXPLAIN_ELECTION.name, leader, "the answer explains nothing", answer.code)
+        return body.explanation
+
+    async def clean_broker_data(
+        self,
+        controller_addr: str,
+        *,
+        cluster_name: str,
+        broker_name: str,
+        broker_ids: str = "",
+        clean_living: bool = False,
+    ) -> str:
+        """Forget replicas, all of the group if broker_ids ("1;2") is blank. The controller's remark."""
+        leader = await self.controller_leader(controller_addr)
+        header = CleanBrokerDataRequest(
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_controller_ids_to_clean=broker_ids,
+            is_clean_living_broker=clean_living,
+        )
+        return (await self._ask(leader, CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS)).remark
+
+    async def elections(self, controller_addr: str, broker_name: str, count: int) -> list[PastElection]:
+        """Newest first, of one group, or of all ("")."""
+        header = ElectionsRequest(broker_name=broker_name, count=count)
+        answer = await self._ask_any(controller_addr, GET_ELECTIONS, header)
+        return list(_body(answer, PastElections, GET_ELECTIONS, controller_addr).elections)
+
+    async def import_state(self, controller_addr: str, state: bytes) -> int:
+        """How many groups came with what export_state gave."""
+        leader = await self.controller_leader(controller_addr)
+        return (await self._ask(leader, IMPORT_STATE, Empty(), state)).header.groups
+
+    # one controller, see each()
+
+    async def controller_config(self, address: str) -> dict[str, str]:
+        return _properties(
+            await self._ask(address, GET_CONTROLLER_CONFIG, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS)
+        )
+
+    async def update_controller_config(self, address: str, key: str, value: str) -> str:
+        body = f"{key}={value}\n".encode()
+        return (await self._ask(address, UPDATE_CONTROLLER_CONFIG, UpdateConfigRequest(), body)).remark
+
+    async def export_state(self, controller_addr: str) -> dict[str, Any]:
+        """All that the controllers know, by the first that answers: also one that does not lead."""
+        return dict((await self._ask_any(controller_addr, EXPORT_STATE, Empty())).body)
 
     # brokers
 

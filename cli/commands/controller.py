@@ -1,11 +1,14 @@
 """mqadmin: what is asked of controllers. Any controller of -a may be named: the leader is found from it."""
 
+import re
 from typing import Annotated
 
 import typer
 
-from cli import layouts
+from cli import layouts, layouts_election
 from cli.admin_shell import (
+    IN_PART,
+    REFUSED,
     Action,
     BrokerName,
     ClusterName,
@@ -14,6 +17,7 @@ from cli.admin_shell import (
     Output,
     command,
     dump,
+    per_server,
 )
 from cli.commands.cluster import names_of_cluster
 from client.admin import AdminClient, AdminError
@@ -63,19 +67,127 @@ def get_sync_state_set(
 @command("electMaster")
 def elect_master(
     controller_addr: ControllerAddress,
-    broker_id: Annotated[
-        int, typer.Option("-b", "--brokerId", min=1, help="Id of the replica to make master")
-    ],
     broker_name: Annotated[str, typer.Option("-bn", "--brokerName", help="Its broker name")],
     cluster_name: Annotated[str, typer.Option("-c", "--clusterName", help="Its cluster")],
+    broker_id: Annotated[
+        int | None,
+        typer.Option("-b", "--brokerId", min=1, help="Id of the replica to make master"),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            "--explain",
+            help="Change nothing: who would win, and why; without -b, the election that nobody asked for",
+        ),
+    ] = False,
 ) -> Action:
     """Make a replica the master. It must be alive and in the SyncStateSet."""
+    if broker_id is None and not dry_run:
+        raise typer.BadParameter("give -b BROKERID, or --dry-run to see who would win")
 
-    async def action(admin: AdminClient) -> Output:
-        master, body = await admin.elect_master(
+    async def explain_it(admin: AdminClient) -> Output:
+        explanation = await admin.explain_election(
             controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
+        )
+        text = layouts_election.explanation(cluster_name, broker_name, explanation)
+        return Output(dump(explanation), text, exit_code=REFUSED if explanation.code else None)
+
+    async def elect(admin: AdminClient) -> Output:
+        master, body = await admin.elect_master(
+            controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id or 0
         )
         value = {**dump(master), **dump(body)}
         return Output(value, layouts.elected(cluster_name, broker_name, master, body))
+
+    return explain_it if dry_run else elect
+
+
+@command("cleanBrokerMetadata")
+def clean_broker_metadata(
+    controller_addr: ControllerAddress,
+    broker_name: Annotated[str, typer.Option("-bn", "--brokerName", help="Broker name")],
+    broker_ids: Annotated[
+        str, typer.Option("-b", "--brokerControllerIdsToClean", help="Ids, 1;2;3; without: all of the group")
+    ] = "",
+    cluster_name: Annotated[
+        str, typer.Option("-c", "--clusterName", help="Its cluster; needed without -l")
+    ] = "",
+    clean_living: Annotated[
+        bool, typer.Option("-l", "--cleanLivingBroker", help="Also replicas that are alive")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: show which replicas would be forgotten")
+    ] = False,
+) -> Action:
+    """Make the controllers forget replicas that never come back. Their ids are not given out again."""
+    ids = [part.strip() for part in re.split("[;,]", broker_ids) if part.strip()]
+    if not all(each.isdecimal() for each in ids):
+        raise typer.BadParameter(f"-b {broker_ids!r} is not a list of ids (example: 1;2;3)")
+    if not clean_living and not cluster_name:
+        raise typer.BadParameter("give -c CLUSTERNAME, or -l to clean living brokers, too")
+
+    async def show(admin: AdminClient) -> Output:
+        sets = await admin.sync_state_sets(controller_addr, [broker_name])
+        info = sets.replicas_info_table.get(broker_name)
+        if info is None:
+            remark = f"the controller knows no broker named {broker_name}"
+            code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+            raise AdminError("cleanBrokerMetadata", controller_addr, remark, code)
+        replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
+        chosen = [each for each in replicas if not ids or str(each.broker_id) in ids]
+        living = [each.broker_id for each in chosen if each.alive and not clean_living]
+        problems = tuple(f"broker {each} is alive: it is cleaned with -l only" for each in living)
+        unknown = sorted(set(ids) - {str(each.broker_id) for each in replicas})
+        problems += tuple(f"{broker_name} has no replica {each}" for each in unknown)
+        value = {"wouldForget": [dump(each) for each in chosen]}
+        text = layouts_election.would_forget(chosen)
+        return Output(value, text, problems, exit_code=REFUSED if problems else None)
+
+    async def clean(admin: AdminClient) -> Output:
+        remark = await admin.clean_broker_data(
+            controller_addr,
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_ids=";".join(ids),
+            clean_living=clean_living,
+        )
+        value = {"brokerName": broker_name, "brokerControllerIdsToClean": [int(each) for each in ids]}
+        text = f"clear broker {broker_name} metadata from controller success! "
+        return Output(value, text, notes=(remark,) if remark else ())
+
+    return show if dry_run else clean
+
+
+@command("getControllerConfig")
+def get_controller_config(controller_addr: ControllerAddress) -> Action:
+    """The settings in force at every controller of -a."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(controller_addr, admin.controller_config)
+        return per_server(said, layouts.configs(said), lambda each: {"config": each.answer})
+
+    return action
+
+
+@command("updateControllerConfig")
+def update_controller_config(
+    controller_addr: ControllerAddress,
+    key: Annotated[str, typer.Option("-k", "--key", help="Key")],
+    value: Annotated[
+        str, typer.Option("-v", "--value", help="Value; empty: as the configuration file says again")
+    ],
+) -> Action:
+    """Change a setting of the controllers while they run. They replicate it, and keep it over restarts."""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(
+            controller_addr, lambda each: admin.update_controller_config(each, key, value)
+        )
+        output = per_server(said, layouts.updated("controller", said, key, value))
+        if output.exit_code != IN_PART:
+            return output
+        rest = "the others learn it from the leader (RocketMQ's controllers do not: repeat it for those)"
+        return Output(output.value, output.text, (*output.problems, rest), output.notes, IN_PART)
 
     return action

@@ -1,18 +1,15 @@
 """mqadmin as a command: flags, exit codes, JSON, one clear line instead of a traceback."""
 
-import asyncio
 import json
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from cli.mqadmin import app
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, Empty, Reply
 from remoting.operations.broker import (
@@ -34,9 +31,8 @@ from remoting.operations.controller import (
     ReplicasInfo,
 )
 from remoting.operations.route import GET_BROKER_CLUSTER_INFO, BrokerData, ClusterInfo
+from tests.unit.admin_parts import DEAD, InThread, mqadmin
 from tests.unit.fake_cluster import FakeBroker, FakeNameServer, Server
-
-DEAD = "127.0.0.1:1"
 
 
 class FakeController(Server):
@@ -70,15 +66,11 @@ class FakeController(Server):
         return Reply(header, ElectMasterResponseBody(sync_state_set=[2]))
 
 
-class World:
-    """The fake servers, in a thread of their own: the commands under test own the main thread's loop."""
+class World(InThread):
+    """A name server, a broker and two controllers, all fakes."""
 
-    def __init__(self) -> None:
-        self.ready, self.over = threading.Event(), asyncio.Event()
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-
-    async def _serve(self) -> None:
-        self.loop = asyncio.get_running_loop()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
         self.name_server, self.broker, self.leader, self.follower = (
             FakeNameServer(),
             FakeBroker(),
@@ -92,8 +84,7 @@ class World:
             self.leader.leader = self.follower.leader = self.leader.address
             self.addresses = {0: self.broker.address}
             self.name_server.routes["TopicX"] = {0: self.broker.address}
-            self.ready.set()
-            await self.over.wait()
+            yield
 
     async def _cluster_info(self, _: Empty, __: Call) -> Reply:
         broker = BrokerData(cluster="c", broker_name="broker-a", broker_addrs=self.addresses)
@@ -113,27 +104,11 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    world = World()
-    world.thread.start()
-    assert world.ready.wait(10)
-    yield world
-    world.loop.call_soon_threadsafe(world.over.set)
-    world.thread.join(10)
+    with World().running() as world:
+        yield world
 
 
-@pytest.fixture
-def mqadmin() -> Callable[..., Result]:
-    runner = CliRunner()
-
-    def run(*args: str) -> Result:
-        result = runner.invoke(app, list(args))
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run
-
-
-def test_get_sync_state_set_goes_to_the_leader(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_get_sync_state_set_goes_to_the_leader(world: World) -> None:
     result = mqadmin("getSyncStateSet", "-a", f"{DEAD};{world.follower.address}", "-b", "broker-a")
     assert result.exit_code == 0 and "#brokerName\tbroker-a\n" in result.stdout
     shown = json.loads(
@@ -142,20 +117,20 @@ def test_get_sync_state_set_goes_to_the_leader(world: World, mqadmin: Callable[.
     assert shown["broker-a"]["masterEpoch"] == 4
 
 
-def test_sync_state_sets_of_a_cluster(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_sync_state_sets_of_a_cluster(world: World) -> None:
     result = mqadmin(
         "getSyncStateSet", "-a", world.leader.address, "-c", "c", "-n", world.name_server.address
     )
     assert result.exit_code == 0 and "#MasterEpoch\t4\n" in result.stdout
 
 
-def test_unknown_broker_name(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_unknown_broker_name(world: World) -> None:
     result = mqadmin("getSyncStateSet", "-a", world.leader.address, "-b", "nosuch")
     assert result.exit_code == 1 and result.stdout == ""
     assert "nosuch" in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def test_elect_master(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_elect_master(world: World) -> None:
     flags = ("-a", world.follower.address, "-bn", "broker-a", "-c", "c")
     result = mqadmin("electMaster", "-b", "2", *flags)
     assert result.exit_code == 0 and "#BrokerMasterAddr\th:1\n#MasterEpoch\t5\n" in result.stdout
@@ -166,12 +141,12 @@ def test_elect_master(world: World, mqadmin: Callable[..., Result]) -> None:
     assert "CONTROLLER_ELECT_MASTER_FAILED" in refused.stderr and "SyncStateSet" in refused.stderr
 
 
-def test_controller_metadata(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_controller_metadata(world: World) -> None:
     result = mqadmin("getControllerMetaData", "-a", world.follower.address)
     assert f"#ControllerLeaderAddress\t{world.leader.address}\n" in result.stdout
 
 
-def test_cluster_list_tells_who_does_not_answer(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_cluster_list_tells_who_does_not_answer(world: World) -> None:
     result = mqadmin("clusterList", "-n", world.name_server.address)
     assert result.exit_code == 0 and "V5_3_3" in result.stdout
     world.addresses = {0: world.broker.address, 2: DEAD}
@@ -181,14 +156,14 @@ def test_cluster_list_tells_who_does_not_answer(world: World, mqadmin: Callable[
     assert [row["brokerId"] for row in json.loads(result.stdout)] == [0, 2]
 
 
-def test_broker_epoch(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_broker_epoch(world: World) -> None:
     result = mqadmin("getBrokerEpoch", "-n", world.name_server.address, "-b", "broker-a")
     assert "#Epoch: EpochEntry{epoch=1, startOffset=0, endOffset=7}" in result.stdout
     unknown = mqadmin("getBrokerEpoch", "-n", world.name_server.address, "-b", "nosuch")
     assert unknown.exit_code == 1 and "known: broker-a" in unknown.stderr
 
 
-def test_topic_route(world: World, mqadmin: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_route(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", world.name_server.address)
     shown = json.loads(mqadmin("topicRoute", "-t", "TopicX", "--json").stdout)
     assert shown["brokerDatas"][0]["brokerAddrs"] == {"0": world.broker.address}
@@ -196,7 +171,7 @@ def test_topic_route(world: World, mqadmin: Callable[..., Result], monkeypatch: 
     assert unknown.exit_code == 1 and "TOPIC_NOT_EXIST" in unknown.stderr
 
 
-def test_send_message(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_send_message(world: World) -> None:
     name_server = world.name_server.address
     result = mqadmin("sendMessage", "-n", name_server, "-t", "TopicX", "-p", "hé", "-k", "k", "-c", "tag")
     assert result.exit_code == 0
@@ -209,7 +184,7 @@ def test_send_message(world: World, mqadmin: Callable[..., Result]) -> None:
     assert json.loads(chosen.stdout)["queueId"] == 3
 
 
-def test_nobody_answers(mqadmin: Callable[..., Result]) -> None:
+def test_nobody_answers() -> None:
     for args in (
         ("clusterList", "-n", DEAD),
         ("getControllerMetaData", "-a", DEAD),
@@ -231,7 +206,7 @@ def test_nobody_answers(mqadmin: Callable[..., Result]) -> None:
         ("topicRoute", "-n", DEAD),
     ],
 )
-def test_usage_errors(args: tuple[str, ...], mqadmin: Callable[..., Result]) -> None:
+def test_usage_errors(args: tuple[str, ...]) -> None:
     assert mqadmin(*args).exit_code == 2
 
 
@@ -254,7 +229,7 @@ def test_a_server_of_another_kind_costs_one_line() -> None:
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_help(mqadmin: Callable[..., Result]) -> None:
+def test_help() -> None:
     assert "electMaster" in mqadmin("help").stdout
     result = mqadmin("help", "electmaster")
     assert result.exit_code == 0 and "-bn" in result.stdout and "--brokerId" in result.stdout

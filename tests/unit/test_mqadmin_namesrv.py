@@ -1,15 +1,12 @@
 """mqadmin against real name servers: what is written goes to all of them, and who did not take it is said."""
 
-import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from cli.mqadmin import app
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from remoting.client import RemotingClient
@@ -22,27 +19,20 @@ from remoting.operations.route import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from tests.unit.admin_parts import DEAD, InThread, captured, mqadmin
 from tests.unit.fake_cluster import Server
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "mqadmin"
-DEAD = "127.0.0.1:1"
 TOPICS = ("FxNormal", "FxTimer", "%RETRY%FxGroup")
 
 
-def captured(name: str) -> str:
-    return (FIXTURES / f"{name}.txt").read_text().rstrip("\n")
-
-
-class World:
-    """Two name servers and a broker that is registered with both, in a thread of their own."""
+class World(InThread):
+    """Two name servers and a broker that is registered with both."""
 
     def __init__(self, directory: Path) -> None:
-        self.ready, self.over, self.directory = threading.Event(), asyncio.Event(), directory
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-        self.deleted: list[str] = []
+        self.directory, self.deleted = directory, list[str]()
 
-    async def _serve(self) -> None:
-        self.loop = asyncio.get_running_loop()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
         self.servers = [self._server(index) for index in range(2)]
         self.broker, client = Server(), RemotingClient()
         self.broker.table.bind(DELETE_TOPIC_IN_BROKER, self._delete)
@@ -50,8 +40,7 @@ class World:
         async with self.servers[0], self.servers[1], self.broker:
             for address in self.addresses:
                 await self._register(client, address)
-            self.ready.set()
-            await self.over.wait()
+            yield
             await client.close()
 
     def _server(self, index: int) -> Namesrv:
@@ -98,27 +87,11 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    world.thread.start()
-    assert world.ready.wait(10)
-    yield world
-    world.loop.call_soon_threadsafe(world.over.set)
-    world.thread.join(10)
+    with World(tmp_path).running() as world:
+        yield world
 
 
-@pytest.fixture
-def mqadmin() -> Callable[..., Result]:
-    runner = CliRunner()
-
-    def run(*args: str) -> Result:
-        result = runner.invoke(app, list(args))
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run
-
-
-def test_kv_config_goes_to_every_name_server(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_kv_config_goes_to_every_name_server(world: World) -> None:
     entry = ("-s", "ORDER_TOPIC_CONFIG", "-k", "orders")
     result = mqadmin("updateKvConfig", "-n", world.both, *entry, "-v", "broker-a:4")
     assert (result.exit_code, result.stdout.rstrip("\n")) == (0, captured("updateKvConfig"))
@@ -129,7 +102,7 @@ def test_kv_config_goes_to_every_name_server(world: World, mqadmin: Callable[...
     assert [server.kv.get("ORDER_TOPIC_CONFIG", "orders") for server in world.servers] == [None, None]
 
 
-def test_one_of_two_name_servers_is_down(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_one_of_two_name_servers_is_down(world: World) -> None:
     """Upstream stops at the first failure, with a stack trace and exit code 0."""
     result = mqadmin("updateKvConfig", "-n", world.one_dead, "-s", "ns", "-k", "k", "-v", "v")
     assert result.exit_code == 4 and "success" in result.stdout
@@ -144,7 +117,7 @@ def test_one_of_two_name_servers_is_down(world: World, mqadmin: Callable[..., Re
 
 
 @pytest.mark.parametrize("verb", ["wipe", "add"])
-def test_write_permission(verb: str, world: World, mqadmin: Callable[..., Result]) -> None:
+def test_write_permission(verb: str, world: World) -> None:
     command = f"{verb}WritePerm"
     result = mqadmin(command, "-n", world.both, "-b", "broker-a")
     pattern = captured(command).replace("OK, 17", f"OK, {len(TOPICS)}")
@@ -158,13 +131,13 @@ def test_write_permission(verb: str, world: World, mqadmin: Callable[..., Result
     assert result.exit_code == 4 and first[f"{verb}TopicCount"] == len(TOPICS) and not second["ok"]
 
 
-def test_write_permission_of_an_unknown_broker(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_write_permission_of_an_unknown_broker(world: World) -> None:
     """Name servers answer 0 topics, with success; an operator's typo is no success."""
     result = mqadmin("wipeWritePerm", "-n", world.both, "-b", "brokr-a")
     assert result.exit_code == 1 and "brokr-a" in result.stderr and "clusterList" in result.stderr
 
 
-def test_name_server_settings(world: World, mqadmin: Callable[..., Result], tmp_path: Path) -> None:
+def test_name_server_settings(world: World, tmp_path: Path) -> None:
     result = mqadmin("getNamesrvConfig", "-n", world.both)
     lines = result.stdout.splitlines()
     assert [line for line in lines if line.startswith("=")] == [
@@ -185,21 +158,19 @@ def test_name_server_settings(world: World, mqadmin: Callable[..., Result], tmp_
 @pytest.mark.parametrize(
     ("key", "words"), [("kvConfigPath", "black list"), ("listenPort", "restart"), ("nosuch", "nosuch")]
 )
-def test_a_setting_that_cannot_change(
-    key: str, words: str, world: World, mqadmin: Callable[..., Result]
-) -> None:
+def test_a_setting_that_cannot_change(key: str, words: str, world: World) -> None:
     """namesrv pitfall 17."""
     result = mqadmin("updateNamesrvConfig", "-n", world.addresses[0], "-k", key, "-v", "1")
     assert result.exit_code == 1 and result.stdout == "" and words in result.stderr
 
 
-def test_topic_list(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_topic_list(world: World) -> None:
     result = mqadmin("topicList", "-n", f"{DEAD};{world.both}")  # reads: the first that answers
     assert result.exit_code == 0 and set(TOPICS) <= set(result.stdout.split())
     assert {"topic": "FxTimer"} in json.loads(mqadmin("topicList", "-n", world.both, "--json").stdout)
 
 
-def test_topic_list_with_clusters(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_topic_list_with_clusters(world: World) -> None:
     lines = mqadmin("topicList", "-n", world.both, "-c").stdout.splitlines()
     of_java = captured("topicList-c").splitlines()
     assert lines[0] == of_java[0]
@@ -214,7 +185,7 @@ def test_topic_list_with_clusters(world: World, mqadmin: Callable[..., Result]) 
     } in (shown)
 
 
-def test_delete_topic(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_delete_topic(world: World) -> None:
     result = mqadmin("deleteTopic", "-n", world.both, "-t", "FxNormal", "-c", "FxCluster")
     assert result.exit_code == 0 and result.stdout.splitlines() == [
         "delete topic [FxNormal] from cluster [FxCluster] success.",
@@ -226,7 +197,7 @@ def test_delete_topic(world: World, mqadmin: Callable[..., Result]) -> None:
     assert unknown.exit_code == 1 and "known: FxCluster" in unknown.stderr
 
 
-def test_delete_topic_that_a_broker_keeps(world: World, mqadmin: Callable[..., Result]) -> None:
+def test_delete_topic_that_a_broker_keeps(world: World) -> None:
     """namesrv pitfall 16: it would come back with the broker's next registration."""
     del world.broker.table.handlers[DELETE_TOPIC_IN_BROKER.code]
     result = mqadmin("deleteTopic", "-n", world.both, "-t", "FxTimer", "-c", "FxCluster")

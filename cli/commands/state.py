@@ -1,0 +1,66 @@
+"""mqadmin: what only our controllers remember: past elections, and their whole state as a file."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import layouts_election
+from cli.admin_shell import Action, ControllerAddress, Output, command, dump
+from client.admin import AdminClient
+
+
+@command("getElections", repeats=True)
+def get_elections(
+    controller_addr: ControllerAddress,
+    broker_name: Annotated[
+        str, typer.Option("-bn", "--brokerName", help="Of this broker name; without: of all groups")
+    ] = "",
+    count: Annotated[int, typer.Option("--count", min=1, help="At most that many, newest first")] = 100,
+) -> Action:
+    """Past changes of masters: when, from whom to whom, why."""
+
+    async def action(admin: AdminClient) -> Output:
+        past = await admin.elections(controller_addr, broker_name, count)
+        return Output([dump(each) for each in past], layouts_election.elections(past))
+
+    return action
+
+
+@command("exportControllerState")
+def export_controller_state(
+    controller_addr: ControllerAddress,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; without: print it")] = None,
+) -> Action:
+    """All that the controllers know, as JSON, for a backup or another set of controllers."""
+
+    async def action(admin: AdminClient) -> Output:
+        state = await admin.export_state(controller_addr)
+        if output is None:
+            return Output(state, json.dumps(state, ensure_ascii=False))
+        try:
+            output.write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from error
+        return Output({"file": str(output)}, f"the state of the controllers is in {output}")
+
+    return action
+
+
+@command("importControllerState")
+def import_controller_state(
+    controller_addr: ControllerAddress,
+    file: Annotated[Path, typer.Option("-f", "--file", help="What exportControllerState wrote")],
+) -> Action:
+    """Give new controllers, which know no other group, the state of others. May be repeated."""
+    try:
+        state = file.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from error
+
+    async def action(admin: AdminClient) -> Output:
+        groups = await admin.import_state(controller_addr, state)
+        return Output({"groups": groups}, f"imported {groups} groups")
+
+    return action
