@@ -13,6 +13,7 @@ from typing import NewType, TypeVar
 import msgspec
 
 from namesrv.core.liveness import BrokerKey
+from namesrv.plugins.controller.core.table import Table
 
 BrokerId = NewType("BrokerId", int)
 Epoch = NewType("Epoch", int)
@@ -130,7 +131,7 @@ class State:
     def with_set(self, broker_set: BrokerSet) -> "State":
         """The group is there from now on; what was kept of an earlier one of its name went into it."""
         name = broker_set.broker_name
-        brokers = {**self.brokers, name: broker_set}
+        brokers = Table.of(self.brokers).set(name, broker_set)
         if name not in self.cleaned:
             return replace(self, brokers=brokers)
         return replace(self, brokers=brokers, cleaned=_without(self.cleaned, name))
@@ -141,7 +142,8 @@ class State:
             broker_set.master_epoch + 1, broker_set.sync_state_set_epoch + 1, broker_set.next_broker_id
         )
         name = broker_set.broker_name
-        return replace(self, brokers=_without(self.brokers, name), cleaned={**self.cleaned, name: floor})
+        brokers = Table.of(self.brokers).without(name)
+        return replace(self, brokers=brokers, cleaned={**self.cleaned, name: floor})
 
     def first_broker_id(self, broker_name: str) -> int:
         """The id with which a group that is not there begins."""

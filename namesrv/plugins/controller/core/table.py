@@ -1,0 +1,63 @@
+"""Table: a mapping by name that is never changed, only replaced, at a price that does not grow with it.
+
+Names are spread over small dicts, and a changed table shares all of them but one with the table before: a
+controller with thousands of groups pays a copy of a few dozen names per event, not of all of them.
+
+Order is by name. How the names are spread is this process's own business and never shows.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+V = TypeVar("V", covariant=True)
+
+SHARDS = 128
+_MASK = SHARDS - 1
+
+
+class Table(Mapping[str, V]):
+    __slots__ = ("_count", "_shards")
+
+    def __init__(self, items: Mapping[str, V]) -> None:
+        shards: list[dict[str, V]] = [{} for _ in range(SHARDS)]
+        for name, value in items.items():
+            shards[hash(name) & _MASK][name] = value
+        self._shards, self._count = tuple(shards), len(items)
+
+    @staticmethod
+    def of(items: "Mapping[str, V]") -> "Table[V]":
+        return items if isinstance(items, Table) else Table(items)
+
+    def __getitem__(self, name: str) -> V:
+        return self._shards[hash(name) & _MASK][name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shards[hash(name) & _MASK]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(name for shard in self._shards for name in shard))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"Table({dict(self)!r})"
+
+    def set(self, name: str, value: V) -> "Table[V]":  # type: ignore[misc]  # the table itself never takes a V
+        """This table with `name` as `value`."""
+        at = hash(name) & _MASK
+        shard = self._shards[at]
+        return self._with(at, {**shard, name: value}, self._count + (name not in shard))
+
+    def without(self, name: str) -> "Table[V]":
+        """This table without `name`, whether it was in or not."""
+        at = hash(name) & _MASK
+        shard = {key: value for key, value in self._shards[at].items() if key != name}
+        return self._with(at, shard, self._count - (name in self._shards[at]))
+
+    def _with(self, at: int, shard: dict[str, V], count: int) -> "Table[V]":
+        shards = list(self._shards)
+        shards[at] = shard
+        table: Table[V] = Table.__new__(Table)
+        table._shards, table._count = tuple(shards), count
+        return table
