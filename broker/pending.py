@@ -6,13 +6,17 @@ before anything is written.
 
 import struct
 from collections import deque
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol, TypeAlias
+
+import msgspec
 
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
 from remoting.operation import Peer
 
 PENDING_REPLIES_MAX: Final = 65_536
+Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""An opaque as typed commands have it: what is not 32 bits wide must not come back in a reply."""
 _SUCCESS_HEAD: Final = b'{"code":0,'
 _PREFIX = struct.Struct(">II")
 _PREFIXES_COUNT: Final = 512

@@ -399,3 +399,5 @@ def decode_body(type_: Any, raw: bytes) -> Any:
         return _adapter(type_).validate_python(without_nulls(value))
     except ValidationError as error:
         raise BadRequest(_remark(error, "body member")) from None
+    except RecursionError:
+        raise BadRequest("body is nested too deeply") from None

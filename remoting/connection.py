@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
             decode, handler = hot
             try:
                 typed = decode(header)
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 typed = None  # legal, but not as a fast decoder wants it: the lenient way below
             if typed is not None and not typed.flag & FLAG_RESPONSE:
                 try:

@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+REWRITTEN_BYTES_MAX = 1_048_576
+"""Rewriting is linear but slow, and the event loop waits for it: 16 MiB would take seconds."""
+
 _TOKEN = re.compile(
     rb"""
     "(?:[^"\\]|\\.)*(?:"|\Z)             # an unterminated string runs to the end: linear
@@ -26,8 +29,9 @@ def load_lenient(raw: bytes) -> Any:
     """The JSON value in `raw`. Raises ValueError."""
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if len(raw) > REWRITTEN_BYTES_MAX:
+            raise ValueError(f"{error} (more than {REWRITTEN_BYTES_MAX} bytes are read strictly)") from None
     try:
         return msgspec.json.decode(to_standard_json(raw))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -11,13 +11,13 @@ from typing import Final, cast
 import msgspec
 
 from broker.handlers.parts import BrokerParts
-from broker.pending import HotPeer
+from broker.pending import HotPeer, Int32
 from broker.store.reading import GetResult, GetStatus
 from broker.store.record import tag_code
 from broker.topics import PERM_READ
 from remoting.clock import now_ms
 from remoting.codes import VERSION, RequestCode, ResponseCode
-from remoting.command import response_frame
+from remoting.command import FLAG_ONEWAY, response_frame
 from remoting.operation import Hot, HotHandler, OperationTable
 
 FLAG_SUSPEND: Final = 2
@@ -52,7 +52,7 @@ class PullFields(msgspec.Struct, gc=False, rename="camel"):
 
 
 class PullCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    opaque: int
+    opaque: Int32
     ext: PullFields
     flag: int = 0
 
@@ -97,7 +97,9 @@ class PullHandler:
         return len(self._waiting)
 
     def pull(self, command: PullCommand, body: bytes, peer: HotPeer) -> bytes | None:
-        """A whole reply frame; None: written in parts, or suspended."""
+        """A whole reply frame; None: written in parts, suspended, or oneway, which makes no sense here."""
+        if command.flag & FLAG_ONEWAY:
+            return None
         ext = command.ext
         topic = self._topics.get(ext.topic)
         if topic is None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from broker.handlers.parts import BrokerParts
-from broker.pending import HotPeer, reply_frame
+from broker.pending import HotPeer, Int32, reply_frame
 from broker.store.record import (
     PROPERTIES_BYTES_MAX,
     SEPARATOR,
@@ -86,13 +86,13 @@ class SendFieldsV1(msgspec.Struct, gc=False, rename=_NAMES_V1):
 
 
 class SendCommandV2(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    opaque: int
+    opaque: Int32
     ext: SendFieldsV2
     flag: int = 0
 
 
 class SendCommandV1(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    opaque: int
+    opaque: Int32
     ext: SendFieldsV1
     flag: int = 0
 

@@ -1,6 +1,7 @@
 """ControllerPlugin: the controller inside a name server, or alone in mqcontroller. Wiring only."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,7 @@ class ControllerPlugin:
             on_closed=self._connection_closed,
             bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST,
         )
+        self._cleaned: deque[BrokerKey] = deque()  # by the raft thread, for the event loop
         self._tasks = TaskSet()
         self._started = False
         self.replicator.on_active_changed(self.elections.active_changed)
@@ -149,6 +151,9 @@ class ControllerPlugin:
     def _applied(self, event: AnyEvent, applied: Applied) -> None:
         """In the raft thread."""
         self.tally.applied(event, applied)
+        before, after = applied.before, applied.after
+        if before is not None and (after is None or len(after.replicas) < len(before.replicas)):
+            self._cleaned.extend(set(before.keys()) - set(() if after is None else after.keys()))
         if self.telemetry is not None:
             self.telemetry.applied(event, applied)
 
@@ -163,12 +168,22 @@ class ControllerPlugin:
         return scrapes(self)
 
     def _connection_closed(self, connection_id: int) -> None:
+        while self._cleaned:
+            self._forget_stranger(self._cleaned.popleft())
         if self.context.liveness.connection_closed(connection_id, self.context.clock()):
             self.context.wake_scan()
 
     def _became_inactive(self, key: BrokerKey) -> None:
         if self.replicator.is_active:
             self.elections.became_inactive(key)
+        self._forget_stranger(key)
+
+    def _forget_stranger(self, key: BrokerKey) -> None:
+        """An inactive broker that is not registered: nobody asks for it, and anybody can make up more."""
+        broker_set = self.machine.state.brokers.get(key.broker_name)
+        is_registered = broker_set is not None and key in broker_set.keys()  # noqa: SIM118 - its method
+        if not is_registered and not self.context.liveness.is_active(key, self.context.clock()):
+            self.context.liveness.forget(key)
 
 
 def _settings(config: ControllerConfig) -> RaftSettings:

@@ -1,0 +1,193 @@
+"""The three tables with the real handlers behind them, in this process, on virtual time, without a network.
+
+check() compares what a table holds with its bounds and invariants; emptied() does so when every connection is
+gone and every timeout has passed: garbage that leaves something behind is a leak.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from broker.handlers.pull import PullHandler
+from broker.store.message_store import WAITERS_MAX
+from namesrv.app import Namesrv
+from namesrv.config import NamesrvConfig
+from namesrv.core.liveness import BrokerKey
+from remoting.codes import ResponseCode
+from remoting.dispatch import Dispatcher
+from remoting.operation import OperationTable
+from tests.unit.controller_fakes import Bench
+from tests.unit.handler_parts import Broker
+
+LONG_MS = 2**62
+"""Beyond every timeout that a request can ask for and that is not refused."""
+TOPICS_MAX = 400
+"""Of the fuzzed broker: each new one rewrites topics.json."""
+
+
+class Target(Protocol):
+    name: str
+    table: OperationTable
+    dispatcher: Dispatcher
+    slow: frozenset[int]
+    """Codes that write to the disk: asked seldom."""
+
+    def lost(self, connection_id: int) -> None:
+        """As the door reports a closed connection."""
+
+    def tick(self, ms: int) -> None:
+        """Time passes."""
+
+    def flush(self) -> None:
+        """Whatever waits for time is answered now."""
+
+    def check(self) -> None: ...
+
+    def emptied(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class NamesrvTarget:
+    name = "namesrv"
+    slow = frozenset({100, 102, 318})
+
+    def __init__(self, path: Path) -> None:
+        self.now_ms = 1_000_000
+        config = NamesrvConfig(kv_config_path=path / "kvConfig.json", need_wait_for_service=False)
+        self.server = Namesrv(config, clock=lambda: self.now_ms, config_path=None)
+        self.server.kv.load()
+        self.server._registrations.notify = lambda change: None  # it would call the addresses that it is told
+        self.table = self.server.table
+        self.dispatcher = Dispatcher(self.table, name=self.name)
+
+    def lost(self, connection_id: int) -> None:
+        self.server._connection_closed(connection_id)
+
+    def tick(self, ms: int) -> None:
+        self.now_ms += ms
+        self.server.scan()
+
+    def flush(self) -> None: ...
+
+    def check(self) -> None:
+        self.server.routes.check_invariants()
+        self.server.liveness.check_invariants()
+        counts = self.server.routes.counts()
+        known = list(self.server.liveness.keys())
+        assert len(known) == counts["brokers"], (
+            f"{len(known)} heartbeat entries for {counts['brokers']} brokers"
+        )
+
+    def emptied(self) -> None:
+        self.tick(LONG_MS)
+        self.check()
+        assert not any(self.server.routes.counts().values()), self.server.routes.counts()
+        assert not list(self.server.liveness.keys())
+
+    async def close(self) -> None:
+        await self.dispatcher.close()
+        await self.server.stop()
+
+
+class ControllerTarget:
+    name = "controller"
+    slow = frozenset[int]({1009})
+
+    def __init__(self, path: Path) -> None:
+        self.bench = Bench(path, telemetryEnable=False)
+        self.plugin = self.bench.plugin
+        self.table = self.plugin.table
+        self.dispatcher = Dispatcher(
+            self.table, name=self.name, bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST
+        )
+        self.elections = asyncio.get_running_loop().create_task(self.plugin.elections.run())
+
+    def lost(self, connection_id: int) -> None:
+        self.plugin._connection_closed(connection_id)
+
+    def tick(self, ms: int) -> None:
+        self.bench.now_ms += ms
+        for key in self.bench.liveness.scan_not_active(self.bench.now_ms):
+            assert isinstance(key, BrokerKey)
+            for subscriber in self.bench.subscribers:
+                subscriber(key)
+
+    def flush(self) -> None: ...
+
+    def check(self) -> None:
+        self.bench.liveness.check_invariants()
+        for group in self.plugin.machine.state.brokers.values():
+            group.check_invariants()
+
+    def emptied(self) -> None:
+        self.tick(LONG_MS)
+        self.check()
+        brokers = self.plugin.machine.state.brokers
+        registered = {key for group in brokers.values() for key in group.keys()}  # noqa: SIM118
+        strangers = set(self.bench.liveness.keys()) - registered
+        assert not strangers, f"heartbeats of {len(strangers)} brokers that nobody registered are kept"
+
+    async def close(self) -> None:
+        self.elections.cancel()
+        await asyncio.gather(self.elections, return_exceptions=True)
+        await self.dispatcher.close()
+        await self.plugin.elections.stop()
+
+
+class BrokerTarget:
+    name = "broker"
+    slow = frozenset[int]()
+
+    def __init__(self, path: Path) -> None:
+        self.broker = Broker(path)
+        self.table = self.broker.table
+        self.dispatcher = Dispatcher(self.table, name=self.name)
+        self.now_ms = 0
+
+    def lost(self, connection_id: int) -> None: ...
+
+    def tick(self, ms: int) -> None:
+        self.broker.tick()
+        while self.broker.store.dispatch(512):
+            pass
+        if len(self.broker.topics.topics) > TOPICS_MAX:
+            self.broker.topics.auto_create = False
+
+    def flush(self) -> None:
+        self.tick(0)
+        self.broker.handlers.expire(LONG_MS)
+
+    def check(self) -> None:
+        store = self.broker.store
+        assert 0 <= store.dispatch_offset <= store.confirm_offset <= store.commit_log.max_offset
+        assert self.pulls.waiting_count <= WAITERS_MAX
+
+    @property
+    def pulls(self) -> PullHandler:
+        return self.broker.handlers.pull
+
+    def emptied(self) -> None:
+        self.flush()
+        self.check()
+        assert not self.pulls.waiting_count
+        assert not len(self.broker.pending)
+        assert not self.broker.store._waiter_count
+
+    async def close(self) -> None:
+        await self.dispatcher.close()
+        self.broker.store.close(clean=False)
+
+
+TARGETS = {each.name: each for each in (NamesrvTarget, ControllerTarget, BrokerTarget)}
+
+
+@asynccontextmanager
+async def open_target(name: str, path: Path) -> AsyncIterator[Target]:
+    target: Target = TARGETS[name](path)
+    try:
+        yield target
+    finally:
+        await target.close()
