@@ -21,6 +21,8 @@ from typer.core import TyperGroup
 
 from client import PullError, SendError
 from client.admin import AdminClient, AdminError, Said
+from client.consumer import PullErrorKind
+from client.producer import SendErrorKind
 from client.route import parse_addresses
 from remoting.codes import ResponseCode
 from remoting.operation import Wire
@@ -202,8 +204,13 @@ def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: in
 
 def exit_code_of(*errors: Exception) -> int:
     """Of a question that failed everywhere."""
-    answered = [error for error in errors if isinstance(error, AdminError) and error.code is not None]
-    return REFUSED if answered else NO_ANSWER
+
+    def is_refusal(error: Exception) -> bool:
+        if isinstance(error, AdminError):
+            return error.code is not None
+        return getattr(error, "kind", None) in (SendErrorKind.REFUSED, PullErrorKind.REFUSED)
+
+    return REFUSED if any(map(is_refusal, errors)) else NO_ANSWER
 
 
 def per_server(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from remoting.codes import ResponseCode
 from remoting.operations.controller import ElectionExplanation, PastElection, ReplicaIdentity
 
-_CANDIDATE = "%-4s  %-22s  %-6s  %-5s  %-5s  %-16s  %-14s  %-10s  %s"
+_CANDIDATE = "%-4s  %-22s  %-7s  %-6s  %-6s  %-16s  %-14s  %-10s  %s"
 _CANDIDATE_TITLES = (
     "#BID",
     "#Addr",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli import layouts
-from cli.admin_shell import Action, NamesrvAddr, Output, command, dump, explain, per_server
+from cli.admin_shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
 from cli.commands.cluster import brokers_of, names_of_cluster
 from client.admin import AdminClient, AdminError
 from remoting.codes import ResponseCode
@@ -105,13 +105,24 @@ def delete_topic(
         at_servers = await admin.each(
             namesrv_addr, lambda each: admin.delete_topic_in_namesrv(each, topic, cluster_name)
         )
-        kept = any(each.error is not None for each in at_brokers)
+        kept = _kept(topic, [each.error for each in at_brokers if each.error is not None])
         lines = [] if kept else [f"delete topic [{topic}] from cluster [{cluster_name}] success."]
         lines += [layouts.if_any(at_servers, f"delete topic [{topic}] from NameServer success.")]
-        output = per_server([*at_brokers, *at_servers], "\n".join(filter(None, lines)), done="deleted")
-        if not kept:
-            return output
-        back = f"a broker that keeps topic {topic} brings it back when it registers its topics again"
-        return Output(output.value, output.text, (*output.problems, back), output.notes, output.exit_code)
+        text = "\n".join(filter(None, lines))
+        brokers_said, servers_said = per_server(at_brokers, ""), per_server(at_servers, text, done="deleted")
+        value = {"brokers": brokers_said.value, "nameServers": servers_said.value}
+        code = IN_PART if kept else servers_said.exit_code
+        return Output(value, text, (*kept, *servers_said.problems), exit_code=code)
 
     return action
+
+
+def _kept(topic: str, errors: list[AdminError]) -> list[str]:
+    """Why the topic is still at brokers. (Namesrv pitfall 16: they bring it back.)"""
+    lines = [explain(error) for error in errors if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
+    unable = [each.address for each in errors if each.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
+    if unable:
+        lines.append(f"{', '.join(unable)}: a broker of this version cannot delete topics (215)")
+    if errors:
+        lines.append(f"a broker that keeps topic {topic} brings it back when its topics change")
+    return lines

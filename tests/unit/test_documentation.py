@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
@@ -12,11 +13,29 @@ from remoting.operation import OperationTable
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_configuration_tables_are_those_of_the_models() -> None:
-    spec = importlib.util.spec_from_file_location("config_tables", ROOT / "tools" / "config_tables.py")
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_flags_are_those_of_the_commands() -> None:
+    """Every command that --help shows has a heading, its flags, an example and its JSON in docs/cli.md."""
+    tables = tool("cli_tables")
+    text = tables.DOCUMENT.read_text()
+    assert tables.rewritten(text) == text, "run: PYTHONPATH=. .venv/bin/python tools/cli_tables.py"
+    names = [name for name, _ in tables.commands()]
+    assert sorted(re.findall(r"^### `(.+)`$", text, re.MULTILINE)) == sorted(names)
+    for name in names:
+        part = re.split(r"^##", text.split(f"### `{name}`\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+        assert f"$ {name}" in part, f"{name}: no example"
+        assert "JSON: " in part or not name.startswith("mqadmin"), f"{name}: the shape of its JSON"
+
+
+def test_the_configuration_tables_are_those_of_the_models() -> None:
+    tables = tool("config_tables")
     text = tables.DOCUMENT.read_text()
     assert tables.rewritten(text) == text, "run: .venv/bin/python tools/config_tables.py"
 
