@@ -15,7 +15,7 @@ import msgspec
 RECORD_VERSION = 1
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="record"):
     """Base of all records. `ts`: when it happened."""
 
     v: int = RECORD_VERSION
@@ -72,7 +72,7 @@ class RoleChange(Record, tag="role_change", frozen=True, kw_only=True):
     truncated_bytes: int = 0
 
 
-class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+class GroupView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A broker group in the controller's replicated state."""
 
     master_broker_id: int | None

@@ -128,7 +128,7 @@ class TestTheCheckers:
 
     def test_epochs_that_go_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The real apply() cannot do it, so a broken one is put in its place."""
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         from namesrv.plugins.controller import machine
         from namesrv.plugins.controller.core.apply import Applied

@@ -1,10 +1,10 @@
 """apply, elect, events, state and config of the controller, one rule at a time."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from namesrv.plugins.controller.config import ControllerConfig, parse_peers

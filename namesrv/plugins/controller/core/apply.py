@@ -5,9 +5,8 @@ by the epochs that it carries, because the state may have moved since decide() l
 changes nothing but event_count.
 """
 
-from dataclasses import dataclass, replace
-
 import msgspec
+from msgspec.structs import replace
 
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
@@ -37,8 +36,7 @@ from namesrv.plugins.controller.core.transfer import import_into
 from remoting.codes import ResponseCode
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """What an event did. before None: a new group; after None: an unknown one, or one that was cleaned; both
     None: the event is about no single group.
 
@@ -126,7 +124,7 @@ def _with_election(
         reason=event.reason,
     )
     if isinstance(event, ElectMaster):
-        newest = msgspec.structs.replace(
+        newest = replace(
             newest,
             unclean=event.unclean,
             last_heartbeat_ts=event.last_heartbeat_ts,

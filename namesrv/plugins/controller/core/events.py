@@ -15,7 +15,7 @@ from namesrv.plugins.controller.core.state_codec import CleanedRecord, SetRecord
 EVENT_VERSION = 2
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", rename="camel"):
     """Base of all events. ts: wall-clock ms at which it was proposed; 0: by a program that did not write it
     down."""
 

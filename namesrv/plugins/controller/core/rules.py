@@ -2,15 +2,14 @@
 may have moved since. No clock, no liveness. A Refused is the answer, with the code that brokers know.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, CleanBrokerData
 from namesrv.plugins.controller.core.state import BROKER_ID_MAX, FIRST_BROKER_ID, BrokerSet, State
 from remoting.codes import ResponseCode
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True, gc=False):
     """Understood and not done: response code and a remark for people."""
 
     code: ResponseCode

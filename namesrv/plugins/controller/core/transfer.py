@@ -6,10 +6,10 @@ a cluster that has no other group: what living brokers were told must never be o
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from namesrv.plugins.controller.core.events import ImportState
 from namesrv.plugins.controller.core.history import ELECTIONS_MAX
