@@ -77,6 +77,8 @@ ADMIN_TIMEOUT_MS = 5_000
 CONTROLLER_TIMEOUT_MS = 3_000
 
 CONNECT_TIMEOUT_MS = 3_000
+STAGGER_MS = 300
+"""After so much silence of one server the next of a list is asked as well."""
 
 Resp = TypeVar("Resp", bound=Wire)
 T = TypeVar("T")
@@ -194,23 +196,13 @@ class AdminClient:
 
     async def controller_metadata(self, controller_addr: str) -> ControllerMetadata:
         """The view of the first controller of the list that answers; a view with a leader is preferred."""
-        error: AdminError | None = None
-        leaderless: ControllerMetadata | None = None
-        for address in parse_addresses(controller_addr):
-            try:
-                answer = await self._ask(
-                    address, GET_METADATA_INFO, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS
-                )
-            except AdminError as refused:
-                error = refused
-                continue
-            if answer.header.controller_leader_address:
-                return answer.header
-            leaderless = leaderless or answer.header
-        if leaderless is None:
-            assert error is not None  # parse_addresses gives at least one address
-            raise error
-        return leaderless
+
+        async def ask(address: str) -> ControllerMetadata:
+            answer = await self._ask(address, GET_METADATA_INFO, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS)
+            return answer.header
+
+        addresses = parse_addresses(controller_addr)
+        return await _first(addresses, ask, is_enough=lambda view: bool(view.controller_leader_address))
 
     async def controller_leader(self, controller_addr: str) -> str:
         metadata = await self.controller_metadata(controller_addr)
@@ -357,17 +349,57 @@ class AdminClient:
         raise AssertionError(outcome)  # Outcome has no other member
 
     async def _ask_any(self, addresses: str, operation: Operation[Any, Resp], header: Wire) -> Ok[Resp]:
-        """The next address is asked when one does not answer, or does not know the topic (it may have just
-        started); any other refusal is the answer."""
-        errors: list[AdminError] = []
-        for address in parse_addresses(addresses):
-            try:
-                return await self._ask(address, operation, header)
-            except AdminError as error:
-                if error.code is not None and error.code != ResponseCode.TOPIC_NOT_EXIST:
-                    raise
-                errors.append(error)
-        raise next((error for error in errors if error.code is not None), errors[-1])
+        """The next address is asked when one does not answer soon, or does not know the topic (it may have
+        just started); any other refusal is the answer."""
+
+        def is_final(error: AdminError) -> bool:
+            return error.code is not None and error.code != ResponseCode.TOPIC_NOT_EXIST
+
+        return await _first(
+            parse_addresses(addresses),
+            lambda address: self._ask(address, operation, header),
+            is_final=is_final,
+        )
+
+
+async def _first(
+    addresses: Sequence[str],
+    ask: Callable[[str], Awaitable[T]],
+    *,
+    is_enough: Callable[[T], bool] = lambda _: True,
+    is_final: Callable[[AdminError], bool] = lambda _: False,
+) -> T:
+    """Ask one after the other until an answer is enough. One that says nothing for STAGGER_MS is not waited
+    for alone: the next is asked, too. Else the first answer; else the first refusal; else the last error."""
+    answers: list[T] = []
+    errors: list[AdminError] = []
+    waiting: set[asyncio.Future[T]] = set()
+    left = list(addresses)
+    try:
+        while left or waiting:
+            if left:
+                waiting.add(asyncio.ensure_future(ask(left.pop(0))))
+            done, waiting = await asyncio.wait(
+                waiting,
+                timeout=STAGGER_MS / 1000 if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task, error in [(task, task.exception()) for task in done]:
+                if error is None and is_enough(task.result()):
+                    return task.result()
+                if error is None:
+                    answers.append(task.result())
+                elif not isinstance(error, AdminError) or is_final(error):
+                    raise error
+                else:
+                    errors.append(error)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    if answers:
+        return answers[0]
+    raise next((error for error in errors if error.code is not None), errors[-1])
 
 
 def _body(answer: Ok[Any], kind: type[Resp], operation: Operation[Any, Any], address: str) -> Resp:

@@ -2,6 +2,7 @@
 command owns the main thread's event loop)."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -26,6 +27,13 @@ def mqadmin(*args: str) -> Result:
 def captured(name: str) -> str:
     """What RocketMQ's own tool printed."""
     return (FIXTURES / f"{name}.txt").read_text().rstrip("\n")
+
+
+@contextmanager
+def hanging() -> Iterator[str]:
+    """The system takes connections and bytes for it, and that is all: what a stopped program looks like."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 class InThread:

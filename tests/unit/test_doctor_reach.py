@@ -5,8 +5,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from cli.doctor.reach import ROUNDS, Reach, Silent
 from cli.keelmq import app
 from remoting.operation import Empty
 from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from tests.unit.admin_parts import hanging
 from tests.unit.fake_cluster import Server
 
 HOST = "127.0.0.1"
@@ -42,13 +43,6 @@ async def talking(answer: bytes) -> AsyncIterator[str]:
         port = server.sockets[0].getsockname()[1]
         yield f"{HOST}:{port}"
     await asyncio.gather(*serving)
-
-
-@contextmanager
-def hanging() -> Iterator[str]:
-    """The system takes connections and bytes for it, and that is all: what a stopped program looks like."""
-    with socket.create_server((HOST, 0)) as server:
-        yield f"{HOST}:{server.getsockname()[1]}"
 
 
 async def metadata(reach: Reach, address: str) -> ControllerMetadata:
