@@ -22,7 +22,6 @@ from broker.core.sync_state_set import SyncStateSet, SyncStateSetKeeper
 from broker.ha.core import master_link, slave_link
 from broker.ha.core.epochs import Epochs
 from namesrv.core.liveness import BrokerKey
-from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.decide import (
     Answer,
     Ballot,
@@ -35,6 +34,7 @@ from namesrv.plugins.controller.core.decide import (
 )
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
+from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from remoting.codes import ResponseCode
 from tests.sim.checkers import Checker

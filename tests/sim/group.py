@@ -3,6 +3,7 @@
 from tests.sim.brokers import GROUP, RECORD_BYTES, Disk, SimBroker
 from tests.sim.checkers import Checker, Violation, check_identities, check_log
 from tests.sim.controllers import Controllers, SimController
+from tests.sim.operator import Operator
 from tests.sim.world import World
 
 FAULTS_MS = 20_000
@@ -25,6 +26,7 @@ class Group:
         for controller in self.controllers.members:
             controller.on_elected = self.notify
         self.world.every(15, self.produce)
+        self.operator = Operator(self)
 
     def start_broker(self, name: str) -> None:
         broker = SimBroker(name, self.world, self.controllers, self.checker, self.disks[name])
@@ -47,7 +49,13 @@ class Group:
 
     def nemesis(self) -> None:
         random = self.world.random
-        action = random.choice([self.kill_broker, self.kill_controller, self.cut, self.cut, self.world.heal])
+        operator = self.operator
+        action = random.choice(
+            [
+                *(self.kill_broker, self.kill_controller, self.cut, self.cut, self.world.heal),
+                *(operator.hand_over, operator.replace_machine, operator.configure),
+            ]
+        )
         action()
         if self.world.now_ms < FAULTS_MS:
             self.world.at(random.randint(100, 3_000), self.nemesis)
@@ -89,6 +97,7 @@ class Group:
         self.world.at(2_000, self.nemesis)
         self.world.run_until(FAULTS_MS + 3_500)
         self.world.heal()
+        self.world.calm()
         self.world.run_until(FAULTS_MS + 3_500 + HEALING_MS)
         self.check()
 

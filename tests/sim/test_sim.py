@@ -51,6 +51,12 @@ def test_the_world_has_faults_in_it() -> None:
     assert any("is master, epoch 3" in history for history in histories)
 
 
+def test_the_operator_gets_something_done() -> None:
+    histories = ["\n".join(run(seed).world.history) for seed in range(8)]
+    assert any("has an empty disk" in history for history in histories)
+    assert any("electMaster" in history and ": SUCCESS" in history for history in histories)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     one, other = run(7), run(7)
     assert one.world.history == other.world.history

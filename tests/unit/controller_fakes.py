@@ -11,7 +11,7 @@ from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, NotActive, StateMachine
-from remoting.command import RemotingCommand, decode
+from remoting.command import RemotingCommand, body_bytes, decode
 from remoting.operation import Call, Operation, Reply, Unknown
 from remoting.operations import controller as wire
 from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
@@ -27,9 +27,12 @@ class FakeReplicator:
         self.machine = machine
         self.active = True
         self.lose_answers = False
+        self.no_leader = False
         self.deposed = False  # it still thinks that it leads; the majority follows another
         self.next_outcome: AppendOutcome | None = None
         self.gate: asyncio.Event | None = None  # while not set, answers wait (the event is applied)
+        self.before_apply: asyncio.Event | None = None  # while not set, appends wait (nothing is applied)
+        self.waiting = 0
         self.events: list[bytes] = []
         self.callbacks: list[Callable[[bool], None]] = []
 
@@ -39,6 +42,8 @@ class FakeReplicator:
 
     @property
     def leader_id(self) -> str | None:
+        if self.no_leader:
+            return None
         return "n0" if self.active else "n1"
 
     @property
@@ -59,6 +64,9 @@ class FakeReplicator:
             return outcome
         if not self.active:
             return NotActive("n1")
+        if self.before_apply is not None:
+            self.waiting += 1
+            await self.before_apply.wait()
         self.events.append(event)
         result = self.machine.apply(event)
         if self.gate is not None:
@@ -145,7 +153,7 @@ class Bench:
         """Raises CommandError, like the handler."""
         _operation, handler = self.plugin.table.handlers[operation.code]
         request = operation.request.model_validate(header)
-        reply = await handler(request, Call(peer or FakePeer(0), body))
+        reply = await handler(request, Call(peer or FakePeer(0), body, raw_body=body_bytes(body)))
         if isinstance(reply, Reply):
             return reply
         return Reply(reply)
@@ -191,14 +199,27 @@ class Bench:
         }
         return await self.ask(wire.REGISTER_BROKER_TO_CONTROLLER, **{**header, **values})
 
-    async def elect(self, broker_id: int, designate: bool = False) -> Reply:
+    async def elect(self, broker_id: int, designate: bool = False, **values: object) -> Reply:
         return await self.ask(
             wire.ELECT_MASTER,
             cluster_name=CLUSTER,
             broker_name=GROUP,
             broker_id=broker_id,
             designate_elect=designate,
+            **values,
         )
+
+    async def clean(self, ids: str = "", living: bool = False, **values: object) -> Reply:
+        header = {
+            "cluster_name": CLUSTER,
+            "broker_name": GROUP,
+            "broker_controller_ids_to_clean": ids,
+            "is_clean_living_broker": living,
+        }
+        return await self.ask(wire.CLEAN_BROKER_DATA, **{**header, **values})
+
+    async def configure(self, text: str, **values: object) -> Reply:
+        return await self.ask(wire.UPDATE_CONTROLLER_CONFIG, text.encode(), **values)
 
     async def alter(self, members: list[int], *, master: int, epoch: int, set_epoch: int) -> Reply:
         return await self.ask(

@@ -161,6 +161,12 @@ async def test_unclean_election_only_when_enabled(tmp_path: Path) -> None:
         ([1, 9], 1, 1, 2, ResponseCode.CONTROLLER_INVALID_REPLICAS),
         ([1, 2, 3], 1, 1, 2, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE),
         ([2], 1, 1, 2, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+        # the set as it is comes before who asks and in which epochs, unless it is a repeat (pitfall 43)
+        ([1, 2], 2, 1, 2, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+        ([1, 2], 1, 0, 2, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+        ([1, 2], 1, 1, 3, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+        # who is dead comes before the missing master
+        ([3], 1, 1, 2, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE),
     ],
 )
 async def test_alter_refusals(
