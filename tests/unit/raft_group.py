@@ -128,11 +128,11 @@ class RecordedLinks:
 class QuietMember:
     """The real library, guard and journal of member n0 of three, driven by hand: no thread, no sockets."""
 
-    def __init__(self, root: Path) -> None:
-        self.group = Group(root)
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.group = Group(root, **({"bootstrap": True} | settings))
         self.machine = ListMachine()
         self.links = RecordedLinks()
-        self.replica = self.group.replicator("n0", self.machine, bootstrap=True)
+        self.replica = self.group.replicator("n0", self.machine)
         self.core = self.replica._open()
         self.member: Member = self.core.member
         assert self.member.links is not None

@@ -19,9 +19,10 @@ from namesrv.plugins.controller.raft.codec import (
     TermHint,
 )
 from namesrv.plugins.controller.raft.prevote import PreVote
+from namesrv.plugins.controller.raft.snapshot import Snapshot, encode_snapshot
 from namesrv.plugins.controller.replicator import prepare_library
 from remoting.config import ConfigError
-from tests.unit.raft_group import QuietMember, kinds, no_ops
+from tests.unit.raft_group import ListMachine, QuietMember, kinds, no_ops
 
 
 def append(term: int, prefix: int, prefix_term: int, entries: object = (), commit: int = 1) -> AppendEntries:
@@ -104,6 +105,54 @@ def test_an_old_leader_is_told_the_new_term(tmp_path: Path) -> None:
         member.receive("n2", TermHint(9))
         assert member.core.term == 9
         assert member.answers() == []  # adopted, no vote granted
+
+
+def snapshot_frames(index: int, term: int, cluster_id: str = "group") -> list[AppendEntries]:
+    state = Snapshot(
+        cluster_id=cluster_id,
+        members=("n0", "n1", "n2"),
+        last=(b"\x01", index, 1),
+        previous=(b"\x01", index - 1, 1),
+        claimed_term=0,
+        answers=(),
+        state=ListMachine().snapshot(),
+    )
+    data = encode_snapshot(state)
+    chunks = [(data[:40], True, False), (data[40:], False, False), (b"", False, True)]
+    return [AppendEntries(term, index, serialized=chunk) for chunk in chunks]
+
+
+def test_a_snapshot_without_news_cuts_nothing(tmp_path: Path) -> None:
+    """Rule 8: a leader may send the same snapshot again; what was acknowledged since must stay."""
+    with QuietMember(tmp_path) as member:
+        member.receive("n1", append(1, 1, 0, no_ops(2, 10, 1)))
+        assert member.answers() == [("n1", Acknowledgement(11, False, True, 1))]
+        for frame in snapshot_frames(6, 1):
+            member.receive("n1", frame)
+        assert member.answers() == [("n1", Acknowledgement(7, False, True, 1))]
+        assert member.log()[-1] == (10, 1)
+        for frame in snapshot_frames(30, 1):
+            member.receive("n1", frame)
+        assert member.answers() == [("n1", Acknowledgement(31, False, True, 1))]
+        assert member.log() == [(29, 1), (30, 1)]
+
+
+def test_snapshots_that_are_not_installed(tmp_path: Path) -> None:
+    with QuietMember(tmp_path) as member:
+        first, second, last = snapshot_frames(30, 1)
+        for frame in snapshot_frames(30, 1, "other"):
+            member.receive("n1", frame)
+        for sender, frame in (("n1", first), ("n2", second), ("n1", last)):
+            member.receive(sender, frame)  # n2 may not continue what n1 began
+        broken = AppendEntries(1, 30, serialized=(b"garbage", False, False))
+        for frame in (first, broken, last):
+            member.receive("n1", frame)
+        assert member.log() == [(1, 0)]
+        assert member.member.guard.dropped == {
+            "snapshot of another cluster": 1,
+            "snapshot chunk out of turn": 2,
+            "damaged snapshot": 1,
+        }
 
 
 def elect(member: QuietMember) -> None:

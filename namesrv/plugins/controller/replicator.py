@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import pysyncobj.journal
 import pysyncobj.pickle
+import pysyncobj.serializer
 import pysyncobj.syncobj
 from pysyncobj.config import FAIL_REASON, SyncObjConf
 from pysyncobj.node import Node
@@ -33,7 +34,8 @@ from namesrv.plugins.controller.raft.api import (
     StateMachine,
 )
 from namesrv.plugins.controller.raft.codec import decode_command, encode
-from namesrv.plugins.controller.raft.fatal import EXIT_STATE_MACHINE
+from namesrv.plugins.controller.raft.fatal import EXIT_SNAPSHOT, EXIT_STATE_MACHINE
+from namesrv.plugins.controller.raft.files import rename_durably
 from namesrv.plugins.controller.raft.journal import Journal, LogEntry
 from namesrv.plugins.controller.raft.ledger import Ledger
 from namesrv.plugins.controller.raft.links import Links
@@ -64,6 +66,7 @@ APPEND_BYTES_MAX = 1024 * 1024  # one append message; our entries are smaller
 COMMANDS_QUEUED_MAX = 10_000  # below the pipe's capacity, where the library raises after queueing
 
 _library: Any = pysyncobj.syncobj
+_serializer: Any = pysyncobj.serializer
 _codecs: tuple[Any, ...] = (pysyncobj.pickle, pysyncobj.journal)
 _PRIVATE = "_SyncObj__"
 _CORE_NAMES = (
@@ -93,6 +96,7 @@ def prepare_library() -> None:
         module.loads, module.dumps = decode_command, lambda value, protocol=None: encode(value)
     _codecs[0].load = _codecs[0].dump = _no_pickle
     _library.createJournal = _journals.pop
+    _serializer.atomicReplace = rename_durably
 
 
 def _refuse_missing(names: Any) -> None:
@@ -142,10 +146,12 @@ class _Core(SyncObj):
             self.member.before_tick()
             super()._onTick(timeToWait)
 
-    def finish_compaction(self) -> None:
+    def finish_compaction(self, first_index: int) -> None:
         """In the tick that wrote a snapshot, not in the next: in between the library floods a member that
         needs it with "pending" frames for a whole heartbeat, and does nothing else."""
         self._compact()
+        if self.log[0][1] != first_index:  # the library would only try again, at every tick
+            self._fatal(EXIT_SNAPSHOT, "cannot put the snapshot into place: the reason is logged above")
 
     def wake(self) -> None:
         """The poll returns at once. Any thread, also after the raft thread has closed everything: a write
@@ -279,7 +285,7 @@ class RaftReplicator(Replica):
 
         def write_snapshot(path: str, internals: tuple[LogEntry, LogEntry, object]) -> None:
             self.write_snapshot(path, last=internals[0], previous=internals[1])
-            member.snapshot_written = True
+            member.snapshot_index = internals[1][1]
 
         def read_snapshot(_path: str) -> tuple[LogEntry, LogEntry, set[Node]]:
             return (*self.read_snapshot(), set(nodes.values()))

@@ -1,16 +1,19 @@
 """The few things that raft does to files. Everything here is durable when it returns, or raises OSError.
 
-Writers of raft files use this module and `os`, nothing else: tests put a disk that breaks in the place of `os`.
+Writers of raft files use this module and `os`, nothing else: tests put a disk that breaks in its place.
 """
 
 import contextlib
 import errno
+import logging
 import os
 import struct
 import zlib
 from pathlib import Path
 
 from remoting.config import ConfigError
+
+logger = logging.getLogger(__name__)
 
 SPARE_FILES = 3  # a vote needs two descriptors at once, the library's reader of snapshots one
 
@@ -85,6 +88,19 @@ def replace_file(
         return file
     os.close(file)
     return -1
+
+
+def rename_durably(old: str, new: str) -> None:
+    """In the place of the library's rename of snapshots: one that a leader sent was never synced, and a power
+    cut right after the rename would leave a name without content where a good snapshot was."""
+    try:
+        sync_file(Path(old))
+        sync_directory(Path(old).parent)
+        os.rename(old, new)
+        sync_directory(Path(new).parent)
+    except OSError as error:  # the library says only that it failed
+        logger.error("cannot rename %s to %s: %s", old, new, os.strerror(error.errno or 0))
+        raise
 
 
 def write_new_file(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -66,7 +66,7 @@ class Core(Protocol):
     def now(self) -> float: ...
     def wake(self) -> None: ...
     def abstain(self) -> None: ...
-    def finish_compaction(self) -> None: ...
+    def finish_compaction(self, first_index: int) -> None: ...
 
 
 class Member:
@@ -90,7 +90,7 @@ class Member:
         self._logged_at = float("-inf")
         self._deadline = NEVER  # of the next election; the library's own is out of its reach
         self._ask_welcome_at = self._log_waiting_at = float("-inf")
-        self.snapshot_written = False  # in this tick
+        self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
         self.later: list[dict[str, Any]] = []  # the library's own answers, delivered in the next tick
         self.invalid_frames = self.elections_asked = self.campaigns = 0
 
@@ -114,9 +114,9 @@ class Member:
                 self._wait_for_vote(self.core.now())
 
     def after_work(self) -> None:
-        if self.snapshot_written:
-            self.snapshot_written = False
-            self.core.finish_compaction()
+        if self.snapshot_index is not None:
+            self.core.finish_compaction(self.snapshot_index)
+            self.snapshot_index = None
         self.core.log.sync()
         if self.links is not None:
             self.links.tick()

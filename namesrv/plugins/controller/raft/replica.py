@@ -24,7 +24,7 @@ from namesrv.plugins.controller.raft.fatal import (
     FatalRaftError,
     end_process,
 )
-from namesrv.plugins.controller.raft.files import DamagedError, sync_directory, sync_file
+from namesrv.plugins.controller.raft.files import DamagedError
 from namesrv.plugins.controller.raft.journal import Journal, LogEntry
 from namesrv.plugins.controller.raft.ledger import Batch, Ledger, encode_batch
 from namesrv.plugins.controller.raft.member import Core, Member
@@ -34,6 +34,7 @@ from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, wr
 from namesrv.plugins.controller.raft.standing import Joining
 from namesrv.plugins.controller.raft.standing import load as load_standing
 from namesrv.plugins.controller.raft.standing import save as save_standing
+from remoting.config import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -198,8 +199,8 @@ class Replica:
     # ------------------------------------------------------------------ start, in a helper thread
     def _open(self) -> ReplicaCore:
         settings = self.settings
-        self.directory.open(settings.cluster_id, settings.self_id)
         try:
+            self.directory.open(settings.cluster_id, settings.self_id)
             self.standing = load_standing(
                 self.directory.standing,
                 has_journal=self.directory.journal.exists(),
@@ -211,6 +212,10 @@ class Replica:
             except BaseException:
                 journal._destroy()
                 raise
+        except OSError as error:  # a full or broken disk: one line, no traceback
+            self.directory.close()
+            where = error.filename or self.directory.path
+            raise ConfigError(f"{where}: {os.strerror(error.errno or 0)}") from error
         except BaseException:
             self.directory.close()
             raise
@@ -290,12 +295,9 @@ class Replica:
             self.fatal(EXIT_SNAPSHOT, f"cannot write {path}:\n{traceback.format_exc()}")
 
     def read_snapshot(self) -> tuple[LogEntry, LogEntry]:
-        """Also called for one that the leader sent: the library has renamed it into place, unsynced."""
+        """Also called for one that the leader sent."""
         try:
-            path = self.directory.snapshot
-            sync_file(path)
-            sync_directory(path.parent)
-            snapshot = read_snapshot(path, self.settings.cluster_id)
+            snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
             self.ledger.restore(snapshot.claimed_term, snapshot.answers, snapshot.state, snapshot.welcomed)
             return snapshot.last, snapshot.previous
         except (DamagedError, OSError) as error:
