@@ -1,11 +1,11 @@
 """The state as JSON: out of one cluster at any time, into another one that is empty."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import encode_event
