@@ -14,21 +14,20 @@ from namesrv.plugins.controller.core.decide import (
     decide_read,
     decide_register,
 )
-from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
 from namesrv.plugins.controller.core.explain import Explanation, explain_election
 from namesrv.plugins.controller.core.rules import Refused, other_cluster
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import KEPT
 from namesrv.plugins.controller.elections import Elections
+from namesrv.plugins.controller.heartbeats import HeartbeatHandler
 from namesrv.plugins.controller.proposer import Proposer, Settled
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.settings import LiveConfig
-from namesrv.plugins.controller.watch import Heard, Watch
+from namesrv.plugins.controller.watch import Watch
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, OperationTable, Reply
 from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 
 NAMES_MAX = 10_000
 """Broker names in one 1006."""
@@ -51,7 +50,7 @@ class ControllerHandlers:
     def bind(self, table: OperationTable) -> None:
         """For the TCP door."""
         self.bind_requests(table)
-        table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
+        HeartbeatHandler(self._config, self._liveness, self._clock, self._came_back).bind(table)
 
     def bind_requests(self, table: OperationTable) -> None:
         """For any door: all but the heartbeat, which says that a connection lives."""
@@ -241,36 +240,10 @@ class ControllerHandlers:
         await self._proposer.settle(lambda state: decide_apply_broker_id(state, event))
         return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)
 
-    async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> Reply | None:
-        """904: at every controller, active or not. Bound to its connection at every beat."""
-        if request.broker_id is None:
-            _invalid("Heart beat with empty brokerId")
-        if call.peer.is_closing():
-            return None  # its close was seen already: this beat would outlive its connection
-        config, timeout_ms = self._config.current, request.heartbeat_timeout_mills or 0
-        key = BrokerKey(request.cluster_name, request.broker_name, request.broker_id)
-        live = LiveInfo(
-            broker_address=request.broker_addr,
-            epoch=request.epoch,
-            max_offset=request.max_offset,
-            confirm_offset=request.confirm_offset,
-            election_priority=request.election_priority,
-        )
-        is_new = self._liveness.beat(
-            key,
-            connection_id=call.peer.connection_id,
-            incarnation=request.broker_addr,
-            timeout_ms=timeout_ms if timeout_ms > 0 else config.controller_heart_beat_timeout_default_ms,
-            now_ms=self._clock(),
-            info=Heard(live, call.peer),
-            grace_ms=config.controller_connection_loss_grace_ms,
-        )
-        if is_new and self._replicator.is_active:
-            self._came_back(key)
-        return Reply(remark="Heart beat success")
-
     def _came_back(self, key: BrokerKey) -> None:
         """It may be electable, and it may have missed who is master."""
+        if not self._replicator.is_active:
+            return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
         if broker_set is None or key.broker_id not in broker_set.replicas:
             return

@@ -5,7 +5,8 @@ window before it takes a broker that it never heard for dead; one that it heard 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
@@ -15,8 +16,7 @@ from remoting.clock import wall_ms
 from remoting.operation import Peer
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True):
     """Stored with each heartbeat: what it said and the connection that carried it."""
 
     live: LiveInfo

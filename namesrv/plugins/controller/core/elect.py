@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from namesrv.plugins.controller.core.state import BrokerSet
 
 
-@dataclass(frozen=True, slots=True)
-class LiveInfo:
+class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     """Last heartbeat of a live broker. election_priority: smaller is better."""
 
     broker_address: str
