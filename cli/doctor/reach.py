@@ -66,14 +66,18 @@ class Reach:
         await self._client.close()
 
     async def ask(self, address: str, question: Callable[[AdminClient, str], Awaitable[T]]) -> T:
-        """`question` gets the client and the address with its name resolved. Raises Silent."""
-        host, port = split_address(address)
+        """`question` gets the client and the address with its name resolved; it is asked again of the next
+        address of a name when nobody is at the first. Raises Silent."""
+        hosts, port = await self._hosts(address)
         try:
             async with asyncio.timeout(self._left_s()):
-                dialled = (await self.resolve(host))[0]
-                return await question(
-                    self._admin, f"[{dialled}]:{port}" if ":" in dialled else f"{dialled}:{port}"
-                )
+                for host in hosts[:-1]:
+                    try:
+                        return await question(self._admin, _joined(host, port))
+                    except AdminError as error:
+                        if error.code is not None or error.unknown:
+                            raise
+                return await question(self._admin, _joined(hosts[-1], port))
         except TimeoutError:
             raise Silent(f"no answer in {self.timeout_ms} ms") from None
         except AdminError as error:
@@ -82,10 +86,10 @@ class Reach:
 
     async def get(self, address: str, path: str) -> HttpAnswer:
         """HTTP. Raises Silent."""
-        host, port = split_address(address)
+        hosts, port = await self._hosts(address)
         try:
             async with asyncio.timeout(self._left_s()):
-                reader, writer = await asyncio.open_connection((await self.resolve(host))[0], port)
+                reader, writer = await _connected(hosts, port)
                 try:
                     asked_ms = wall_ms()
                     writer.write(
@@ -104,6 +108,13 @@ class Reach:
             raise Silent(_reason(str(error))) from None
         return _parsed(raw, (asked_ms + wall_ms()) // 2)
 
+    async def _hosts(self, address: str) -> tuple[list[str], int]:
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            raise Silent(str(error)) from None
+        return await self.resolve(host), port
+
     async def resolve(self, host: str) -> list[str]:
         """Its addresses. Raises Silent."""
         with suppress(ValueError):
@@ -118,6 +129,17 @@ class Reach:
     def _left_s(self) -> float:
         left = self._deadline - asyncio.get_running_loop().time()
         return max(0.0, min(self.timeout_ms / 1000, left))
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _connected(hosts: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    for host in hosts[:-1]:
+        with suppress(OSError):
+            return await asyncio.open_connection(host, port)
+    return await asyncio.open_connection(hosts[-1], port)
 
 
 def _reason(remark: str) -> str:

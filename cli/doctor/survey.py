@@ -181,10 +181,10 @@ async def _resolve(seen: Survey, reach: Reach) -> None:
     wanted = {*seen.controllers, *_of_brokers(seen)}
 
     async def one(address: str) -> None:
-        host, port = split_address(address)
         try:
+            host, port = split_address(address)
             seen.resolved[address] = frozenset(f"{each}:{port}" for each in await reach.resolve(host))
-        except Silent:
+        except (Silent, ValueError):
             seen.resolved[address] = frozenset()
 
     await asyncio.gather(*(one(address) for address in sorted(wanted)))

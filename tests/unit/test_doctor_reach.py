@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -59,6 +61,26 @@ async def test_an_answer() -> None:
         assert (await metadata(reach, server.address)).group == "g"
         by_name = server.address.replace(HOST, "localhost")
         assert (await metadata(reach, by_name)).group == "g"
+
+
+async def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """localhost is ::1 first on many machines, and servers listen on 127.0.0.1."""
+    both = [(0, 0, 0, "", ("127.0.0.2", 0)), (0, 0, 0, "", (HOST, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    async with talking(b"HTTP/1.1 200 OK\r\n\r\n{}") as address, Reach(1_000) as reach:
+        assert (await reach.get(address.replace(HOST, "two.example"), "/")).status == 200
+        with pytest.raises(Silent, match=r"bytes|lost|frame"):  # reached, by the second address
+            await metadata(reach, address.replace(HOST, "two.example"))
+
+
+@pytest.mark.parametrize("address", ["", "h", "h:x", "h:99999", ":1"])
+async def test_an_address_that_is_none(address: str) -> None:
+    """What servers announce is not ours to trust."""
+    async with Reach(1_000) as reach:
+        with pytest.raises(Silent, match="is not host:port"):
+            await metadata(reach, address)
+        with pytest.raises(Silent, match="is not host:port"):
+            await reach.get(address, "/")
 
 
 async def test_a_refusal_is_told_by_name() -> None:
@@ -138,6 +160,17 @@ async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
             await reach.resolve("slow.example")
     assert time.monotonic() - began < 2
     over.set()
+
+
+def test_a_resolver_that_hangs_does_not_hold_the_exit() -> None:
+    code = (
+        "import socket, threading, cli.keelmq;"
+        "socket.getaddrinfo = lambda *_, **__: threading.Event().wait(60);"
+        "cli.keelmq.main()"
+    )
+    command = [sys.executable, "-c", code, "doctor", "-n", "slow.example:9876", "--timeout", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "slow.example is not resolved" in done.stdout, done
 
 
 def run(*args: str) -> tuple[int, str, str]:

@@ -19,16 +19,17 @@ ADDRESS_1, ADDRESS_2 = "10.0.0.1:1", "10.0.0.2:1"
 
 
 class World(InThread):
-    """The controller, the brokers' connections to it, and one like RocketMQ's, which knows 1005 only."""
+    """The controller, the brokers' connections to it, and one like RocketMQ's, which elects at once."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory, self.foreign_elections = directory, 0
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         (config,) = members(self.directory, ["n0"]).values()
         self.foreign = Server()
         self.foreign.table.bind(wire.GET_METADATA_INFO, self._foreign_metadata)
+        self.foreign.table.bind(wire.ELECT_MASTER, self._foreign_elect)
         async with server(config) as namesrv, self.foreign:
             plugin = plugin_of(namesrv)
             await until(lambda: plugin.replicator.is_active, "a leader")
@@ -43,6 +44,10 @@ class World(InThread):
             yield
             for broker in brokers:
                 await broker.client.close()
+
+    async def _foreign_elect(self, _: wire.ElectMasterRequest, __: object) -> wire.MasterInfo:
+        self.foreign_elections += 1
+        return wire.MasterInfo(master_broker_id=2)
 
     async def _foreign_metadata(self, _: Empty, __: object) -> wire.ControllerMetadata:
         return wire.ControllerMetadata(group="java", controller_leader_address=self.foreign.address)
@@ -91,6 +96,7 @@ def test_a_controller_that_cannot_explain_is_not_asked_to_elect(world: World) ->
         "electMaster", "-a", world.foreign.address, "-b", "2", "-bn", GROUP, "-c", "C1", "--dry-run"
     )
     assert result.exit_code == 1 and "REQUEST_CODE_NOT_SUPPORTED" in result.stderr
+    assert world.foreign_elections == 0
 
 
 def test_controller_settings(world: World) -> None:
