@@ -14,7 +14,8 @@ from remoting.operation import OperationTable
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-CONNECTIONS_MAX = 10_000
+CONNECTIONS_MAX = 50_000
+"""Each broker has one to each controller and name server, so 10,000 brokers and their clients fit."""
 IDLE_MS = 120_000
 """A connection without a byte in either direction for so long is closed."""
 IDLE_SWEEPS = 4
