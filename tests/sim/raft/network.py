@@ -133,6 +133,7 @@ class SimLinks:
         self.up: dict[str, Connection] = {}
         self._retry_at: dict[str, float] = {}
         self.refused: Counter[str] = Counter()
+        self.other_lists: set[str] = set()
 
     def send(self, member: str, frame: bytes) -> bool:
         connection = self.up.get(member)

@@ -21,7 +21,14 @@ HELLO_BYTES_MAX = 512  # limit before the other side has proved who it is
 
 
 class ChannelError(Exception):
-    """The other side is not a member with our key, or does not speak our protocol: close."""
+    """The other side is not a member with our key, or does not speak our protocol: close.
+
+    `reason` is one of a few, whatever was sent: it is counted and limits the log. `detail` is theirs.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason, self.detail = reason, detail
 
 
 class Channel(Protocol):
@@ -70,7 +77,7 @@ class PlainChannel:
             return None
         length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
         if length > self.frame_bytes_max + overhead:
-            raise ChannelError(f"frame of {length} bytes")
+            raise ChannelError("frame too long", f"frame of {length} bytes")
         if len(self._buffer) < LENGTH_BYTES + length:
             return None
         payload = bytes(self._buffer[LENGTH_BYTES : LENGTH_BYTES + length])

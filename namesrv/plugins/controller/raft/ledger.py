@@ -4,7 +4,7 @@ Replicated, so deterministic: all members apply the same batches in the same ord
 
     Batch("claim",  term n)            from now on only batches of term n count (fencing)
     Batch("events", term n, items)     refused as a whole when n is not the claimed term
-    Batch("welcome", term n, member)   this incarnation of the member (the only item's id) may vote from now on
+    Batch("welcome", term n, member)   its incarnation, the only item's id, may vote from now on
     item = (request id | None, event | None)      no event: a barrier, answered with None
 """
 

@@ -5,6 +5,7 @@ Knows frames, not raft: what a frame means is the owner's business (LinkEvents).
 channel or HELLO.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -27,6 +28,7 @@ READ_BYTES = 64 * 1024
 READ_BUDGET_BYTES = 1024 * 1024  # per connection and turn: a flood cannot keep the thread from its timers
 SEND_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 ACCEPTS_PER_TURN = 16
+LISTEN_PAUSE_S = 0.2  # after a failed accept, which leaves the connection in the queue
 USER_TIMEOUT_MS = 2000  # unacknowledged bytes older than this break a half-open link
 
 READ, WRITE, ERROR = 1, 2, 4  # pysyncobj's poll event bits
@@ -92,12 +94,12 @@ class Link:
             self._write(self._channel.seal(frame))
         return self.alive
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, detail: str = "") -> None:
         if self.alive:
             self.alive = False
             self.owner.poller.unsubscribe(self._file)
             self.sock.close()
-            self.owner.closed(self, reason)
+            self.owner.closed(self, reason, detail)
 
     def accept_frames(self) -> None:
         """HELLO was good: longer frames from now on."""
@@ -134,8 +136,10 @@ class Link:
                 self._write(b"")
             if self.alive and events & (READ | ERROR):
                 self._read()
-        except (ChannelError, CodecError) as error:
-            self.close(str(error))
+        except ChannelError as error:
+            self.close(error.reason, error.detail)
+        except CodecError as error:
+            self.close("not a message", str(error)[:100])
         except OSError as error:
             self.close(os.strerror(error.errno or 0))
 
@@ -179,9 +183,11 @@ class Links:
         self._pending: set[Link] = set()
         self._retry_at: dict[str, float] = {}
         self._listener: socket.socket | None = None
+        self._listen_again_at: float | None = None  # it is paused
         self._ping = encode(Ping())
         self._members_hash = members_hash(settings.members)
         self.refused: Counter[str] = Counter()
+        self.other_lists: set[str] = set()  # members that were configured with other members than we
         self._logged_at: dict[str, float] = {}
 
     def listen(self) -> None:
@@ -210,6 +216,7 @@ class Links:
     def tick(self) -> None:
         """Time-outs, pings, dials. Call once per turn of the raft thread."""
         now, timeout = self.settings.now(), self.settings.connection_timeout_s
+        self._resume_listener(now)
         for link in [link for link in self._pending if now - link.opened_at > HANDSHAKE_S]:
             link.close("handshake took too long")
         for link in list(self._links.values()):
@@ -226,7 +233,8 @@ class Links:
         for link in [*self._links.values(), *self._pending]:
             link.close("stopping")
         if self._listener is not None:
-            self.poller.unsubscribe(self._listener.fileno())
+            if self._listen_again_at is None:
+                self.poller.unsubscribe(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
@@ -243,15 +251,15 @@ class Links:
         else:
             self._on_hello(link, decode_message(frame))
 
-    def closed(self, link: Link, reason: str) -> None:
+    def closed(self, link: Link, reason: str, detail: str) -> None:
         self._pending.discard(link)
         if not link.up:
             self.refused[reason] += 1
-            self._log_refused(link, reason)
+            self._log_refused(link, reason, detail)
         elif link.member is not None and self._links.get(link.member) is link:
             del self._links[link.member]
             self._retry_at[link.member] = 0.0
-            logger.info("raft link to %s is down: %s", link.member, reason)
+            logger.info("raft link to %s is down: %s", link.member, f"{reason} {detail}".strip())
             self._events.link_down(link.member)
 
     def _on_hello(self, link: Link, hello: object) -> None:
@@ -259,12 +267,14 @@ class Links:
         if not isinstance(hello, Hello) or hello.version != HELLO_VERSION:
             raise ChannelError("no HELLO of our version")
         if hello.cluster_id != mine.cluster_id:
-            raise ChannelError(f"HELLO for cluster {hello.cluster_id!r}")
+            raise ChannelError("HELLO for another cluster", repr(hello.cluster_id))
         if hello.receiver != mine.self_id or hello.sender == mine.self_id:
-            raise ChannelError(f"HELLO from {hello.sender!r} for {hello.receiver!r}")
+            raise ChannelError("HELLO for another member", f"{hello.sender!r} to {hello.receiver!r}")
         if hello.sender not in mine.members or (link.dialed and hello.sender != link.member):
-            raise ChannelError(f"HELLO from {hello.sender!r}, who is not expected here")
+            raise ChannelError("HELLO of a stranger", repr(hello.sender))
+        self.other_lists.discard(hello.sender)
         if hello.members_hash != self._members_hash:
+            self.other_lists.add(hello.sender)
             logger.warning("member list of %s differs from ours (a change in progress?)", hello.sender)
         self._pending.discard(link)
         old = self._links.get(hello.sender)
@@ -278,14 +288,12 @@ class Links:
         if link.alive:
             self._events.link_up(hello.sender)
 
-    def _log_refused(self, link: Link, reason: str) -> None:
+    def _log_refused(self, link: Link, reason: str, detail: str) -> None:
         now, peer = self.settings.now(), link.member or "a stranger"
         if now - self._logged_at.get(f"{peer} {reason}", float("-inf")) > 60:  # once a minute each
-            if len(self._logged_at) > 1000:
-                self._logged_at.clear()
             self._logged_at[f"{peer} {reason}"] = now
             level = logging.INFO if link.dialed else logging.WARNING  # a member that is down is no attack
-            logger.log(level, "raft connection with %s ended before HELLO: %s", peer, reason)
+            logger.log(level, "raft connection with %s ended before HELLO: %s %s", peer, reason, detail)
 
     def _on_accept(self, _: int, __: int) -> None:
         for _attempt in range(ACCEPTS_PER_TURN):
@@ -293,13 +301,14 @@ class Links:
                 sock, _address = self._listener.accept()  # type: ignore[union-attr]
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:
-                self.refused[os.strerror(error.errno or 0)] += 1  # out of descriptors: keep listening
+            except OSError as error:  # out of descriptors: keep listening, but not in a busy loop
+                self.refused[os.strerror(error.errno or 0)] += 1
+                self._pause_listener()
                 return
             if len(self._pending) >= PENDING_MAX:
                 min(self._pending, key=lambda link: link.opened_at).close("too many without HELLO")
             try:
-                self._pending.add(Link(self, sock, member=None))
+                self._add_pending(Link(self, sock, member=None))
             except OSError:
                 sock.close()
 
@@ -311,14 +320,30 @@ class Links:
             return
         self._retry_at[member] = now + self.settings.retry_s
         family, address = target
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            self.refused[os.strerror(error.errno or 0)] += 1
+            return
         sock.setblocking(False)
         try:
-            sock.connect(address)
-        except BlockingIOError:
-            pass
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(address)
+            self._add_pending(Link(self, sock, member=member))
         except OSError as error:
             sock.close()
             self.refused[os.strerror(error.errno or 0)] += 1
-            return
-        self._pending.add(Link(self, sock, member=member))
+
+    def _add_pending(self, link: Link) -> None:
+        if link.alive:  # else it broke at its first byte
+            self._pending.add(link)
+
+    def _pause_listener(self) -> None:
+        if self._listener is not None and self._listen_again_at is None:
+            self.poller.unsubscribe(self._listener.fileno())
+            self._listen_again_at = self.settings.now() + LISTEN_PAUSE_S
+
+    def _resume_listener(self, now: float) -> None:
+        if self._listener is not None and self._listen_again_at is not None and now >= self._listen_again_at:
+            self._listen_again_at = None
+            self.poller.subscribe(self._listener.fileno(), self._on_accept, READ | ERROR)

@@ -136,8 +136,10 @@ class Member:
 
     def status(self) -> dict[str, Any]:
         return {
+            "role": self._role(),
             "connected": [] if self.links is None else self.links.connected(),
             "refusedConnections": {} if self.links is None else dict(self.links.refused),
+            "otherMemberLists": [] if self.links is None else sorted(self.links.other_lists),
             "guardDrops": dict(self.guard.dropped),
             "invalidFrames": self.invalid_frames,
             "electionsAsked": self.elections_asked,
@@ -146,6 +148,11 @@ class Member:
             "waitsFor": self.joining.waits_for(),
             "preVotesRefused": self._prevote.refused,
         }
+
+    def _role(self) -> str:
+        if self.core.leads:
+            return "leader"
+        return "follower" if self.joining.is_member else "learner"
 
     # ------------------------------------------------------------------ out
     def send(self, member: str, message: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, Busy, NotActive
+from namesrv.plugins.controller.raft.histogram import BOUNDS_COUNT, Histogram
 from namesrv.plugins.controller.raft.ledger import Batch, Item, encode_batch
 from remoting.operation import LocalProtocolError, Unknown
 
@@ -37,6 +38,7 @@ class _Proposal:
 @dataclass(slots=True, eq=False)
 class _Flight:
     proposals: list[_Proposal]
+    began_at: float
     timer: asyncio.TimerHandle | None = None
     landed: bool = False
 
@@ -60,6 +62,7 @@ class Proposals:
         self._flights: dict[_Flight, None] = {}  # in the order of take-off
         self._pump_due = False
         self.outcomes = {"applied": 0, "notActive": 0, "unknown": 0, "busy": 0}
+        self.commit_seconds, self.batch_sizes = Histogram(), Histogram(BOUNDS_COUNT)
 
     @property
     def waiting(self) -> int:
@@ -139,7 +142,8 @@ class Proposals:
         return batch
 
     def _fly(self, proposals: list[_Proposal], epoch: int) -> None:
-        flight = _Flight(proposals)
+        flight = _Flight(proposals, self._loop.time())
+        self.batch_sizes.observe(len(proposals))
         flight.timer = self._loop.call_later(self._deadline_s, self._land, flight, None, NO_ANSWER)
         self._flights[flight] = None
 
@@ -164,6 +168,7 @@ class Proposals:
         if flight.timer is not None:
             flight.timer.cancel()
         if reason == SUCCESS and isinstance(result, list):
+            self.commit_seconds.observe(self._loop.time() - flight.began_at)
             for proposal, value in zip(flight.proposals, result, strict=True):
                 self._settle(proposal, Applied(value))
         elif reason == SUCCESS or reason in NEVER_APPLIED:  # SUCCESS without results: fenced as a whole

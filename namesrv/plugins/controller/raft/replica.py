@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 CLAIM_DEADLINE_S = 1.0
 CLAIM_RETRY_S = 0.02
 STOP_S = 5.0
+SNAPSHOT_SLOW_S = 0.1
 
 
 class ReplicaCore(Core, Protocol):
@@ -70,7 +72,8 @@ class Replica:
         self._stopping = self._failed = False
         self._epoch: int | None = None
         self._callbacks: list[Callable[[bool], None]] = []
-        self._snapshot_bytes = 0
+        self._snapshots = self._snapshot_bytes = 0
+        self._snapshot_seconds = 0.0  # the last one; nothing else happens meanwhile
 
     # ------------------------------------------------------------------ event loop
     @property
@@ -152,7 +155,12 @@ class Replica:
                 "logEntries": len(core.log),
                 "journalBytes": core.log.file_bytes,
                 "journalSyncs": core.log.syncs,
+                "syncSeconds": core.log.sync_seconds.values(),
+                "commitSeconds": self._proposals.commit_seconds.values(),
+                "batchSizes": self._proposals.batch_sizes.values(),
                 "snapshotBytes": self._snapshot_bytes,
+                "snapshots": self._snapshots,
+                "snapshotSeconds": self._snapshot_seconds,
                 "waiting": self._proposals.waiting,
                 "outcomes": dict(self._proposals.outcomes),
             }
@@ -278,6 +286,7 @@ class Replica:
                 loop.call_soon_threadsafe(self._on_state, leads, core.term)
 
     def write_snapshot(self, path: str, last: LogEntry, previous: LogEntry) -> None:
+        started = time.perf_counter()
         try:
             snapshot = Snapshot(
                 cluster_id=self.settings.cluster_id,
@@ -293,6 +302,14 @@ class Replica:
             self._snapshot_bytes = write_snapshot(target, snapshot, sync=self.settings.sync)
         except Exception:  # noqa: BLE001 - the library would go on without one
             self.fatal(EXIT_SNAPSHOT, f"cannot write {path}:\n{traceback.format_exc()}")
+        self._snapshots += 1
+        self._snapshot_seconds = time.perf_counter() - started
+        if self._snapshot_seconds > SNAPSHOT_SLOW_S:
+            logger.warning(
+                "the snapshot took %.0f ms, in which no heartbeat left: followers elect after %.0f ms",
+                self._snapshot_seconds * 1000,
+                self.settings.election_min_s * 1000,
+            )
 
     def read_snapshot(self) -> tuple[LogEntry, LogEntry]:
         """Also called for one that the leader sent."""

@@ -1,0 +1,223 @@
+"""Strangers at the raft port: floods, silence, slow bytes, replays, no descriptors. The group goes on."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from namesrv.plugins.controller.raft import files, links
+from namesrv.plugins.controller.raft.channel import KeyChannel
+from namesrv.plugins.controller.raft.codec import Hello, RequestVote, encode
+from namesrv.plugins.controller.raft.journal import Journal
+from namesrv.plugins.controller.replicator import Applied, RaftReplicator
+from tests.unit.raft_group import SECRET, Group, until
+
+MEBIBYTE = bytes(1024 * 1024)
+
+
+@contextlib.asynccontextmanager
+async def stranger(
+    address: tuple[str, int],
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def flood(address: tuple[str, int], stop: asyncio.Event) -> int:
+    """Connects and sends until the other side closes, again and again. How many bytes left."""
+    sent = 0
+    while not stop.is_set():
+        with contextlib.suppress(OSError):
+            async with stranger(address) as (_, writer):
+                for _ in range(30):
+                    writer.write(MEBIBYTE)
+                    await asyncio.wait_for(writer.drain(), 1.0)
+                    sent += len(MEBIBYTE)
+        await asyncio.sleep(0)
+    return sent
+
+
+async def test_a_flood_at_the_leader_costs_neither_leader_nor_memory(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.active()
+        epoch, stop, loop = leader.epoch, asyncio.Event(), asyncio.get_running_loop()
+        floods = [asyncio.create_task(flood(group.members[leader.self_id], stop)) for _ in range(3)]
+        slowest = 0.0
+        for count in range(100):
+            started = loop.time()
+            assert await leader.append(b"x") == Applied(count + 1)
+            slowest = max(slowest, loop.time() - started)
+        stop.set()
+        await asyncio.gather(*floods)
+        assert leader.epoch == epoch
+        assert slowest < 2.0
+        refused = leader.status()["refusedConnections"]
+        assert len(refused) < 8, "one entry for each reason, not for each stranger"
+
+
+async def test_idle_and_slow_strangers_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "HANDSHAKE_S", 0.3)
+    async with Group(tmp_path) as group:
+        leader = await group.active()
+        address = group.members[leader.self_id]
+        async with stranger(address) as (idle, _), stranger(address) as (slow, slow_writer):
+
+            async def drip() -> None:
+                while not slow_writer.is_closing():
+                    slow_writer.write(b"\0")
+                    await asyncio.sleep(0.02)
+
+            dripping = asyncio.create_task(drip())
+            for reader in (idle, slow):
+                with contextlib.suppress(ConnectionResetError):
+                    assert len(await asyncio.wait_for(reader.read(), 5)) <= 32  # our nonce, then the end
+            dripping.cancel()
+        assert leader.status()["refusedConnections"]["handshake took too long"] >= 2
+
+
+async def test_many_strangers_leave_room_for_members(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.active()
+        crowd = [
+            socket.create_connection(group.members[leader.self_id]) for _ in range(links.PENDING_MAX * 2)
+        ]
+        try:
+            await until(lambda: leader.status()["refusedConnections"].get("too many without HELLO", 0) > 20)
+            other = next(name for name in group.running if name != leader.self_id)
+            await group.stop(other)
+            await group.start(other)
+            assert await leader.append(b"x") == Applied(1)
+            await group.converged(1)
+        finally:
+            for sock in crowd:
+                sock.close()
+
+
+async def test_a_recorded_handshake_opens_nothing(tmp_path: Path) -> None:
+    """What a member said to n0 once, bytes for bytes, is worth nothing on another connection."""
+    group = Group(tmp_path)
+    await group.start("n0")
+    try:
+        dialer, recorded = KeyChannel(SECRET, "group", dialed=True), bytearray()
+        async with stranger(group.members["n0"]) as (reader, writer):
+            recorded += dialer.start()
+            writer.write(dialer.start())
+            dialer.receive_data(await reader.readexactly(32))
+            for message in (Hello(1, "group", "n1", "n0", ""), RequestVote(9, 9, 9)):
+                sealed = dialer.seal(encode(message))
+                recorded += sealed
+                writer.write(sealed)
+            await until(lambda: group.running["n0"].status()["connected"] == ["n1"])
+        await until(lambda: group.running["n0"].status()["connected"] == [])
+        async with stranger(group.members["n0"]) as (reader, writer):
+            writer.write(recorded)
+            with contextlib.suppress(ConnectionResetError):
+                await asyncio.wait_for(reader.read(), 5)
+        assert group.running["n0"].status()["refusedConnections"] == {"wrong key, or altered bytes": 1}
+        assert group.running["n0"].status()["connected"] == []
+    finally:
+        await group.stop("n0")
+
+
+async def test_frames_for_another_receiver_are_refused(tmp_path: Path) -> None:
+    """A relay hands what n1 says to n0 on to n2: the key is the same, the receiver in HELLO is not."""
+    group = Group(tmp_path)
+    await group.start("n2")
+    try:
+        dialer = KeyChannel(SECRET, "group", dialed=True)
+        async with stranger(group.members["n2"]) as (reader, writer):
+            writer.write(dialer.start())
+            dialer.receive_data(await reader.readexactly(32))
+            writer.write(dialer.seal(encode(Hello(1, "group", "n1", "n0", ""))))
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert group.running["n2"].status()["refusedConnections"]["HELLO for another member"] == 1
+    finally:
+        await group.stop("n2")
+
+
+class NoDescriptors:
+    """accept() and socket() fail as they do when the limit is reached."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.on, self.accepts = real, False, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def socket(self, *arguments: Any) -> Any:
+        if self.on:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return Listening(self.real.socket(*arguments), self)
+
+
+class Listening:
+    def __init__(self, real: socket.socket, owner: NoDescriptors) -> None:
+        self.real, self.owner = real, owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def accept(self) -> Any:
+        if self.owner.on:
+            self.owner.accepts += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.real.accept()
+
+
+async def test_without_descriptors_the_member_waits_and_listens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path)
+    shortage = NoDescriptors(socket)
+    monkeypatch.setattr(links, "socket", shortage)
+    async with group:
+        leader = await group.active()
+        shortage.on = True
+        async with stranger(group.members["n0"]):
+            await until(lambda: shortage.accepts >= 3, "it looks again")
+            assert await leader.append(b"x") == Applied(1)
+            assert shortage.accepts < 200, "not in a busy loop"
+        shortage.on = False
+        other: RaftReplicator = next(each for each in group.running.values() if each is not leader)
+        await group.stop(other.self_id)
+        await group.start(other.self_id)
+        await group.converged(1)
+        await until(lambda: len(group.running["n0"].status()["connected"]) == 2, "all linked again")
+
+
+def test_a_vote_is_stored_with_the_last_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers took all descriptors: a member that could not store its vote would have to end."""
+    journal = Journal(tmp_path / "raft.journal", fatal=lambda code, text: pytest.fail(text))
+    taken, real_open = [True], os.open
+
+    def open_(*arguments: Any) -> int:
+        if taken[0]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real_open(*arguments)
+
+    real_release = files.spare_files.release
+
+    def release() -> bool:
+        taken[0] = False
+        return real_release()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "open", open_)
+        patched.setattr(files.spare_files, "release", release)
+        journal.setCurrentTerm(3, "n1")
+    assert not taken[0]
+    journal._destroy()
+    again = Journal(tmp_path / "raft.journal", fatal=lambda code, text: pytest.fail(text))
+    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (3, "n1")
+    again._destroy()
