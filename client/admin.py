@@ -6,7 +6,7 @@ Controller questions go to any controller: it is asked who leads (1005) and the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -77,6 +77,8 @@ ADMIN_TIMEOUT_MS = 5_000
 CONTROLLER_TIMEOUT_MS = 3_000
 
 CONNECT_TIMEOUT_MS = 3_000
+AT_ONCE_MAX = 128
+"""Servers that are asked at a time: one connection each."""
 STAGGER_MS = 300
 """After so much silence of one server the next of a list is asked as well."""
 
@@ -146,7 +148,7 @@ class AdminClient:
                 return Said(address, error=error)
             return Said(address, answer, remark=answer if isinstance(answer, str) else "")
 
-        return await asyncio.gather(*(one(address) for address in parse_addresses(addresses)))
+        return await gather_some(one(address) for address in parse_addresses(addresses))
 
     # name servers: the first that answers
 
@@ -360,6 +362,17 @@ class AdminClient:
             lambda address: self._ask(address, operation, header),
             is_final=is_final,
         )
+
+
+async def gather_some(questions: Iterable[Coroutine[Any, Any, T]], limit: int = AT_ONCE_MAX) -> list[T]:
+    """asyncio.gather for a cluster of any size: at most `limit` run at a time."""
+    gate = asyncio.Semaphore(limit)
+
+    async def one(question: Coroutine[Any, Any, T]) -> T:
+        async with gate:
+            return await question
+
+    return await asyncio.gather(*(one(question) for question in questions))
 
 
 async def _first(

@@ -1,6 +1,5 @@
 """mqadmin: the brokers of a cluster, with their load and their epochs."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ from cli.admin_shell import (
     dump,
     explain,
 )
-from client.admin import AdminClient, AdminError
+from client.admin import AdminClient, AdminError, gather_some
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.operations.broker import EpochEntryCache
@@ -43,12 +42,10 @@ def get_broker_epoch(
 
         info = await admin.cluster_info(namesrv_addr)
         names = [broker_name] if broker_name else names_of_cluster(info, str(cluster_name), namesrv_addr)
-        answers = await asyncio.gather(
-            *(
-                ask(address, broker.broker_name)
-                for broker in brokers_of(info, names, namesrv_addr)
-                for _, address in sorted(broker.broker_addrs.items())
-            )
+        answers = await gather_some(
+            ask(address, broker.broker_name)
+            for broker in brokers_of(info, names, namesrv_addr)
+            for _, address in sorted(broker.broker_addrs.items())
         )
         entries = [answer for answer in answers if not isinstance(answer, str)]
         problems = tuple(answer for answer in answers if isinstance(answer, str))
@@ -71,14 +68,12 @@ def cluster_list(
         info = await admin.cluster_info(namesrv_addr)
         if cluster_name is not None:
             names_of_cluster(info, cluster_name, namesrv_addr)  # refuses an unknown cluster
-        rows = await asyncio.gather(
-            *(
-                _row(admin, cluster, broker.broker_name, broker_id, address)
-                for cluster in sorted(info.cluster_addr_table)
-                if cluster_name in (None, cluster)
-                for broker in brokers_of(info, sorted(info.cluster_addr_table[cluster]), namesrv_addr)
-                for broker_id, address in sorted(broker.broker_addrs.items())
-            )
+        rows = await gather_some(
+            _row(admin, cluster, broker.broker_name, broker_id, address)
+            for cluster in sorted(info.cluster_addr_table)
+            if cluster_name in (None, cluster)
+            for broker in brokers_of(info, sorted(info.cluster_addr_table[cluster]), namesrv_addr)
+            for broker_id, address in sorted(broker.broker_addrs.items())
         )
         text = layouts.cluster_totals(rows) if more_stats else layouts.cluster_list(rows, wall_ms())
         value = [

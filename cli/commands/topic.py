@@ -1,6 +1,5 @@
 """mqadmin: topics as the name servers know them."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -8,13 +7,12 @@ import typer
 from cli import layouts
 from cli.admin_shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
 from cli.commands.cluster import brokers_of, names_of_cluster
-from client.admin import AdminClient, AdminError
+from client.admin import AdminClient, AdminError, gather_some
 from remoting.codes import ResponseCode
 from remoting.operations.route import TopicRouteData
 
 HIDDEN = ("%RETRY%", "%DLQ%")
 """Prefixes of topics that topicList -c leaves out."""
-AT_ONCE_MAX = 16
 
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
 
@@ -49,8 +47,7 @@ def topic_list(
         if not cluster_model:
             return Output([{"topic": topic} for topic in topics], "\n".join(topics))
         shown = [topic for topic in topics if not topic.startswith(HIDDEN)]
-        gate = asyncio.Semaphore(AT_ONCE_MAX)
-        rows = await asyncio.gather(*(_topic_row(admin, namesrv_addr, topic, gate) for topic in shown))
+        rows = await gather_some(_topic_row(admin, namesrv_addr, topic) for topic in shown)
         value = [
             {"clusterName": cluster, "topic": topic, "consumerGroups": groups, "error": problem or None}
             for cluster, topic, groups, problem in rows
@@ -61,18 +58,15 @@ def topic_list(
     return action
 
 
-async def _topic_row(
-    admin: AdminClient, namesrv_addr: str, topic: str, gate: asyncio.Semaphore
-) -> tuple[str, str, list[str], str]:
+async def _topic_row(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[str, str, list[str], str]:
     """Cluster, topic, consumer groups, problem."""
-    async with gate:
-        try:
-            route = await admin.topic_route(namesrv_addr, topic)
-        except AdminError as error:
-            return "", topic, [], explain(error)
-        cluster = route.broker_datas[0].cluster if route.broker_datas else ""
-        groups, problem = await _consumers(admin, route, topic)
-        return cluster, topic, groups, problem
+    try:
+        route = await admin.topic_route(namesrv_addr, topic)
+    except AdminError as error:
+        return "", topic, [], explain(error)
+    cluster = route.broker_datas[0].cluster if route.broker_datas else ""
+    groups, problem = await _consumers(admin, route, topic)
+    return cluster, topic, groups, problem
 
 
 async def _consumers(admin: AdminClient, route: TopicRouteData, topic: str) -> tuple[list[str], str]:

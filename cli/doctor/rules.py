@@ -26,6 +26,7 @@ SHOULD_BE_EQUAL = (
     "checkSyncStateSetPeriod",
     "controllerHeartBeatTimeoutMills",
     "defaultTopicQueueNums",
+    "flushDiskType",
     "haMaxTimeSlaveNotCatchup",
     "inSyncReplicas",
     "maxMessageSize",

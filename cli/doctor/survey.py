@@ -18,6 +18,8 @@ from remoting.doors.http_late import HTTP_PORT_DISTANCE, PORT_MAX
 from remoting.operations.controller import ControllerMetadata, ReplicasInfo
 from remoting.operations.route import ClusterInfo
 
+BROKERS_ASKED_MAX = 500
+"""More cannot all be asked in the time that a doctor may take, nor with 1024 open files."""
 CONTROLLER_HTTP_PORT = 19_876
 """Of an mqcontroller whose listenPort was left alone."""
 
@@ -51,6 +53,7 @@ class Survey:
     doors: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> address, where files tell
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the leader's /v1/groups
+    not_asked: int = 0  # brokers beyond BROKERS_ASKED_MAX
     clocks: dict[str, list[int]] = field(default_factory=dict)  # host -> ms ahead of ours
     resolved: dict[str, frozenset[str]] = field(default_factory=dict)  # host:port -> ip:port
 
@@ -104,9 +107,11 @@ async def survey(
         _all(seen.controllers, controllers, _ask_metadata(reach)),
         _all(seen.health, filter(None, doors), lambda each: reach.get(each, "/readyz")),
     )
+    listed = list(dict.fromkeys(_broker_addresses(seen)))
+    asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
     await asyncio.gather(
-        _all(seen.brokers, _broker_addresses(seen), lambda each: reach.ask(each, _broker)),
+        _all(seen.brokers, asked, lambda each: reach.ask(each, _broker)),
         _all(seen.controllers, filter(None, [*_peers(seen), *known]), _ask_metadata(reach)),
     )
     answered = any(isinstance(each, ControllerMetadata) for each in seen.controllers.values())

@@ -193,6 +193,9 @@ def _raft_number(plugin: Mapping[str, object], key: str) -> int:
 
 
 def _brokers(seen: Survey) -> Iterator[Finding]:
+    if seen.not_asked:
+        text = f"{seen.not_asked} more were not asked themselves"
+        yield ok("broker.reachable", plural(len(seen.brokers), "broker"), text)
     for address, broker in seen.brokers.items():
         if isinstance(broker, Silent):
             step = (

@@ -89,8 +89,9 @@ def test_the_program_is_told_by_the_keys(settings: dict[str, str], kind: Kind | 
 
 
 def test_files_that_load(files: Files) -> None:
-    _, found = files.load("broker.conf", BROKER, allAckInSyncStateSet="true", minInSyncReplicas="2")
-    assert "broker-a of C" in found[0].text and "on 2 or more replicas" in found[0].text
+    file, found = files.load("broker.conf", BROKER, allAckInSyncStateSet="true", minInSyncReplicas="2")
+    assert file is not None and file.broker is not None
+    assert found[0].text == f"loads as mqbroker: broker-a of C; {file.broker.promise()}"
     controller = files.controller(0)
     assert controller.kind is Kind.CONTROLLER and controller.controller is not None
     embedded = files.file(
