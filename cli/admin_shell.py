@@ -65,11 +65,11 @@ class _AnyCase(TyperGroup):
                 ctx.exit(0)
         name, found, rest = super().resolve_command(ctx, args)
         if found is not None and any(parameter.name == "interval_s" for parameter in found.params):
-            rest = _with_interval(rest)
+            rest = with_interval(rest)
         return name, found, rest
 
 
-def _with_interval(args: list[str]) -> list[str]:
+def with_interval(args: list[str]) -> list[str]:
     """-i without a number means INTERVAL_DEFAULT_S, as upstream."""
     full: list[str] = []
     for arg, following in zip(args, [*args[1:], "-"], strict=True):

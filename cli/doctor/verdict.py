@@ -4,6 +4,7 @@ out.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from cli.doctor.findings import Finding, failed, ok, plural, warning
 from cli.doctor.reach import HttpAnswer, Silent
@@ -174,16 +175,33 @@ def _member(address: str, plugin: Mapping[str, object], committed: int, *, membe
         step = "its log says why its raft thread ended; restart it"
         yield failed("controller.raft", address, "raft does not run", step)
         return
+    found = list(_raft_problems(address, plugin, raft, committed, members))
+    lag = max(committed - _raft_number(plugin, "lastApplied"), 0)
+    yield from found or [ok("controller.raft", address, f"raft runs, {lag} entries behind")]
+
+
+def _raft_problems(
+    address: str, plugin: Mapping[str, object], raft: Mapping[str, Any], committed: int, members: int
+) -> Iterator[Finding]:
+    if others := raft.get("otherMemberLists"):
+        text = f"{', '.join(others)} and this one have different members"
+        step = "give all the same controllerDLegerPeers and controllerRaftPeers"
+        yield failed("controller.raft", address, text, step)
+    if raft.get("role") == "learner":
+        text = "has no vote yet: its directory was empty"
+        step = f"{AGAIN}; until then one member less may fail"
+        yield warning("controller.raft", address, text, step)
     lag = committed - _raft_number(plugin, "lastApplied")
-    connected = raft.get("connected")
-    lonely = plugin.get("active") and members > 1 and isinstance(connected, list) and not connected
     if lag > RAFT_LAG_ENTRIES:
         step = f"{AGAIN}; if the number grows, look at its disk and its connection"
         yield warning("controller.raft", address, f"{lag} entries behind the leader", step)
-    elif lonely:
-        yield warning("controller.raft", address, "leads, but is connected to no other member", AGAIN)
-    else:
-        yield ok("controller.raft", address, f"raft runs, {max(lag, 0)} entries behind")
+    connected = raft.get("connected")
+    if plugin.get("active") and isinstance(connected, list) and len(connected) < members - 1:
+        refused = raft.get("refusedConnections") or {}
+        reasons = ", ".join(f"{reason} ({times} times)" for reason, times in refused.items())
+        text = f"leads, but has a raft connection to {', '.join(connected) or 'no other member'} only"
+        step = f"{AGAIN}; if it stays so: have all the same key, and is the raft port open?"
+        yield warning("controller.raft", address, text + (f"; refused: {reasons}" if reasons else ""), step)
 
 
 def _raft_number(plugin: Mapping[str, object], key: str) -> int:

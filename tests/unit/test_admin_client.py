@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client.admin import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminClient, AdminError
+from client.admin import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminClient, AdminError, gather_some
 from remoting.operation import Call, CommandError, Empty
 from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
 from remoting.operations.namesrv_admin import PUT_KV_CONFIG, PutKVConfigRequest
@@ -112,3 +112,18 @@ async def test_a_timeout_of_ones_own() -> None:
             with pytest.raises(AdminError) as caught:
                 await admin.cluster_info(silent)
     assert caught.value.unknown and time.monotonic() - began < 2
+
+
+async def test_only_some_are_asked_at_a_time() -> None:
+    running, most = 0, 0
+
+    async def question(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    assert await gather_some((question(number) for number in range(20)), limit=3) == list(range(20))
+    assert most == 3

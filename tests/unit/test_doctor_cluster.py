@@ -69,7 +69,7 @@ def replicas(
 
 
 def ready(index: int, *, status: int = 200, **plugin: object) -> HttpAnswer:
-    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": ["n9"]}
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": ["n1", "n2"]}
     value: dict[str, Any] = {
         "ready": status == 200,
         "reasons": [] if status == 200 else ["controller: no controller leads"],
@@ -176,9 +176,22 @@ def telemetry_fault(seen: Survey) -> None:
 
 
 def leader_alone(seen: Survey) -> None:
-    seen.health["10.0.0.1:19876"] = ready(
-        0, raft={"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": []}
-    )
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": ["n1"]}
+    seen.health["10.0.0.1:19876"] = ready(0, raft={**raft, "refusedConnections": {"wrong key": 3}})
+
+
+def a_controller_is_new(seen: Survey) -> None:
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "role": "learner"}
+    seen.health["10.0.0.3:19876"] = ready(2, raft=raft)
+
+
+def raft_members_differ(seen: Survey) -> None:
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "otherMemberLists": ["n1"]}
+    seen.health["10.0.0.3:19876"] = ready(2, raft=raft)
+
+
+def more_brokers_than_can_be_asked(seen: Survey) -> None:
+    seen.not_asked = 700
 
 
 def expected_http_is_silent(seen: Survey) -> None:
@@ -284,7 +297,10 @@ F, W = Level.FAILED, Level.WARNING
         (a_controller_lags, [("controller.raft", W)], "4991 entries behind"),
         (raft_ended, [("controller.raft", F)], "does not run"),
         (telemetry_fault, [("controller.raft", W)], "no space left"),
-        (leader_alone, [("controller.raft", W)], "connected to no other"),
+        (leader_alone, [("controller.raft", W)], "to n1 only; refused: wrong key (3 times)"),
+        (a_controller_is_new, [("controller.raft", W)], "no vote yet"),
+        (raft_members_differ, [("controller.raft", F)], "n1 and this one"),
+        (more_brokers_than_can_be_asked, [], ""),
         (expected_http_is_silent, [("controller.raft", W)], "10.0.0.1:19999"),
         (a_broker_is_silent, [("broker.reachable", F)], "10.0.1.3:10911"),
         (disk_nearly_full, [("broker.disk", F)], "96% full"),
@@ -318,7 +334,7 @@ def test_one_thing_is_wrong(break_it: Break, expected: list[tuple[str, Level]], 
     break_it(seen)
     found = bad(seen)
     assert [(each.check, each.level) for each in found] == expected, [each.line() for each in found]
-    assert any(words in each.line() for each in found), [each.line() for each in found]
+    assert not words or any(words in each.line() for each in found), [each.line() for each in found]
 
 
 def test_a_lone_master_without_controllers() -> None:
@@ -348,3 +364,9 @@ def test_a_broker_tells_its_clock() -> None:
 def test_peers() -> None:
     assert peers_of(controller(0)) == {f"n{index}": at for index, at in enumerate(CONTROLLERS)}
     assert peers_of(ControllerMetadata()) == {}
+
+
+def test_brokers_that_were_not_asked_are_counted() -> None:
+    seen = healthy()
+    more_brokers_than_can_be_asked(seen)
+    assert any("700 more were not asked" in each.text for each in judged(seen))

@@ -1,6 +1,7 @@
 """mqadmin as a command: flags, exit codes, JSON, one clear line instead of a traceback."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from cli.admin_shell import with_interval
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, Empty, Reply
 from remoting.operations.broker import (
@@ -227,6 +229,24 @@ def test_a_server_of_another_kind_costs_one_line() -> None:
         server.shutdown(socket.SHUT_RDWR)
     assert done.returncode == 3 and address in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_an_interval_may_have_no_number() -> None:
+    assert with_interval(["-b", "x", "-i"]) == ["-b", "x", "-i", "3"]
+    assert with_interval(["--interval", "-b", "x"]) == ["--interval", "3", "-b", "x"]
+    assert with_interval(["-i", "7", "-b", "i"]) == ["-i", "7", "-b", "i"]
+
+
+def test_again_and_again_until_interrupted(world: World) -> None:
+    args = ["getSyncStateSet", "-a", world.leader.address, "-b", "broker-a", "-i", "1", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.mqadmin", *args], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        shown = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert [each["broker-a"]["masterEpoch"] for each in shown] == [4, 4]
 
 
 def test_help() -> None:
