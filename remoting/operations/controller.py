@@ -1,6 +1,6 @@
 """Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (RIP-44, 1001-1013).
 
-What RocketMQ does not have: optional fields, which its programs skip, and codes from 17001 on, which they
+What RocketMQ does not have: optional fields, which its programs skip, and codes from 29000 on, which they
 answer with "not supported".
 """
 
@@ -278,8 +278,8 @@ CLEAN_BROKER_DATA = Operation(1011, "cleanBrokerData", CleanBrokerDataRequest, E
 GET_NEXT_BROKER_ID = Operation(1012, "getNextBrokerId", BrokerSetRequest, GetNextBrokerIdResponse)
 APPLY_BROKER_ID = Operation(1013, "applyBrokerId", ApplyBrokerIdRequest, ApplyBrokerIdResponse)
 EXPLAIN_ELECTION = Operation(
-    17001, "explainElection", ElectMasterRequest, MasterInfo, response_body=ElectMasterResponseBody
+    29011, "explainElection", ElectMasterRequest, MasterInfo, response_body=ElectMasterResponseBody
 )
-GET_ELECTIONS = Operation(17002, "getElections", ElectionsRequest, Empty, response_body=Elections)
-EXPORT_STATE = Operation(17003, "exportState", Empty, Empty, response_body=dict[str, Any])
-IMPORT_STATE = Operation(17004, "importState", Empty, ImportStateResponse, request_body=dict[str, Any])
+GET_ELECTIONS = Operation(29012, "getElections", ElectionsRequest, Empty, response_body=Elections)
+EXPORT_STATE = Operation(29013, "exportState", Empty, Empty, response_body=dict[str, Any])
+IMPORT_STATE = Operation(29014, "importState", Empty, ImportStateResponse, request_body=dict[str, Any])

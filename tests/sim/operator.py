@@ -1,7 +1,7 @@
 """An operator who works on the cluster while it burns: planned hand-overs, replaced machines, settings.
 
-A machine is replaced as the handbook says: its broker is dead, 1011 is repeated until the answer is certain, and
-only then the empty disk of the new machine comes in.
+A machine is replaced as the handbook says: its broker is dead, 1011 is repeated until the answer is certain,
+and only then the empty disk of the new machine comes in.
 """
 
 from collections.abc import Callable

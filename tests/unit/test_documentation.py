@@ -9,6 +9,7 @@ from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from remoting.codes import RequestCode
 from remoting.operation import OperationTable
+from tests.unit.controller_fakes import Bench
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -59,6 +60,14 @@ def test_the_requests_of_the_name_server_are_those_of_its_table() -> None:
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", section("requests.md", "Name server"), re.MULTILINE)
     table = Namesrv(NamesrvConfig(listen_port=0, http_port=-1)).table
     assert [(int(code), name, path) for code, name, path in rows] == served(table)
+
+
+def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) -> None:
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", section("requests.md", "Controller"), re.MULTILINE)
+    plugin = Bench(tmp_path).plugin
+    (http,) = [each for each in plugin.context.http if isinstance(each, OperationTable)]
+    tcp = [(code, name, path if code in http.handlers else "–") for code, name, path in served(plugin.table)]
+    assert [(int(code), name, path) for code, name, path in rows] == tcp
 
 
 def test_the_tests_that_the_pitfalls_name_exist() -> None:

@@ -1,5 +1,5 @@
-"""What operators ask of the controllers: settings (1009, 1010), cleaning (1011), past elections, and the state
-as a whole, out and in. Reads of what is replicated are answered by every controller from its own copy.
+"""What operators ask of the controllers: settings (1009, 1010), cleaning (1011), past elections, and the
+state as a whole, out and in. Reads of what is replicated are answered by every controller from its own copy.
 """
 
 import logging

@@ -101,6 +101,18 @@ class ControllerConfig(TelemetryConfig):
                 f"no key for the raft port: {SECRET_HELP}, or, on one host, controllerRaftInsecure=true"
             )
 
+    def warnings(self) -> list[str]:
+        """What works, and surprises (#9082)."""
+        local = [
+            f"{each}-{host}" for each, (host, _port) in self.request_addresses.items() if is_loopback(host)
+        ]
+        if not local:
+            return []
+        return [
+            f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts are told "
+            "these addresses too, and cannot reach them"
+        ]
+
     @property
     def request_addresses(self) -> dict[str, Address]:
         return parse_peers("controllerDLegerPeers", self.controller_d_leger_peers)

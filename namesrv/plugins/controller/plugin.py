@@ -1,6 +1,7 @@
 """ControllerPlugin: the controller inside a name server, or alone in mqcontroller. Wiring only."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ from remoting.tasks import TaskSet
 
 if TYPE_CHECKING:
     from remoting.doors.metrics import Scrape
+
+logger = logging.getLogger(__name__)
 
 NO_LEADER = "no controller leads: is a majority of them up and connected?"
 
@@ -101,6 +104,8 @@ class ControllerPlugin:
 
     async def start(self) -> None:
         """Raises ConfigError: a port is taken, or the directory belongs to another member."""
+        for line in self.config.warnings():
+            logger.warning("%s", line)
         await self._door.start()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.resume)

@@ -1,7 +1,7 @@
 """LiveConfig: the controller's settings while it runs: its file's, with the replicated ones over them.
 
 A changed setting (1009) is part of the replicated state, so every controller has it, and keeps it over
-restarts and files. Why over the file, and the environment, too: docs/adr/0007.
+restarts and files. Why over the file, and the environment, too: docs/adr/0008.
 """
 
 import logging
