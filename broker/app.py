@@ -8,17 +8,19 @@ no message before it is master: at once without controller mode, else when the c
 import asyncio
 import logging
 import socket
-import zlib
 from types import TracebackType
 from typing import Self
 
+from broker.announcement import registration_of, unregistration_of
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
+from broker.core.promise import promises
 from broker.core.readiness import RoleName, Standing
+from broker.group_commit import GroupCommit
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
-from broker.pending import PendingReplies, SendGate
-from broker.route_registration import Registration, RouteRegistration
+from broker.pending import DISK, ROLE, STOPPING, PendingReplies, SendGate
+from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.meta_file import MetaFiles
@@ -27,18 +29,11 @@ from broker.topics import TopicTable
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
-from remoting.command import body_bytes
 from remoting.config import ConfigError, to_properties
 from remoting.doors.http_late import LateHttp, http_listen_port
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
-from remoting.operations.route import (
-    RegisterBrokerBody,
-    RegisterBrokerRequest,
-    RegisterBrokerResponse,
-    TopicConfigSerializeWrapper,
-    UnregisterBrokerRequest,
-)
+from remoting.operations.route import RegisterBrokerResponse
 from remoting.tasks import TaskSet
 from remoting.telemetry import TelemetryWriter
 
@@ -51,7 +46,6 @@ DRAIN_MS = 500
 """How long a stopping master waits for the replies that it owes."""
 DRAIN_STEP_MS = 10
 DISPATCH_RECORDS = 512
-READ_WRITE = 6
 
 
 class Broker:
@@ -59,7 +53,11 @@ class Broker:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
-        self.gate, self.pending = SendGate(), PendingReplies()
+        self.gate = SendGate()
+        self.gate.wait = config.waits_for_replicas or config.sync_flush
+        self.pending = PendingReplies(
+            replicas=config.waits_for_replicas, disk=config.sync_flush, gate=self.gate
+        )
         self.host = config.broker_ip1 or detect_address(
             config.bind_address, (*config.name_servers, *config.controllers)
         )
@@ -70,6 +68,11 @@ class Broker:
                 consume_queue_file_bytes=config.mapped_file_size_consume_queue,
             )
         )
+        self.commit = (
+            GroupCommit(self.store.commit_log.sync, on_fault=self._disk_failed) if config.sync_flush else None
+        )
+        if self.commit is not None:
+            self.commit.listeners.append(self._flushed)
         self.topics = TopicTable(
             config.store_path_root_dir / "config" / "topics.json",
             broker_name=config.broker_name,
@@ -89,7 +92,7 @@ class Broker:
             config.name_servers,
             period_ms=config.register_name_server_period,
             timeout_ms=config.register_broker_timeout_mills,
-            registration=self._registration,
+            registration=lambda: registration_of(self),
             on_answer=self._registered,
         )
         self._sync = SlaveSync(self._client, self.topics)
@@ -118,7 +121,7 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
-        for line in (config.promise(), *config.warnings()):
+        for line in (*promises(config.durability), *config.warnings()):
             logger.info("%s", line)
         files = self._open_disk()
         if config.enable_controller_mode:
@@ -188,6 +191,7 @@ class Broker:
             cluster_name=self.config.broker_cluster_name,
             message_bytes_max=self.config.max_message_size,
             replication_timeout_ms=self.config.slave_timeout,
+            flush_timeout_ms=self.config.sync_flush_timeout,
             properties_text=self._properties_text,
         )
         self._handlers = bind_broker_operations(table, parts)
@@ -199,12 +203,12 @@ class Broker:
 
     async def _stop(self) -> None:
         """Within seconds, whatever the others do."""
-        self.gate.writable = self._serving = False
-        self.gate.remark = "the broker is stopping"
+        self._serving = False
+        self.gate.close(STOPPING, "the broker is stopping")
         if self._listening:
             await self._drain()
             if self.registers:
-                await self._routes.unregister(self._unregistration())
+                await self._routes.unregister(unregistration_of(self))
         await self._tasks.stop()
         if self._http is not None:
             await self._http.close()
@@ -215,7 +219,11 @@ class Broker:
         await self._client.close()
         if self._telemetry is not None:
             await self._telemetry.close()
-        if self._loaded:
+        if self.commit is not None:
+            await self.commit.close()
+        if self._loaded and self.commit is not None and self.commit.fault:
+            self.store.close(clean=False)  # the next start looks at everything
+        elif self._loaded:
             await asyncio.to_thread(self.store.flush)
             self.store.close(clean=True)
             logger.info("store closed at %d", self.store.commit_log.max_offset)
@@ -308,7 +316,9 @@ class Broker:
             role=self.role_name,
             name_servers=self.config.name_servers,
             registered=self._routes.registered,
-            disk_fault=self.store.commit_log.write_fault or self.store.dispatch_fault,
+            disk_fault=self.store.commit_log.write_fault
+            or self.store.dispatch_fault
+            or (self.commit.fault if self.commit is not None else ""),
         )
 
     def describe(self) -> str:
@@ -346,47 +356,30 @@ class Broker:
         self._confirm_alone()
         while self.store.dispatch(DISPATCH_RECORDS):
             pass  # nobody is connected yet
-        self.gate.remark, self.gate.writable = "", True
+        self.gate.open(ROLE)
         if self._telemetry is not None:
             self._telemetry.role_changed(NO_ROLE, ALONE, 0)
 
     def _confirm_alone(self) -> None:
-        self.store.set_confirm_offset(self.store.commit_log.max_offset)
+        if self.commit is None:
+            self.store.set_confirm_offset(self.store.commit_log.max_offset)
+        else:
+            self.commit.want()  # consumers never see what a power cut could take back
+
+    # -- SYNC_FLUSH --------------------------------------------------------------------------------------
+
+    def _flushed(self) -> None:
+        offset = self.store.commit_log.flushed_offset
+        if self._controlled is not None:
+            self._controlled.ha.flushed()
+        else:
+            self.store.set_confirm_offset(offset)
+        self.pending.flushed(offset)
+
+    def _disk_failed(self, fault: str) -> None:
+        self.gate.close(DISK, fault)
 
     # -- routes ------------------------------------------------------------------------------------------
-
-    def _registration(self) -> Registration | None:
-        if not self.registers:
-            return None
-        body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=self._announced_topics()))
-        header = RegisterBrokerRequest(
-            broker_name=self.config.broker_name,
-            broker_addr=self.address,
-            cluster_name=self.config.broker_cluster_name,
-            ha_server_addr=self.ha_address,
-            broker_id=self.broker_id,
-            enable_acting_master=False,
-            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
-        )
-        return header, body
-
-    def _announced_topics(self) -> TopicConfigSerializeWrapper:
-        wrapper, permission = self.topics.wrapper(), self.config.broker_permission
-        if permission == READ_WRITE:
-            return wrapper
-        table = {
-            name: topic.model_copy(update={"perm": topic.perm & permission})
-            for name, topic in wrapper.topic_config_table.items()
-        }
-        return wrapper.model_copy(update={"topic_config_table": table})
-
-    def _unregistration(self) -> UnregisterBrokerRequest:
-        return UnregisterBrokerRequest(
-            broker_name=self.config.broker_name,
-            broker_addr=self.address,
-            cluster_name=self.config.broker_cluster_name,
-            broker_id=self.broker_id,
-        )
 
     def _registered(self, answer: RegisterBrokerResponse) -> None:
         if answer.master_addr and answer.ha_server_addr:

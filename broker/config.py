@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from broker.core.promise import Durability, rpo
 from remoting.telemetry import TelemetryConfig
 
 LOOPBACK = "127.0.0.1"
@@ -64,7 +65,13 @@ class BrokerConfig(TelemetryConfig):
         6_000_000, ge=20, description="bytes per ConsumeQueue file, 20 per entry"
     )
     max_message_size: int = Field(4_194_304, gt=0, le=16_000_000, description="bytes of one message body")
-    flush_disk_type: Literal["ASYNC_FLUSH"] = Field("ASYNC_FLUSH", description="only this one so far")
+    flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = Field(
+        "ASYNC_FLUSH",
+        description="SYNC_FLUSH: a message is acknowledged when it is on disk, by a slave as well",
+    )
+    sync_flush_timeout: int = Field(
+        5_000, gt=0, description="ms until a message that waits for the disk is answered with code 10"
+    )
     flush_interval_commit_log: int = Field(500, gt=0, description="ms between two flushes to disk")
     delete_when: str | None = Field(None, description="accepted, no effect: old files are not deleted yet")
     file_reserved_time: int | None = Field(None, description="accepted, no effect: see deleteWhen")
@@ -179,17 +186,25 @@ class BrokerConfig(TelemetryConfig):
         """Are replies held back until replicas have the message?"""
         return self.enable_controller_mode and (self.all_ack_in_sync_state_set or self.in_sync_replicas > 1)
 
+    @property
+    def sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def durability(self) -> Durability:
+        return Durability(
+            controlled=self.enable_controller_mode,
+            all_ack=self.all_ack_in_sync_state_set,
+            copies=self.in_sync_replicas,
+            min_in_sync=self.min_in_sync_replicas,
+            sync_flush=self.sync_flush,
+            flush_interval_ms=self.flush_interval_commit_log,
+            heartbeat_timeout_ms=self.controller_heart_beat_timeout_mills,
+        )
+
     def promise(self) -> str:
-        """One line for the start banner: what these settings lose when one broker dies."""
-        if not self.enable_controller_mode:
-            return "stand-alone master: no fail-over; a dead disk loses messages"
-        if self.all_ack_in_sync_state_set and self.min_in_sync_replicas > 1:
-            return f"an acknowledged message is on {self.min_in_sync_replicas} or more replicas"
-        if self.all_ack_in_sync_state_set:
-            return "an acknowledged message is on the whole SyncStateSet, which may be the master alone"
-        if self.in_sync_replicas > 1:
-            return f"an acknowledged message is on {self.in_sync_replicas} replicas, any of them"
-        return "replication is asynchronous: a dead master may lose the last acknowledged messages"
+        """What these settings lose when a broker is lost; the start banner says more."""
+        return rpo(self.durability)
 
     def warnings(self) -> list[str]:
         """Settings that are legal and probably not meant."""

@@ -47,7 +47,11 @@ class Controlled:
     ) -> None:
         self._broker, self._files, self._sync, self._routes = broker, files, sync, routes
         config = broker.config
-        self._events = BrokerHaEvents(gate=broker.gate, pending=broker.pending)
+        self._events = BrokerHaEvents(
+            gate=broker.gate,
+            pending=broker.pending,
+            copies=1 if config.all_ack_in_sync_state_set else config.in_sync_replicas,
+        )
         self.ha = HaService(
             broker.store,
             epoch_path=config.epoch_path,
@@ -62,11 +66,12 @@ class Controlled:
                 all_ack=config.all_ack_in_sync_state_set,
                 in_sync_replicas=config.in_sync_replicas,
                 async_learner=config.async_learner,
+                sync_flush=config.sync_flush,
             ),
             events=self._events,
+            commit=broker.commit,
         )
         self.appended = self.ha.appended
-        broker.gate.wait = config.waits_for_replicas
         broker.gate.min_in_sync = config.min_in_sync_replicas
         self._identity: Identity | None = None
         self._manager: ReplicasManager | None = None

@@ -1,20 +1,25 @@
-"""Replies that wait until their message is replicated, and the gate that says whether anything is accepted.
+"""Replies that wait until their message is as safe as the settings ask for, and the gate in front of them.
 
-One entry per message, in log order; no futures and no timers. Bounded: when full, new sends are refused
+One entry per message, in log order; no futures and no timers. A reply waits for up to two things, replicas
+and the disk, and leaves when both have come or their time is over. Bounded: when full, new sends are refused
 before anything is written.
 """
 
 import struct
+import sys
 from collections import deque
-from typing import Annotated, Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
 from remoting.operation import Peer
 
 PENDING_REPLIES_MAX: Final = 65_536
+NEVER: Final = sys.maxsize
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """An opaque as typed commands have it: what is not 32 bits wide must not come back in a reply."""
 _SUCCESS_HEAD: Final = b'{"code":0,'
@@ -35,19 +40,55 @@ class HotPeer(Peer, Protocol):
 
 
 class SendGate:
-    """Read by the send handler for every message, written by role changes and by the HA service.
+    """Read by the send handler for every message. Several parts close it, each for its own reason, and it is
+    open when none does.
 
-    wait: replies are held back until the message is replicated; in_sync counts the confirmed SyncStateSet.
+    wait: replies are held back until the message is as safe as the settings ask for; in_sync counts the
+    confirmed SyncStateSet. lease_ends_ms: from then on nothing is acknowledged (core/lease.py); now_ms.
+    detour: takes a message that the closed gate would refuse, if it can; else says no.
     """
 
-    __slots__ = ("in_sync", "min_in_sync", "remark", "wait", "writable")
+    __slots__ = ("_closed", "detour", "in_sync", "lease_ends_ms", "min_in_sync", "remark", "wait", "writable")
 
     def __init__(self) -> None:
+        self._closed = {ROLE: "the broker is not master yet"}
         self.writable = False
-        self.remark = "the broker is not master yet"
+        self.remark = self._closed[ROLE]
         self.wait = False
         self.in_sync = 1
         self.min_in_sync = 1
+        self.lease_ends_ms = NEVER
+        self.detour: Detour | None = None
+
+    def close(self, by: str, remark: str) -> None:
+        self._closed[by] = remark
+        self._judge()
+
+    def open(self, by: str) -> None:
+        """Withdraws what `by` had against it."""
+        self._closed.pop(by, None)
+        self._judge()
+
+    def is_closed_by(self, by: str) -> bool:
+        return by in self._closed
+
+    @property
+    def lease_is_over(self) -> bool:
+        return now_ms() >= self.lease_ends_ms
+
+    def _judge(self) -> None:
+        self.writable = not self._closed
+        self.remark = next(iter(self._closed.values()), "")
+
+
+ROLE: Final = "role"
+"""The gate is closed while this broker is not master, or is becoming it."""
+STOPPING: Final = "stopping"
+DISK: Final = "disk"
+HAND_OVER: Final = "hand-over"
+
+Detour: TypeAlias = Callable[[Any, bytes, HotPeer], bool]
+"""(send command, body, connection) -> it is taken, and answered later."""
 
 
 def with_code(frame: bytes, code: int, remark: str) -> bytes:
@@ -68,11 +109,27 @@ _Entry = tuple[int, Peer, bytes, int, int]  # end offset, connection, success re
 
 
 class PendingReplies:
-    """Entries ascend by end offset and by time of arrival."""
+    """Entries ascend by end offset and by time of arrival.
 
-    def __init__(self, limit: int = PENDING_REPLIES_MAX) -> None:
+    replicas, disk: what a reply waits for. few_replicas: so few replicas are in sync that waiting longer
+    would not help; it decides between the codes 11 and 12.
+    """
+
+    def __init__(
+        self,
+        limit: int = PENDING_REPLIES_MAX,
+        *,
+        replicas: bool = True,
+        disk: bool = False,
+        gate: SendGate | None = None,
+    ) -> None:
         self._entries: deque[_Entry] = deque()
         self._limit = limit
+        self._gate = gate or SendGate()
+        self._waits_for = (replicas, disk)
+        self._replicated = self._flushed = 0
+        self.few_replicas = False
+        self._reset()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -81,14 +138,29 @@ class PendingReplies:
     def is_full(self) -> bool:
         return len(self._entries) >= self._limit
 
+    def _reset(self) -> None:
+        replicas, disk = self._waits_for
+        self._replicated, self._flushed = 0 if replicas else NEVER, 0 if disk else NEVER
+
     def add(self, end_offset: int, connection: Peer, reply: bytes, now_ms: int, opaque: int) -> None:
-        """`reply` is sent when the log is replicated up to end_offset."""
+        """`reply` is sent when the log is safe up to end_offset."""
         self._entries.append((end_offset, connection, reply, now_ms, opaque))
 
     def release(self, offset: int) -> None:
-        """Everything that ends at or before `offset` is replicated: one write per connection."""
+        """Everything that ends at or before `offset` is replicated."""
+        self._replicated = offset
+        self._release(min(offset, self._flushed))
+
+    def flushed(self, offset: int) -> None:
+        """Everything that ends at or before `offset` is on disk here."""
+        if self._waits_for[1]:
+            self._flushed = offset
+            self._release(min(offset, self._replicated))
+
+    def _release(self, offset: int) -> None:
+        """One write per connection."""
         entries = self._entries
-        if not entries or entries[0][0] > offset:
+        if not entries or entries[0][0] > offset or self._gate.lease_is_over:
             return
         replies: dict[Peer, list[bytes]] = {}
         while entries and entries[0][0] <= offset:
@@ -102,23 +174,39 @@ class PendingReplies:
             if not connection.is_closing():
                 connection.send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
 
-    def expire(self, now_ms: int, timeout_ms: int) -> int:
-        """Entries older than the timeout are answered FLUSH_SLAVE_TIMEOUT: stored, but not known to be
-        replicated. How many."""
+    def expire(self, now_ms: int, timeout_ms: int, flush_timeout_ms: int = NEVER) -> int:
+        """Entries whose time is over are answered: stored, but not known to be replicated (12; 11 if there
+        is nobody to replicate to), or else not known to be on disk (10). How many."""
         entries = self._entries
         count = 0
-        while entries and now_ms - entries[0][3] >= timeout_ms:
-            _, connection, reply, _, _ = entries.popleft()
+        while entries:
+            end, connection, reply, added_ms, _ = entries[0]
+            age_ms = now_ms - added_ms
+            is_replicated, is_flushed = end <= self._replicated, end <= self._flushed
+            if not (is_replicated or age_ms >= timeout_ms) or not (is_flushed or age_ms >= flush_timeout_ms):
+                break  # what waits longer than its neighbour in front does not exist
+            if not is_replicated:
+                code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+                remark = f"not replicated within {timeout_ms} ms"
+                if self.few_replicas:
+                    code = ResponseCode.SLAVE_NOT_AVAILABLE
+                    remark += ": fewer replicas are in sync than inSyncReplicas"
+            elif not is_flushed:
+                code = ResponseCode.FLUSH_DISK_TIMEOUT
+                remark = f"not on disk within {flush_timeout_ms} ms"
+            else:
+                code, remark = ResponseCode.FLUSH_SLAVE_TIMEOUT, "this master was cut off from its group"
+            entries.popleft()
             count += 1
             if not connection.is_closing():
-                remark = f"not replicated within {timeout_ms} ms"
-                connection.send(with_code(reply, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark))
+                connection.send(with_code(reply, code, remark))
         return count
 
     def fail_all(self, code: int, remark: str) -> int:
         """Role change: nobody knows what becomes of these messages. How many. Codes 10..12 keep the header
         with the message's offsets, as clients expect it of a message that is stored."""
         entries, self._entries = self._entries, deque()
+        self._reset()
         for _, connection, reply, _, opaque in entries:
             if connection.is_closing():
                 continue

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from broker.core.role import Role
-from broker.pending import PendingReplies, SendGate
+from broker.pending import ROLE, PendingReplies, SendGate
 from broker.replicas_manager import ReplicasManager
 from broker.slave_sync import SlaveSync
 from broker.topics import TopicTable
@@ -37,8 +37,7 @@ class BrokerRoleShell:
         self._close_clients, self._announce = close_clients, announce
 
     def fence(self, remark: str) -> None:
-        self._gate.writable = False
-        self._gate.remark = remark
+        self._gate.close(ROLE, remark)
 
     def send_clients_away(self) -> None:
         """A stock producer keeps sending to a demoted master for up to 30 s, unless its connection closes."""
@@ -46,8 +45,7 @@ class BrokerRoleShell:
         self._close_clients()  # after those answers have left
 
     def unfence(self) -> None:
-        self._gate.remark = ""
-        self._gate.writable = True
+        self._gate.open(ROLE)
 
     async def find_ha_address(self, master_address: str) -> str | None:
         return await self._sync.find_ha_address(master_address)
@@ -58,15 +56,16 @@ class BrokerRoleShell:
     def announce(self, role: Role) -> None:
         if not role.is_master:
             self._sync.unknown_topic()  # fetch the new master's topics soon
-            self._gate.remark = f"this broker is slave of {role.master_address}"
+            self._gate.close(ROLE, f"this broker is slave of {role.master_address}")
         self._announce()
 
 
 class BrokerHaEvents:
     """HaEvents of this broker."""
 
-    def __init__(self, *, gate: SendGate, pending: PendingReplies) -> None:
-        self._gate, self._pending = gate, pending
+    def __init__(self, *, gate: SendGate, pending: PendingReplies, copies: int) -> None:
+        """copies: of inSyncReplicas, if replies wait for so many."""
+        self._gate, self._pending, self._copies = gate, pending, copies
         self.manager: ReplicasManager | None = None
 
     def on_confirm(self, offset: int) -> None:
@@ -77,6 +76,7 @@ class BrokerHaEvents:
 
     def on_in_sync_changed(self, count: int) -> None:
         self._gate.in_sync = count
+        self._pending.few_replicas = count < self._copies
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         return await self.manager.alter_sync_state_set(new_set, current_epoch) if self.manager else None

@@ -52,7 +52,8 @@ class Mastership:
         self._store, self._server, self._events = store, server, events
         self._settings, self._clock = settings, clock
         self._on_confirm = on_confirm
-        self._replicated = -1
+        self._replicated = store.confirm_offset
+        self._told = -1
         self._count = -1
         self._wake = asyncio.Event()
         self._over = False
@@ -65,34 +66,35 @@ class Mastership:
 
     def advance(self) -> None:
         """Something grew or changed: the log, an ack, the set. Cheap; called for every ack."""
-        state, keeper = self._server.state, self.keeper
-        state.max_offset = self._store.commit_log.max_offset
+        state, keeper, settings = self._server.state, self.keeper, self._settings
+        log = self._store.commit_log
+        end = state.max_offset = log.max_offset
         acks = {
             slave_id: link.ack_offset for slave_id, link in self._server.links.items() if not link.learner
         }
-        before = self._store.confirm_offset
-        confirm = confirm_offset(
-            before,
-            max_offset=state.max_offset,
-            others=keeper.others,
-            acks=acks,
-            all_ack=self._settings.all_ack,
-        )
-        state.confirm_offset = confirm
-        if confirm > before:
-            self._store.set_confirm_offset(confirm)
-            self._on_confirm(confirm)
-        replicated = confirm
-        if not self._settings.all_ack:
-            replicated = replicated_offset(
-                max_offset=state.max_offset,
-                others=keeper.agreed_others,
-                acks=acks,
-                copies=self._settings.in_sync_replicas,
+        if settings.all_ack:
+            replicated = confirm_offset(
+                self._replicated, max_offset=end, others=keeper.others, acks=acks, all_ack=True
             )
-        if replicated > self._replicated:
-            self._replicated = replicated
+            readable = replicated
+        else:
+            replicated = replicated_offset(
+                max_offset=end, others=keeper.agreed_others, acks=acks, copies=settings.in_sync_replicas
+            )
+            readable = end
+        if settings.sync_flush:
+            readable = min(readable, log.flushed_offset)  # what a power cut takes back is not shown
+        self._confirm(max(readable, self._store.confirm_offset))
+        self._replicated = max(replicated, self._replicated)
+        if replicated > self._told:
+            self._told = replicated
             self._events.on_replicated(replicated)
+
+    def _confirm(self, offset: int) -> None:
+        self._server.state.confirm_offset = offset
+        if offset > self._store.confirm_offset:
+            self._store.set_confirm_offset(offset)
+            self._on_confirm(offset)
 
     def acked(self, link: MasterLink) -> None:
         self.advance()

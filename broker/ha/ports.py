@@ -23,6 +23,7 @@ class HaSettings:
     in_sync_replicas: int = 1  # inSyncReplicas
     sync_from_last_file: bool = False
     async_learner: bool = False
+    sync_flush: bool = False  # flushDiskType=SYNC_FLUSH: confirmOffset and acks are of what is on disk
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
@@ -35,6 +36,9 @@ class ReplicatedLog(Protocol):
     file_bytes: int
     min_offset: int
     max_offset: int
+
+    @property
+    def flushed_offset(self) -> int: ...
 
     def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview: ...
     def receive_view(self) -> memoryview: ...

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from broker.group_commit import GroupCommit
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import LinkSettings, MasterLink
 from broker.ha.core.slave_link import SlaveSettings
@@ -45,8 +46,11 @@ class HaService:
         settings: HaSettings,
         events: HaEvents,
         clock: Clock = now_ms,
+        commit: GroupCommit | None = None,
     ) -> None:
+        """commit: with sync_flush."""
         self.store = store
+        self._commit = commit
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.epoch_list = Epochs()
@@ -188,8 +192,10 @@ class HaService:
                 housekeeping_interval_ms=self._settings.housekeeping_interval_ms,
                 sync_from_last_file=self._settings.sync_from_last_file,
                 async_learner=self._settings.async_learner,
+                sync_flush=self._commit is not None,
             ),
             clock=self._clock,
+            commit=self._commit,
         )
         self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
 
@@ -218,6 +224,13 @@ class HaService:
         self._server.state.max_offset = self.store.commit_log.max_offset
         self._server.pump()
         self.mastership.advance()
+        if self._commit is not None:
+            self._commit.want()
+
+    def flushed(self) -> None:
+        """More of the log is on disk."""
+        if self.mastership is not None:
+            self.mastership.advance()
 
     def _acked(self, link: MasterLink) -> None:
         if self.mastership is not None and link.slave_id is not None:

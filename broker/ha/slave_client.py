@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from broker.group_commit import GroupCommit
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.slave_link import (
     BodyAt,
@@ -48,17 +49,27 @@ class SlaveOwner(Protocol):
 class SlaveProtocol(asyncio.BufferedProtocol):
     """One connection; `ended` is resolved with the reason when it is gone."""
 
-    def __init__(self, link: SlaveLink, store: ReplicatedStore, owner: SlaveOwner, clock: Clock) -> None:
+    def __init__(
+        self,
+        link: SlaveLink,
+        store: ReplicatedStore,
+        owner: SlaveOwner,
+        clock: Clock,
+        commit: GroupCommit | None,
+    ) -> None:
         self.link = link
         self.ended: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._store, self._owner, self._clock = store, owner, clock
         self._transport: asyncio.Transport | None = None
         self._control = memoryview(bytearray(CONTROL_BYTES))
+        self._commit = commit
         self._close: Close | None = None
         self._broken = False  # the log takes nothing more: the close is under way
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
+        if self._commit is not None:
+            self._commit.listeners.append(self._flushed)
         self._perform()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -90,12 +101,18 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self.link.tick(self._clock())
         self._perform()
 
+    def _flushed(self) -> None:
+        self.link.flushed(self._store.commit_log.flushed_offset)
+        self._perform()
+
     def _perform(self) -> None:
         try:
             while self._close is None and (effect := self.link.next_effect(self._clock())) is not None:
                 self._perform_one(effect)
         except OSError as error:
             self.close(f"cannot write here: {error}")
+        if self._commit is not None and self._close is None and self.link.wants_flush:
+            self._commit.want()
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:
@@ -141,6 +158,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._commit is not None and self._flushed in self._commit.listeners:
+            self._commit.listeners.remove(self._flushed)
         if self._close is None:
             self._close = Close(str(exc or "the master closed the connection"))
         if not self.ended.done():
@@ -159,6 +178,7 @@ class SlaveClient:
         address: tuple[str, int],
         settings: SlaveSettings,
         clock: Clock,
+        commit: GroupCommit | None = None,
         on_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = address
@@ -168,6 +188,7 @@ class SlaveClient:
         self.last_reason = ""
         self._store, self._owner = store, owner
         self._settings, self._clock = settings, clock
+        self._commit = commit
         self._on_changed = on_changed
         self._stopped = False
 
@@ -233,7 +254,7 @@ class SlaveClient:
             max_offset=log.max_offset,
             now_ms=self._clock(),
         )
-        return SlaveProtocol(link, self._store, self._owner, self._clock)
+        return SlaveProtocol(link, self._store, self._owner, self._clock, self._commit)
 
     def stop(self) -> None:
         """At once: not a byte reaches the log after this."""

@@ -99,7 +99,8 @@ class BrokerHandlers:
 
     def expire(self, now_ms: int) -> None:
         self.pull.expire(now_ms)
-        self._parts.pending.expire(now_ms, self._parts.replication_timeout_ms)
+        parts = self._parts
+        parts.pending.expire(now_ms, parts.replication_timeout_ms, parts.flush_timeout_ms)
 
 
 def bind_broker_operations(table: OperationTable, parts: BrokerParts) -> BrokerHandlers:

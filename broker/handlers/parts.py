@@ -22,5 +22,6 @@ class BrokerParts:
     cluster_name: str = "DefaultCluster"
     message_bytes_max: int = 4_194_304
     replication_timeout_ms: int = 3_000  # slaveTimeout
+    flush_timeout_ms: int = 5_000  # syncFlushTimeout
     properties_text: Callable[[], str] = str
     runtime_info: Callable[[], Mapping[str, str]] = dict

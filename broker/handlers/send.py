@@ -159,6 +159,8 @@ class SendHandler:
             or "TRAN_MSG\x01" in text
             or (gate.wait and self._pending.is_full)
         ):
+            if not gate.writable and gate.detour is not None and gate.detour(command, body, peer):
+                return None
             refused = self._check(command, body, properties)
             if refused is not None:
                 return None if command.flag & FLAG_ONEWAY else response_frame(command.opaque, *refused)
@@ -169,8 +171,8 @@ class SendHandler:
         if not key:
             key = self._unique_keys.next()
             properties += f"UNIQ_KEY\x01{key}\x02".encode()
-        if not self._tick_is_due:  # the messages of one tick share a time
-            self._tick_wall_ms, self._tick_ms = wall_ms(), now_ms()
+        if not self._tick_is_due and self._is_cut_off():
+            return self._refuse_cut_off(command)
         store = self._store
         try:
             offset, end, queue_offset = store.put(
@@ -203,6 +205,11 @@ class SendHandler:
             self._pending.add(end, peer, reply, self._tick_ms, command.opaque)
             return None
         return reply
+
+    def _is_cut_off(self) -> bool:
+        """The first message of a tick: all of it share a time, and a look at the lease."""
+        self._tick_wall_ms, self._tick_ms = wall_ms(), now_ms()
+        return self._tick_ms >= self._gate.lease_ends_ms
 
     def _end_of_tick(self) -> None:
         self._tick_is_due = False
@@ -239,13 +246,13 @@ class SendHandler:
         refused = self._check_message(command, body, properties)
         if refused is not None:
             return refused
-        if gate.in_sync < gate.min_in_sync:
+        if gate.in_sync < gate.min_in_sync and property_value(properties, b"WAIT") != b"false":
             return ResponseCode.SYSTEM_ERROR, (
                 f"in-sync replicas not enough: {gate.in_sync} of at least {gate.min_in_sync}"
             )
         if gate.wait and self._pending.is_full:
             return ResponseCode.SYSTEM_BUSY, (
-                f"[OVERLOAD]broker busy: {len(self._pending)} messages wait for replication"
+                f"[OVERLOAD]broker busy: {len(self._pending)} messages wait for replicas or the disk"
             )
         if topic is None:
             topic = self._parts.topics.create_on_send(
@@ -281,6 +288,13 @@ class SendHandler:
             if property_value(properties, name) not in (None, b"0"):
                 return ResponseCode.MESSAGE_ILLEGAL, remark
         return None
+
+    def _refuse_cut_off(self, command: SendCommand) -> bytes | None:
+        """Perhaps there is another master already: nothing is stored that it would not have."""
+        remark = f"{_NOT_AVAILABLE}: this master hears neither the controllers nor its in-sync replicas"
+        if command.flag & FLAG_ONEWAY:
+            return None
+        return response_frame(command.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def _put_failed(self, command: SendCommand, error: Exception) -> bytes | None:
         if isinstance(error, OSError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
-from broker.pending import PendingReplies, SendGate
+from broker.pending import ROLE, PendingReplies, SendGate
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
 from remoting.command import RemotingCommand, decode
@@ -27,7 +27,7 @@ class Broker:
         self.topics.load()
         self.topics.update(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
         self.gate = SendGate()
-        self.gate.writable, self.gate.remark = True, ""
+        self.gate.open(ROLE)
         self.pending = PendingReplies(pending_max)
         self.soon: list[Callable[[], None]] = []
         self.ticks = 0

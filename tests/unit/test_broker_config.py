@@ -49,7 +49,7 @@ def test_wire_spelling_of_the_addresses() -> None:
         ({"checkSyncStateSetPeriod": "20000"}, "below haMaxTimeSlaveNotCatchup"),
         ({"haSendHeartbeatInterval": "30000"}, "below haHousekeepingInterval"),
         ({"mappedFileSizeConsumeQueue": "30"}, "multiple of 20"),
-        ({"flushDiskType": "SYNC_FLUSH"}, "flushDiskType"),
+        ({"flushDiskType": "NO_FLUSH"}, "flushDiskType"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_key(overrides: dict[str, str], says: str) -> None:

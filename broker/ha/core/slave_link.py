@@ -8,6 +8,7 @@ input it performs next_effect() until None, in that order:
     transfer  ->  ResetTo, SaveEpochs, BodyAt ... SendBytes(ack), Confirm
 
 Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in epochs.
+With sync_flush acks tell what is on disk (pitfall 56), and the shell says by flushed() how far that is.
 """
 
 from collections import deque
@@ -82,6 +83,7 @@ class SlaveSettings:
     housekeeping_interval_ms: int = 20_000
     sync_from_last_file: bool = False
     async_learner: bool = False
+    sync_flush: bool = False
 
 
 class SlaveLink:
@@ -112,7 +114,7 @@ class SlaveLink:
         self._master_epochs = Epochs()
         self._header: TransferHeader | None = None
         self._confirm_offset = -1
-        self._reported = -1
+        self._reported = self._durable = -1
         self._read_ms = self._sent_ms = now_ms
         handshake = SlaveHandshake(broker_id, settings.sync_from_last_file, settings.async_learner)
         self._effects.append(SendBytes(handshake.encode()))
@@ -124,9 +126,27 @@ class SlaveLink:
             return self._effects.popleft()
         if self.closed or not self.transferring:
             return None
-        if self.max_offset > self._reported and not self.body_wanted:
+        if self._is_news and not self.body_wanted:
             return self._report(now_ms)
         return None
+
+    @property
+    def wants_flush(self) -> bool:
+        """Bytes that the master waits for are not known to be on disk."""
+        return self._settings.sync_flush and self.transferring and self._durable < self.max_offset
+
+    @property
+    def _ack(self) -> int:
+        return min(self._durable, self.max_offset) if self._settings.sync_flush else self.max_offset
+
+    @property
+    def _is_news(self) -> bool:
+        """The first ack says where our log ends, so it waits for all of it."""
+        return self._ack > self._reported and (self._reported >= 0 or self._ack == self.max_offset)
+
+    def flushed(self, offset: int) -> None:
+        """The log is on disk up to here."""
+        self._durable = max(self._durable, offset)
 
     def tick(self, now_ms: int) -> None:
         """At least every 100 ms: reports and time-outs that no input triggers."""
@@ -135,13 +155,14 @@ class SlaveLink:
         if self.closed or not self.transferring or self._effects:
             return
         late_ms = now_ms - self._sent_ms
-        part = self.max_offset > self._reported and late_ms >= ACK_DELAY_MS
-        if part or late_ms >= self._settings.send_heartbeat_interval_ms:
+        part = self._is_news and late_ms >= ACK_DELAY_MS
+        idle = self._reported >= 0 and late_ms >= self._settings.send_heartbeat_interval_ms
+        if part or idle:
             self._effects.append(self._report(now_ms))
 
     def _report(self, now_ms: int) -> SendBytes:
-        self._sent_ms, self._reported = now_ms, self.max_offset
-        return SendBytes(Ack(self.max_offset).encode())
+        self._sent_ms, self._reported = now_ms, self._ack
+        return SendBytes(Ack(self._reported).encode())
 
     def _close(self, reason: str, *, fatal: bool = False) -> None:
         if not self.closed:
@@ -297,7 +318,7 @@ class SlaveLink:
     def _packet_done(self, header: TransferHeader, now_ms: int) -> None:
         self._header = None
         self.master_max_offset = max(self.master_max_offset, self.max_offset)
-        if header.body_bytes:
+        if header.body_bytes and self._is_news:
             self._effects.append(self._report(now_ms))
         confirm = min(header.confirm_offset, self.max_offset)
         if confirm > self._confirm_offset:

@@ -1,0 +1,82 @@
+"""What the durability settings promise: how many failures lose nothing (RPO), how long a fail-over is (RTO).
+
+Pure. A failure is a replica that is gone for good, or whose machine loses what was not on disk. Only what is
+certain counts: an election takes any live member of the SyncStateSet, so copies help if every member has one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+KILLED_MS = 300
+"""From the death of a master to the first accepted message, p95 (`keelmq bench failover`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The settings that decide. copies: inSyncReplicas; min_in_sync: minInSyncReplicas."""
+
+    controlled: bool
+    all_ack: bool = False
+    copies: int = 1
+    min_in_sync: int = 1
+    sync_flush: bool = False
+    flush_interval_ms: int = 500
+    heartbeat_timeout_ms: int = 3_000
+
+    @property
+    def failures(self) -> int:
+        """So many lost replicas lose no acknowledged message, whatever else happens."""
+        if not self.controlled or not self.all_ack:
+            return 0
+        return self.min_in_sync - 1
+
+
+def promises(settings: Durability) -> Iterator[str]:
+    """Lines for the start banner."""
+    yield f"RPO: {rpo(settings)}"
+    yield f"RPO at a power cut: {_power_lost(settings)}"
+    yield f"RTO: {_fail_over(settings)}"
+
+
+def rpo(settings: Durability) -> str:
+    """What a lost replica costs."""
+    if not settings.controlled:
+        return "stand-alone master: a dead disk loses messages, nothing else does"
+    if settings.all_ack and settings.failures:
+        several = "replica is" if settings.failures == 1 else "replicas are"
+        return (
+            f"no acknowledged message is lost while no more than {settings.failures} {several} lost: each is "
+            f"on the whole SyncStateSet, {settings.min_in_sync} or more replicas"
+        )
+    if settings.all_ack:
+        return (
+            "an acknowledged message is on the whole SyncStateSet, which may be the master alone: if that is "
+            "lost, messages are, too (minInSyncReplicas=2 refuses them instead)"
+        )
+    if settings.copies > 1:
+        return (
+            f"an acknowledged message is on {settings.copies} replicas, any of them: the one that is elected "
+            "may lack the last ones (allAckInSyncStateSet=true does not allow that)"
+        )
+    return "replication is asynchronous: a lost master loses the last acknowledged messages"
+
+
+def _power_lost(settings: Durability) -> str:
+    if settings.sync_flush:
+        return "an acknowledged message is on the disk of this broker, and of slaves with SYNC_FLUSH"
+    return (
+        f"up to {settings.flush_interval_ms} ms of messages are not on disk yet (flushIntervalCommitLog); "
+        "replicas that keep their power have them"
+        if settings.controlled
+        else f"up to {settings.flush_interval_ms} ms of messages are lost (flushIntervalCommitLog)"
+    )
+
+
+def _fail_over(settings: Durability) -> str:
+    if not settings.controlled:
+        return "no fail-over without enableControllerMode"
+    hung_ms = settings.heartbeat_timeout_ms + KILLED_MS
+    return (
+        f"about {KILLED_MS} ms when the master's process dies, {hung_ms} ms when it hangs or is cut off "
+        "(controllerHeartBeatTimeoutMills); a planned hand-over fails no send"
+    )
