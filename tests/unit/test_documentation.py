@@ -66,8 +66,9 @@ def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) 
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", section("requests.md", "Controller"), re.MULTILINE)
     plugin = Bench(tmp_path).plugin
     (http,) = [each for each in plugin.context.http if isinstance(each, OperationTable)]
-    tcp = [(code, name, path if code in http.handlers else "–") for code, name, path in served(plugin.table)]
-    assert [(int(code), name, path) for code, name, path in rows] == tcp
+    hot = [(code, RequestCode(code).name, "–") for code in plugin.table.hot]
+    assert served(plugin.table) == served(http)
+    assert [(int(code), name, path) for code, name, path in rows] == sorted(hot + served(http))
 
 
 def test_the_tests_that_the_pitfalls_name_exist() -> None:
