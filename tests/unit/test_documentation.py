@@ -7,6 +7,7 @@ from types import ModuleType
 
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.config import AT_RUN_TIME
 from remoting.codes import RequestCode
 from remoting.operation import OperationTable
 from tests.unit.controller_fakes import Bench
@@ -69,6 +70,8 @@ def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) 
     hot = [(code, RequestCode(code).name, "–") for code in plugin.table.hot]
     assert served(plugin.table) == served(http)
     assert [(int(code), name, path) for code, name, path in rows] == sorted(hot + served(http))
+    keys = section("requests.md", "Controller").split("Keys that 1009 changes")[1].split("\n\n")[0]
+    assert re.findall(r"`(\w+)`", keys) == sorted(AT_RUN_TIME)
 
 
 def test_the_tests_that_the_pitfalls_name_exist() -> None:

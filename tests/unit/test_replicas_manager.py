@@ -30,6 +30,7 @@ from remoting.operations.controller import (
     MasterInfo,
     NotifyBrokerRoleChangedRequest,
     RegisterBrokerToControllerResponse,
+    ReplicaInfoRequest,
     SyncStateSet,
 )
 from remoting.tasks import TaskSet
@@ -45,11 +46,13 @@ class FakeController:
         self.members = SyncStateSet()
         self.script: dict[int, list[Outcome[Any]]] = {}
         self.asked: list[int] = []
+        self.last: dict[int, Wire] = {}
 
     async def call(
         self, operation: Operation[Any, Any], header: Wire, body: object = None, **_: object
     ) -> Outcome[Any]:
         self.asked.append(operation.code)
+        self.last[operation.code] = header
         await asyncio.sleep(0)
         if waiting := self.script.get(operation.code):
             return waiting.pop(0)
@@ -291,6 +294,19 @@ async def test_alter_is_asked_only_as_master_and_a_fence_makes_us_look(broker: B
     broker.controller.elect(1, epoch=3)
     assert await manager.alter_sync_state_set(frozenset({2}), 3) is None
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+
+
+async def test_a_master_in_doubt_reads_with_a_fence_and_polls_without(broker: Broker) -> None:
+    """So that no 1001 on top of the doubted epoch can be accepted after the answer."""
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 4" in broker.scene.log)
+    assert await manager.read_sync_state_set(7) == broker.controller.members
+    assert broker.controller.last[GET_REPLICA_INFO.code] == ReplicaInfoRequest(
+        broker_name="b", master_broker_id=2, master_epoch=4, fence_sync_state_set_epoch=7
+    )
+    await manager._poll()
+    assert broker.controller.last[GET_REPLICA_INFO.code] == ReplicaInfoRequest(broker_name="b")
 
 
 async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broker) -> None:
