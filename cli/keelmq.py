@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -50,18 +51,50 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line")] = False,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
+    raise typer.Exit(int(_from_source("bench").run(suite, as_json=as_json) or 0))
+
+
+@app.command()
+def sim(
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="controllers, raft, log or group; else all of them")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many")] = 2_000,
+    first: Annotated[int, typer.Option("--first", min=0, help="The first seed")] = 0,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; else one per core")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="One seed, with its story")] = None,
+) -> None:
+    """Run clusters in the simulator: loss, delay, duplication, partitions, crashes (source checkout only)."""
+    run = _from_source("sim").run
+    raise typer.Exit(run(kind, seeds=seeds, first=first, jobs=jobs, seed=seed))
+
+
+@app.command()
+def fuzz(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="frames or http")],
+    count: Annotated[int, typer.Option("--count", min=1, help="Frames or requests")] = 100_000,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Where the dice begin")] = 0,
+    target: Annotated[
+        str | None, typer.Option("--target", help="namesrv, controller or broker; else all of them")
+    ] = None,
+) -> None:
+    """Send what no correct peer sends to every handler, without a network (source checkout only)."""
+    raise typer.Exit(_from_source("fuzz").run(what, count=count, seed=seed, target=target))
+
+
+def _from_source(folder: str) -> ModuleType:
+    """tests/FOLDER/main.py, which is in the source tree only."""
     root = Path(__file__).resolve().parent.parent
-    if not (root / "tests" / "bench" / "main.py").exists():
+    if not (root / "tests" / folder / "main.py").exists():
         print(
-            f"keelmq bench: no benchmarks beside {root}: they are in the source tree only; "
-            "clone the repository and use ./run keelmq bench",
+            f"keelmq {folder}: no tests/{folder} beside {root}: it is in the source tree only; "
+            f"clone the repository and use ./run keelmq {folder}",
             file=sys.stderr,
         )
         raise typer.Exit(1)
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    run = importlib.import_module("tests.bench.main").run
-    raise typer.Exit(int(run(suite, as_json=as_json) or 0))
+    return importlib.import_module(f"tests.{folder}.main")
 
 
 @app.command()

@@ -35,6 +35,7 @@ CONNECTION_FRAMES = 300
 STALLED_FRAMES_MAX = 3
 """A mutant that announces a large frame swallows what follows; after so many the connection is given up."""
 SETTLE_TURNS_MAX = 20_000
+PROGRESS_ROUNDS = 10
 WARM_ROUNDS = 9
 """Three of each target: what is only made once was made."""
 GROWN_BYTES_MAX = 48 << 20
@@ -309,7 +310,12 @@ async def fuzz_round(name: str, seed: int, count: int, report: Report) -> None:
         raise Finding(f"{name} seed {seed}: tasks are left: {leftover}")
 
 
-def fuzz(seed: int, count: int, names: tuple[str, ...] = tuple(TARGETS)) -> Report:
+def fuzz(
+    seed: int,
+    count: int,
+    names: tuple[str, ...] = tuple(TARGETS),
+    progress: Callable[[str], None] = lambda line: None,
+) -> Report:
     """`count` frames in rounds, the targets in turn; findings are collected, one per round."""
     report, begun_bytes = Report(), 0
     level = logging.root.manager.disable
@@ -327,6 +333,8 @@ def fuzz(seed: int, count: int, names: tuple[str, ...] = tuple(TARGETS)) -> Repo
                 report.findings.append(text if where in text else f"{where}: {text}")
                 report.frames = max(report.frames, before + size)
             number += 1
+            if number % PROGRESS_ROUNDS == 0:
+                progress(report.line())
             if number == WARM_ROUNDS:
                 begun_bytes = held_bytes()
         if number > WARM_ROUNDS:

@@ -1,23 +1,15 @@
 """Whole clusters on virtual time. Every seed is another weather and another row of faults."""
 
-from pathlib import Path
-
 import pytest
 
 from broker.core.sync_state_set import SyncStateSetKeeper
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, encode_event
 from tests.sim.checkers import Checker, Violation, check_identities, check_log
 from tests.sim.group import Group
-
-FOUND = Path(__file__).with_name("seeds.txt")
-"""Seeds that once failed; they run for ever."""
+from tests.sim.kinds import KINDS, found_seeds
+from tests.sim.main import repeat_command, run_one
 
 FAST, SLOW = range(40), range(40, 600)
-
-
-def found_seeds() -> list[int]:
-    lines = (line.partition("#")[0].strip() for line in FOUND.read_text().splitlines())
-    return [int(line) for line in lines if line]
 
 
 def run(seed: int) -> Group:
@@ -31,7 +23,7 @@ def run(seed: int) -> Group:
     return group
 
 
-@pytest.mark.parametrize("seed", [*FAST, *found_seeds()])
+@pytest.mark.parametrize("seed", [*FAST, *found_seeds("group")])
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run(seed)
 
@@ -87,6 +79,20 @@ def test_without_the_union_messages_are_lost(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SyncStateSetKeeper, "_count_again", agreed_only)
     assert fails(range(60)) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keelmq_sim_runs_every_kind(kind: str) -> None:
+    result = run_one((kind, 3, True))
+    assert result.failure is None
+    assert result.acknowledged > 0
+    assert result.story
+    assert repeat_command(kind, 3) == f"./run keelmq sim --kind {kind} --seed 3"
+
+
+def test_keelmq_sim_tells_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "check", lambda _self: 1 / 0)
+    assert "ZeroDivisionError" in (run_one(("group", 3, False)).failure or "")
 
 
 class TestTheCheckers:
