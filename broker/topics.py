@@ -1,28 +1,28 @@
 """The topic table: config/topics.json in memory, auto-creation, and adoption of the master's table.
 
-Changes are durable before the call returns (a producer may be answered right after). Source: RocketMQ 5.3.3
-TopicConfigManager; TBW102 is its template for topics that are created by their first message.
+Changes are durable before the call returns (a producer may be answered right after). A deleted topic leaves a
+tombstone, the log offset of its deletion: a record from before it does not bring the topic back. Source:
+RocketMQ 5.3.3 TopicConfigManager; TBW102 is its template for topics that are created by their first message.
 """
 
-import json
 import logging
-import os
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
-from pydantic import ValidationError
-
-from broker.store.mapped_file import StoreError, sync_directory
+from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
+from broker.metadata.core.table import Update, Version
+from broker.metadata.store import FileStore, data_version, version_of
 from broker.store.record import TOPIC_V1_BYTES_MAX, topic_bytes
-from remoting.clock import wall_ms
-from remoting.command import BadRequest, body_bytes, decode_body
 from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 log = logging.getLogger(__name__)
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
+TOMBSTONES: Final = "deletedTopicTable"
+"""A member of topics.json that is ours: RocketMQ's reader skips it."""
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 RETRY_PREFIX: Final = "%RETRY%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
@@ -36,6 +36,7 @@ NOT_FOR_CLIENTS: Final = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
+SYSTEM_TOPICS: Final = NOT_FOR_CLIENTS | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
@@ -66,6 +67,11 @@ class Topic:
         self.topic_raw = topic_bytes(config.topic_name)
 
 
+def is_system(name: str, *others: str) -> bool:
+    """Not to be created, changed or deleted by people; others: the cluster's name, the broker's."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX) or name in others
+
+
 def illegal_name(name: str) -> str | None:
     """Why a topic must not be called so; None: it may."""
     if not name:
@@ -77,8 +83,12 @@ def illegal_name(name: str) -> str | None:
     return None
 
 
-class TopicTable:
+class TopicTable(FileStore[TopicConfig]):
     """`topics` is read directly by the data path; every change goes through the methods."""
+
+    name: ClassVar[str] = "topics"
+    what: ClassVar[str] = "the topic table"
+    rows_max: ClassVar[int] = 50_000
 
     def __init__(
         self,
@@ -90,70 +100,38 @@ class TopicTable:
         default_queue_nums: int = 8,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        self.path = path
+        super().__init__(path)
         self.topics: dict[str, Topic] = {}
-        self.data_version = DataVersion()
         self.auto_create = auto_create
         self.default_queue_nums = default_queue_nums
         self.on_change = on_change  # register to the name servers
+        self.on_auto_create: Callable[[Version], None] | None = None  # a message waits for this version
         self._broker_name = broker_name
         self._cluster_name = cluster_name
+        self._guessed: set[str] = set()  # of records that came before their topic did: no version has them
 
-    # -- file --------------------------------------------------------------------------------------------
+    # -- JSON --------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read the file (or its .bak) and add the system topics. StoreError: both exist and are damaged."""
-        wrapper = self._read()
-        if wrapper is not None:
-            self.data_version = wrapper.data_version
-            self._put(wrapper.topic_config_table.values())
-        for config in self._system_topics():
-            self.topics.setdefault(config.topic_name, Topic(config))
+    def row_of(self, value: Any) -> TopicConfig:
+        return TopicConfig.model_validate(value)
 
-    def _read(self) -> TopicConfigSerializeWrapper | None:
-        paths = [self.path, self._backup]
-        problems: list[str] = []
-        for path in paths:
-            try:
-                raw = path.read_bytes()
-                wrapper = decode_body(TopicConfigSerializeWrapper, raw)
-            except FileNotFoundError:
-                continue
-            except (BadRequest, ValidationError) as error:
-                problems.append(f"{path}: {error}")
-                continue
-            if isinstance(wrapper, TopicConfigSerializeWrapper):
-                if problems:
-                    log.warning("%s; using %s", problems[0], path)
-                return wrapper
-            problems.append(f"{path} is empty")
-        if problems:
-            raise StoreError("the topic table is damaged: " + "; ".join(problems))
-        return None
+    def json_of(self, row: TopicConfig) -> Any:
+        return row.model_dump(by_alias=True, exclude_none=True, mode="json")
 
-    @property
-    def _backup(self) -> Path:
-        return self.path.with_name(self.path.name + ".bak")
+    def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], dict[str, int]]:
+        table = value.get("topicConfigTable") or {}
+        gone = {str(name): int(at) for name, at in (value.get(TOMBSTONES) or {}).items()}
+        return {name: TopicConfig.model_validate(config) for name, config in table.items()}, gone
 
-    def _save(self) -> None:
-        """Whole and durable: aside, synced, renamed; the version before stays as .bak."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(self.path.name + ".tmp")
-        text = json.dumps(json.loads(body_bytes(self._stored())), indent="\t", ensure_ascii=False)
-        with aside.open("wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if self.path.exists():
-            os.replace(self.path, self._backup)
-        os.replace(aside, self.path)
-        sync_directory(self.path.parent)
+    def file_of(
+        self, rows: Mapping[str, TopicConfig], gone: Mapping[str, int], version: Version
+    ) -> dict[str, Any]:
+        body = _wrapper(rows, version).model_dump(
+            by_alias=True, mode="json", include={"data_version", "topic_config_table"}
+        )
+        return body | ({TOMBSTONES: dict(sorted(gone.items()))} if gone else {})
 
-    def _stored(self) -> dict[str, object]:
-        table = {name: topic.config for name, topic in self.topics.items()}
-        return {"dataVersion": self.data_version, "topicConfigTable": table}
-
-    def _system_topics(self) -> list[TopicConfig]:
+    def built_in(self) -> dict[str, TopicConfig]:
         inherit = PERM_INHERIT | PERM_READ | PERM_WRITE
         found = [
             _config("SELF_TEST_TOPIC", 1),
@@ -164,7 +142,24 @@ class TopicTable:
         ]
         if self.auto_create:
             found.append(_config(AUTO_CREATE_TOPIC, self.default_queue_nums, inherit))
-        return found
+        return {config.topic_name: config for config in found}
+
+    def applied(self, keys: Iterable[str] | None) -> None:
+        rows = self.table.rows
+        if keys is None:
+            keys = [*rows, *(self.topics.keys() - rows.keys())]
+            self._guessed.clear()
+        for name in keys:
+            self._guessed.discard(name)
+            if name in rows:
+                self.topics[name] = Topic(rows[name])
+            else:
+                self.topics.pop(name, None)
+
+    def _apply(self, update: Update[TopicConfig]) -> None:
+        super()._apply(update)
+        if self.on_change is not None:
+            self.on_change()
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -172,18 +167,20 @@ class TopicTable:
         return self.topics.get(name)
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """The whole table, as it is registered and as slaves copy it (21)."""
-        table = {name: topic.config for name, topic in sorted(self.topics.items())}
-        return TopicConfigSerializeWrapper(
-            topic_config_table=table, data_version=self.data_version, mapping_data_version=DataVersion()
-        )
+        """The whole table, as it is registered and as RocketMQ's slaves copy it (21)."""
+        return _wrapper(self.table.rows, self.table.version)
+
+    def is_system(self, name: str) -> bool:
+        return is_system(name, self._cluster_name, self._broker_name)
 
     # -- changing ----------------------------------------------------------------------------------------
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int) -> Topic | None:
         """The topic of a first message, by its template's rules. None: there is none to inherit from."""
+        if len(self.topics) >= self.rows_max:
+            return None
         if name.startswith(RETRY_PREFIX):
-            return self.update(_config(name, 1))
+            return self._created(_config(name, 1))
         template = self.topics.get(default_topic)
         if template is None or not template.perm & PERM_INHERIT:
             return None
@@ -192,71 +189,85 @@ class TopicTable:
         count = min(queue_nums, template.write_queue_nums)
         if count <= 0:
             count = template.write_queue_nums
-        return self.update(_config(name, count, template.perm & ~PERM_INHERIT))
+        return self._created(_config(name, count, template.perm & ~PERM_INHERIT))
+
+    def _created(self, config: TopicConfig) -> Topic:
+        topic = self.update(config)
+        if self.on_auto_create is not None:
+            self.on_auto_create(self.table.version)
+        return topic
 
     def update(self, config: TopicConfig) -> Topic:
         """Create or replace one topic. An unchanged one costs nothing."""
         topic = self.topics.get(config.topic_name)
-        if topic is not None and topic.config == config:
+        if topic is not None and topic.config == config and config.topic_name not in self._guessed:
             return topic
-        self._put([config])
-        self._changed()
+        self.change({config.topic_name: config})
         return self.topics[config.topic_name]
 
-    def ensure_replicated(self, name: str, queue_id: int) -> Topic:
-        """A replica met a record of this queue: the topic exists with it, whatever its real settings are
-        (they come with the master's table)."""
+    def alter(self, config: TopicConfig, changes: Mapping[str, str]) -> Version:
+        """Create or replace by an administrator; changes: of attributes. ValueError says what is refused."""
+        topic = self.topics.get(config.topic_name)
+        if topic is None and len(self.topics) >= self.rows_max:
+            raise ValueError(f"there are {self.rows_max} topics already: delete some")
+        current = topic.config.attributes if topic is not None else {}
+        attributes = alter(TOPIC_ATTRIBUTES, current, changes, creating=topic is None)
+        self.update(config.model_copy(update={"attributes": attributes}))
+        return self.table.version
+
+    def delete(self, names: Iterable[str], log_offset: int) -> Version:
+        """log_offset: of the log's end now; what is in it by these names brings nothing back."""
+        gone = {name: max(log_offset, 1) for name in names if name in self.topics}
+        return self.change({}, gone) if gone else self.table.version
+
+    def ensure_replicated(self, name: str, queue_id: int, log_offset: int = sys.maxsize) -> Topic | None:
+        """A record of this queue was found at log_offset or behind it: the topic exists with it, whatever its
+        real settings are (they come with the master's table). None: the topic was deleted after it."""
         topic = self.topics.get(name)
         if topic is not None and queue_id < topic.queue_count:
             return topic
+        if topic is None and self.table.gone.get(name, 0) > log_offset:
+            return None
         count = max(queue_id + 1, topic.queue_count if topic else self.default_queue_nums)
         config = topic.config if topic else _config(name, count)
-        self._put([config.model_copy(update={"read_queue_nums": count, "write_queue_nums": count})])
-        self._save()  # not a new version: the master's table still counts as newer
+        grown = config.model_copy(update={"read_queue_nums": count, "write_queue_nums": count})
+        self.table.rows[name] = grown
+        self.topics[name] = Topic(grown)
+        self._guessed.add(name)  # not a new version: the master's table still counts as newer
+        self._save(Update(self.table.version, base=self.table.version))
         if self.on_change is not None:
             self.on_change()
         return self.topics[name]
 
-    def adopt_queues(self, queue_ids: Iterable[tuple[str, int]]) -> None:
-        """A new master has records of these queues: each exists, known to the old master's table or not."""
-        for name, queue_id in sorted(queue_ids, key=lambda each: (each[0], -each[1])):
-            self.ensure_replicated(name, queue_id)
+    def _unversioned(self) -> dict[str, TopicConfig]:
+        return {name: self.table.rows[name] for name in sorted(self._guessed)}
 
     def set_state_version(self, master_epoch: int) -> None:
         """A new master's changes rank above everything of earlier epochs."""
-        if self.data_version.state_version < master_epoch:
-            self.data_version = self.data_version.model_copy(update={"state_version": master_epoch})
-            self._changed()
+        if self.table.version.state_version < master_epoch:
+            self.begin_term(master_epoch)
 
-    def apply_remote(self, wrapper: TopicConfigSerializeWrapper) -> bool:
-        """Become the master's table. False: nothing to do, or it is of an older epoch than ours."""
-        if wrapper.data_version == self.data_version:
+    # -- a RocketMQ master's table -----------------------------------------------------------------------
+
+    def apply_remote(self, wrapper: TopicConfigSerializeWrapper, source_epoch: int | None = None) -> bool:
+        """Become the table of a master that knows no 29001. source_epoch: of the master that was asked.
+        False: nothing to do, or it is of an older epoch than ours."""
+        theirs = version_of(wrapper.data_version)
+        version = theirs._replace(state_version=max(theirs.state_version, source_epoch or 0))
+        if version == self.table.version:
             return False
-        if wrapper.data_version.state_version < self.data_version.state_version:
-            log.warning("topics of epoch %d ignored", wrapper.data_version.state_version)
-            return False
-        system = {config.topic_name for config in self._system_topics()}
-        for name in self.topics.keys() - wrapper.topic_config_table.keys() - system:
-            del self.topics[name]
-        self._put(wrapper.topic_config_table.values())
-        self.data_version = wrapper.data_version
-        self._save()
-        if self.on_change is not None:
-            self.on_change()
-        return True
+        refusal = self.accept(self.to_wire(Update(version, wrapper.topic_config_table)))
+        if refusal is not None:
+            log.warning("topics of epoch %d ignored: %s", version.state_version, refusal)
+        return refusal is None
 
-    def _put(self, configs: Iterable[TopicConfig]) -> None:
-        for config in configs:
-            self.topics[config.topic_name] = Topic(config)
 
-    def _changed(self) -> None:
-        version = self.data_version
-        self.data_version = DataVersion(
-            counter=version.counter + 1, state_version=version.state_version, timestamp=wall_ms()
-        )
-        self._save()
-        if self.on_change is not None:
-            self.on_change()
+def _wrapper(rows: Mapping[str, TopicConfig], version: Version) -> TopicConfigSerializeWrapper:
+    return TopicConfigSerializeWrapper(
+        topic_config_table=dict(sorted(rows.items())),
+        data_version=data_version(version),
+        mapping_data_version=DataVersion(),
+    )
 
 
 def _config(name: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:

@@ -113,10 +113,27 @@ def test_topics_of_an_older_epoch_delete_nothing(tmp_path: Path) -> None:
     assert table.get("TopicA") is None
 
 
-def test_a_new_master_adopts_the_queues_it_has_records_of(tmp_path: Path) -> None:
+def test_a_new_master_publishes_the_topics_that_it_knows_by_their_records(tmp_path: Path) -> None:
     table = open_table(tmp_path)
-    table.adopt_queues([("A", 0), ("A", 9), ("B", 1)])
-    assert [table.topics[name].queue_count for name in "AB"] == [10, 8]
+    before = table.data_version
+    table.ensure_replicated("A", 9)
+    assert table.data_version == before
+    table.begin_term(3)
+    update = table.updates_since(before)
+    assert update is not None and set(update.rows) == {"A"} and update.rows["A"]["readQueueNums"] == 10
+
+
+def test_a_record_from_before_a_deletion_brings_no_topic_back(tmp_path: Path) -> None:
+    """broker-ops pitfall 20, design S3: an old record arrives after the deletion did."""
+    table = open_table(tmp_path)
+    table.update(config("TopicA"))
+    table.delete(["TopicA"], 500)
+    again = open_table(tmp_path)
+    assert again.get("TopicA") is None
+    assert again.ensure_replicated("TopicA", 0, 499) is None and again.get("TopicA") is None
+    assert again.ensure_replicated("TopicA", 0, 500) is not None
+    assert again.create_on_send("TopicA", "TBW102", 4) is not None
+    assert again.table.gone == {}  # created again, for good
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "ü", "x" * 128])

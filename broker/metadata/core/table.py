@@ -1,0 +1,167 @@
+"""One table of metadata with its versions: the state machine behind each store, on masters and on replicas.
+
+A master plans an Update, makes it durable and applies it; a replica gets the same Update and does the same.
+Versions are RocketMQ's DataVersion. One master writes per epoch, and persists before it tells, so two tables
+of one version are equal. Invariants: the version never goes to a lower stateVersion; `gone` and `rows` share
+no key; a version in the history was this table's version, in that order. Pure.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+HISTORY_MAX = 1_024
+"""Changes that a replica may be behind and still get only what changed."""
+GONE_MAX = 10_000
+"""Tombstones; the ones of the oldest log offsets are forgotten first."""
+
+Row = TypeVar("Row")
+
+
+class Version(NamedTuple):
+    """stateVersion is the masterEpoch. Compared in this order, as RocketMQ does; timestamp in ms."""
+
+    state_version: int = 0
+    counter: int = 0
+    timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Generic[Row]):
+    """From `base` to `version`; base None: rows and gone are the whole table. gone: key -> log offset of its
+    deletion, or 0."""
+
+    version: Version
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    gone: Mapping[str, int] = field(default_factory=dict)
+    base: Version | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.base is None
+
+    @property
+    def only_version(self) -> bool:
+        return not self.whole and not self.rows and not self.gone
+
+
+class Table(Generic[Row]):
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.gone: dict[str, int] = {}
+        self.version = Version()
+        self._history: deque[tuple[Version, frozenset[str]]] = deque()  # a version, and what it changed
+        self._places: dict[Version, int] = {self.version: 0}
+        self._next_place = 1
+
+    # -- plans -------------------------------------------------------------------------------------------
+
+    def plan(self, rows: Mapping[str, Row], gone: Mapping[str, int], *, now_ms: int) -> Update[Row]:
+        """The next change of this epoch."""
+        return Update(self._next(self.version.state_version, now_ms), rows, gone, self.version)
+
+    def plan_term(self, epoch: int, rows: Mapping[str, Row], *, now_ms: int) -> Update[Row]:
+        """The first version of a master's term; `rows`: what only this replica knows so far."""
+        return Update(self._next(max(epoch, self.version.state_version), now_ms), rows, {}, self.version)
+
+    def _next(self, state_version: int, now_ms: int) -> Version:
+        return Version(state_version, self.version.counter + 1, now_ms)
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def refusal(self, update: Update[Row]) -> str | None:
+        """Why a master's update must not be applied; None: it may."""
+        mine, theirs = self.version.state_version, update.version.state_version
+        if theirs < mine:
+            return f"epoch {theirs} is below epoch {mine} of the table"
+        if update.base is not None and update.base != self.version:
+            return f"it continues {tuple(update.base)}, the table is at {tuple(self.version)}"
+        return None
+
+    def after(self, update: Update[Row]) -> tuple[dict[str, Row], dict[str, int]]:
+        """Rows and tombstones as they will be: what a whole file must hold before apply()."""
+        if update.whole:
+            return dict(update.rows), dict(update.gone)
+        rows = {key: row for key, row in self.rows.items() if key not in update.gone} | dict(update.rows)
+        gone = {key: at for key, at in self.gone.items() if key not in update.rows} | dict(update.gone)
+        return rows, {key: at for key, at in gone.items() if at}
+
+    def apply(self, update: Update[Row]) -> None:
+        """Durable already, and not refused."""
+        if update.whole:
+            self.load(update.version, update.rows, update.gone)
+            return
+        for key in update.gone:
+            self.rows.pop(key, None)
+        self.rows.update(update.rows)
+        for key in update.rows:
+            self.gone.pop(key, None)
+        self.gone.update((key, at) for key, at in update.gone.items() if at)
+        self._bound_gone()
+        self._remember(update.version, frozenset(update.rows) | frozenset(update.gone))
+
+    def load(self, version: Version, rows: Mapping[str, Row], gone: Mapping[str, int]) -> None:
+        """The whole table, from a file or from a master; what was before it is unknown."""
+        self.rows.clear()
+        self.rows.update(rows)
+        self.gone = {key: at for key, at in gone.items() if at and key not in rows}
+        self._bound_gone()
+        self._history.clear()
+        self._places.clear()
+        self.version = version
+        self._places[version] = self._next_place
+        self._next_place += 1
+
+    def forget_gone(self, is_over: Callable[[int], bool]) -> None:
+        """Drop the tombstones whose log offset is_over: no record from before it is left."""
+        self.gone = {key: at for key, at in self.gone.items() if not is_over(at)}
+
+    def _bound_gone(self) -> None:
+        if len(self.gone) > GONE_MAX:
+            newest = sorted(self.gone.items(), key=lambda item: item[1])[-GONE_MAX:]
+            self.gone = dict(newest)
+
+    def _remember(self, version: Version, keys: frozenset[str]) -> None:
+        self.version = version
+        self._history.append((version, keys))
+        self._places[version] = self._next_place
+        self._next_place += 1
+        if len(self._history) > HISTORY_MAX:
+            del self._places[next(iter(self._places))]  # in the order of their insertion: the oldest
+            self._history.popleft()
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def place(self, version: Version) -> int | None:
+        """Where a version stands in this table's life; None: it never was, or it is forgotten."""
+        return self._places.get(version)
+
+    def since(self, version: Version) -> Update[Row] | None:
+        """What a replica at `version` lacks; None: nothing."""
+        if version == self.version:
+            return None
+        place = self._places.get(version)
+        if place is None:
+            return Update(self.version, dict(self.rows), dict(self.gone))
+        keys: set[str] = set()
+        for later, changed in reversed(self._history):
+            if self._places[later] <= place:
+                break
+            keys |= changed
+        return Update(
+            self.version,
+            {key: self.rows[key] for key in sorted(keys) if key in self.rows},
+            {key: self.gone.get(key, 0) for key in sorted(keys) if key not in self.rows},
+            version,
+        )
+
+
+def drops_too_much(before: Iterable[str], after: Iterable[str]) -> int:
+    """How many keys a whole table takes away, if that is half of them or more (and more than a handful)."""
+    old = set(before)
+    lost = len(old - set(after))
+    return lost if lost >= MASS_DELETE_MIN and 2 * lost >= len(old) else 0
+
+
+MASS_DELETE_MIN = 8

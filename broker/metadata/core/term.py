@@ -1,0 +1,62 @@
+"""One term of a master over its tables: which replica has what, and since when it is behind. Pure.
+
+A replica's acknowledgement is the versions that it names when it asks for more. It counts only as a version
+of the master's own tables in this term: (epoch, 9) of an earlier life of the same epoch is no 9 of ours.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.metadata.core.table import Table, Version
+
+
+@dataclass(slots=True)
+class _Replica:
+    versions: dict[str, Version] = field(default_factory=dict)
+    behind_since_ms: int | None = 0
+
+
+class Term:
+    def __init__(self, epoch: int, tables: Mapping[str, Table[Any]], *, now_ms: int) -> None:
+        self.epoch = epoch
+        self._tables = tables
+        self._began_ms = now_ms
+        self._replicas: dict[int, _Replica] = {}
+
+    def heard(self, replica: int, versions: Mapping[str, Version], *, now_ms: int) -> bool:
+        """A replica names its versions. True: it has everything."""
+        entry = self._replicas.setdefault(replica, _Replica(behind_since_ms=self._began_ms))
+        entry.versions = dict(versions)
+        if self._has_all(entry):
+            entry.behind_since_ms = None
+        elif entry.behind_since_ms is None:
+            entry.behind_since_ms = now_ms
+        return entry.behind_since_ms is None
+
+    def changed(self, *, now_ms: int) -> None:
+        """A table has a new version: nobody has it yet."""
+        for entry in self._replicas.values():
+            if entry.behind_since_ms is None:
+                entry.behind_since_ms = now_ms
+
+    def lag_ms(self, replica: int, *, now_ms: int) -> int:
+        """0: it has everything. Else how long it has been behind, at least 1."""
+        entry = self._replicas.get(replica)
+        since_ms = self._began_ms if entry is None else entry.behind_since_ms
+        return 0 if since_ms is None else max(1, now_ms - since_ms)
+
+    def has(self, replica: int, table: str, version: Version) -> bool:
+        """Has it this version of this table, or a later one of this term?"""
+        entry = self._replicas.get(replica)
+        acked = entry.versions.get(table) if entry is not None else None
+        if acked is None:
+            return False
+        place, wanted = self._tables[table].place(acked), self._tables[table].place(version)
+        return place is not None and (wanted is None or place >= wanted)  # wanted None: long ago
+
+    def everywhere(self, members: Collection[int], table: str, version: Version) -> bool:
+        return all(self.has(member, table, version) for member in members)
+
+    def _has_all(self, entry: _Replica) -> bool:
+        return all(entry.versions.get(name) == table.version for name, table in self._tables.items())

@@ -1,0 +1,144 @@
+"""Subscription groups: config/subscriptionGroup.json in memory. Source: RocketMQ 5.3.3
+SubscriptionGroupManager.
+
+A row is the group's settings with the topics that are forbidden to it (the peer keeps those in a table of
+their own, in the same file).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from broker.metadata.core.attributes import alter
+from broker.metadata.core.table import Update, Version
+from broker.metadata.store import FileStore, data_version
+from remoting.clock import wall_ms
+from remoting.command import body_bytes, decode_body
+from remoting.operations.broker_metadata import SubscriptionGroupConfig, SubscriptionGroups
+
+GROUP_BYTES_MAX: Final = 255
+_LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+BUILT_IN: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONSAPI_OWNER",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_PULL",
+    "CID_ONS-HTTP-PROXY",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+def illegal_group(name: str) -> str | None:
+    """Why a group must not be called so; None: it may."""
+    if not name:
+        return "the specified group is blank"
+    if len(name.encode()) > GROUP_BYTES_MAX:
+        return f"the specified group is longer than group max length {GROUP_BYTES_MAX}"
+    if not _LEGAL_NAME.match(name):
+        return "the specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    config: SubscriptionGroupConfig
+    forbidden: Mapping[str, int] = field(default_factory=dict)
+
+
+class GroupTable(FileStore[Group]):
+    name: ClassVar[str] = "groups"
+    what: ClassVar[str] = "the table of subscription groups"
+
+    def __init__(self, path: Path, *, auto_create: bool = True, clock: Callable[[], int] = wall_ms) -> None:
+        super().__init__(path, clock=clock)
+        self.auto_create = auto_create
+
+    # -- JSON --------------------------------------------------------------------------------------------
+
+    def row_of(self, value: Any) -> Group:
+        config = SubscriptionGroupConfig.model_validate(value["config"])
+        return Group(config, {str(topic): int(bits) for topic, bits in value.get("forbidden", {}).items()})
+
+    def json_of(self, row: Group) -> Any:
+        return {"config": _plain(row.config), "forbidden": dict(row.forbidden)}
+
+    def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Group], dict[str, int]]:
+        groups = SubscriptionGroups.model_validate(value)
+        rows = {
+            name: Group(config, groups.forbidden_table.get(name, {}))
+            for name, config in groups.subscription_group_table.items()
+        }
+        return rows, {}
+
+    def file_of(self, rows: Mapping[str, Group], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        return _plain(_body(rows, version))
+
+    def built_in(self) -> dict[str, Group]:
+        return {name: Group(SubscriptionGroupConfig(group_name=name)) for name in BUILT_IN}
+
+    def body(self) -> SubscriptionGroups:
+        """The whole table (201)."""
+        return _body(self.table.rows, self.table.version)
+
+    # -- use ---------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        row = self.table.rows.get(name)
+        return None if row is None else row.config
+
+    def find(self, name: str) -> SubscriptionGroupConfig | None:
+        """Created if that is allowed; None: there is no such group. OSError: it cannot be written."""
+        row = self.table.rows.get(name)
+        if row is not None:
+            return row.config
+        if not self.auto_create or illegal_group(name) or len(self.table.rows) >= self.rows_max:
+            return None
+        self.change({name: Group(SubscriptionGroupConfig(group_name=name))})
+        return self.get(name)
+
+    def update(self, config: SubscriptionGroupConfig) -> Version:
+        """Create or replace; config.attributes are changes. The version that has it. ValueError."""
+        row = self.table.rows.get(config.group_name)
+        if row is None and len(self.table.rows) >= self.rows_max:
+            raise ValueError(f"there are {self.rows_max} groups already: delete some")
+        current = row.config.attributes if row is not None else {}
+        attributes = alter(None, current, config.attributes, creating=row is None)
+        new = Group(config.model_copy(update={"attributes": attributes}), row.forbidden if row else {})
+        if new == row:
+            return self.table.version
+        return self.change({config.group_name: new})
+
+    def delete(self, name: str) -> Version:
+        """The version without it; an unknown group is no error."""
+        return self.change({}, {name: 0}) if name in self.table.rows else self.table.version
+
+    # -- a RocketMQ master's table -----------------------------------------------------------------------
+
+    def adopt(self, body: SubscriptionGroups, source_epoch: int) -> str | None:
+        """The whole table of a master that knows no 29001. None: taken, or nothing new."""
+        version = Version(
+            max(body.data_version.state_version, source_epoch),
+            body.data_version.counter,
+            body.data_version.timestamp,
+        )
+        if version == self.table.version:
+            return None
+        rows, _ = self.read_file(_plain(body))
+        return self.accept(self.to_wire(Update(version, rows)))
+
+
+def _body(rows: Mapping[str, Group], version: Version) -> SubscriptionGroups:
+    return SubscriptionGroups(
+        subscription_group_table={name: rows[name].config for name in sorted(rows)},
+        forbidden_table={name: dict(rows[name].forbidden) for name in sorted(rows) if rows[name].forbidden},
+        data_version=data_version(version),
+    )
+
+
+def _plain(model: SubscriptionGroups | SubscriptionGroupConfig) -> dict[str, Any]:
+    plain: dict[str, Any] = decode_body(dict[str, Any], body_bytes(model))
+    return plain

@@ -1,0 +1,305 @@
+"""A Table with its file: load, change, follow. The shell that topics, groups and offsets have in common.
+
+Persist, then apply, then tell: an OSError leaves file, memory and replicas as they were. FileStore writes the
+whole file durably with every change (topics, groups: rare, and acknowledged for good); JournaledStore appends
+to a journal and writes the file now and then (offsets: all the time).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from broker.metadata.core.table import Table, Update, Version, drops_too_much
+from broker.metadata.files import JOURNAL_BYTES_MAX, Journal, MetadataFile
+from broker.metadata.wire import encode_update
+from broker.store.mapped_file import StoreError
+from remoting.clock import wall_ms
+from remoting.operations.broker_metadata import MetadataUpdate
+from remoting.operations.route import DataVersion
+
+logger = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
+
+
+def version_of(data: DataVersion) -> Version:
+    return Version(data.state_version, data.counter, data.timestamp)
+
+
+def data_version(version: Version) -> DataVersion:
+    return DataVersion(
+        state_version=version.state_version, counter=version.counter, timestamp=version.timestamp
+    )
+
+
+class MetadataStore(Generic[Row]):
+    """Owned by the event loop's thread. Subclasses say how a row and the whole file look in JSON."""
+
+    name: ClassVar[str]
+    what: ClassVar[str]
+    rows_max: ClassVar[int] = 100_000
+
+    def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
+        self.table: Table[Row] = Table()
+        self.file = MetadataFile(path, self.what)
+        self.watchers: list[Callable[[], None]] = []
+        """Called after every new version."""
+        self._clock = clock
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def data_version(self) -> DataVersion:
+        return data_version(self.table.version)
+
+    # -- what a subclass says ----------------------------------------------------------------------------
+
+    def row_of(self, value: Any) -> Row:
+        """From JSON, as it came from a file, a journal or a master. ValueError, TypeError."""
+        raise NotImplementedError
+
+    def json_of(self, row: Row) -> Any:
+        raise NotImplementedError
+
+    def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
+        """Rows and tombstones. ValueError, TypeError, KeyError, AttributeError."""
+        raise NotImplementedError
+
+    def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def built_in(self) -> dict[str, Row]:
+        """Rows that every broker has, whatever a master says."""
+        return {}
+
+    def applied(self, keys: Iterable[str] | None) -> None:
+        """These rows changed, or all (None)."""
+
+    # -- file --------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read what is there. StoreError: it is damaged, with what to do about it."""
+        value = self.file.load()
+        if value is not None:
+            try:
+                rows, gone = self.read_file(value)
+                version = version_of(DataVersion.model_validate(value.get("dataVersion") or {}))
+            except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
+                raise StoreError(f"{self.what} {self.path} is damaged: {error}") from error
+            self.table.load(version, rows, gone)
+        for key, row in self.built_in().items():
+            self.table.rows.setdefault(key, row)
+        self.applied(None)
+
+    def _persist(self, update: Update[Row]) -> None:
+        """Durable as this store promises it. OSError."""
+        raise NotImplementedError
+
+    def _save(self, update: Update[Row], *, durable: bool = True) -> None:
+        rows, gone = self.table.after(update)
+        self.file.save(self.file_of(rows, gone, update.version), self.file.next_turn(), durable=durable)
+
+    def flush(self) -> None:
+        """A clean stop: what is only in the journal goes to the file."""
+
+    # -- the master's side -------------------------------------------------------------------------------
+
+    def change(self, rows: Mapping[str, Row], gone: Mapping[str, int] | None = None) -> Version:
+        """The next version, on disk. OSError: nothing changed."""
+        update = self.table.plan(rows, gone or {}, now_ms=self._clock())
+        self._persist(update)
+        self._apply(update)
+        return self.table.version
+
+    def begin_term(self, epoch: int) -> None:
+        """A new master's versions rank above everything of earlier epochs. Nothing is written: the same epoch
+        begun again, after a crash, has another timestamp, and that is another version."""
+        if epoch > 0:
+            self._apply(self.table.plan_term(epoch, self._unversioned(), now_ms=self._clock()))
+
+    def _unversioned(self) -> dict[str, Row]:
+        """Rows that were made here without a version, for a master to publish."""
+        return {}
+
+    def updates_since(self, data: DataVersion | None) -> MetadataUpdate | None:
+        """What a replica at this version lacks; None: nothing."""
+        update = self.table.since(version_of(data)) if data is not None else self.table.since(Version(-1))
+        return None if update is None else self.to_wire(update)
+
+    # -- the replica's side ------------------------------------------------------------------------------
+
+    def accept(self, received: MetadataUpdate) -> str | None:
+        """A master's update, durable and applied when it returns None; else why it was not taken. OSError."""
+        try:
+            update = self.from_wire(received)
+        except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
+            return f"its rows do not fit: {error}"
+        refusal = self.table.refusal(update)
+        if refusal is not None:
+            return refusal
+        if update.whole:
+            update = self._whole(update)
+        if not update.only_version:
+            self._persist(update)
+        self._apply(update)
+        return None
+
+    def _whole(self, update: Update[Row]) -> Update[Row]:
+        """Built-in rows stay; what is about to vanish in great numbers stays as a file."""
+        kept = {key: row for key, row in self.built_in().items() if key not in update.rows}
+        lost = drops_too_much(self.table.rows.keys() - kept.keys(), update.rows)
+        if lost:
+            self.flush()
+            copy = self.file.keep_copy(f"before-{update.version.state_version}")
+            logger.error(
+                "%s of the master (epoch %d) lacks %d of our %d entries: what was here is kept as %s; if "
+                "that master is wrong, stop it, and put the copy in place of %s before this broker leads",
+                self.what, update.version.state_version, lost, len(self.table.rows), copy, self.path,
+            )  # fmt: skip
+        return Update(update.version, dict(update.rows) | kept, update.gone)
+
+    def _apply(self, update: Update[Row]) -> None:
+        self.table.apply(update)
+        self.applied(None if update.whole else [*update.rows, *update.gone])
+        for watcher in self.watchers:
+            watcher()
+
+    # -- JSON --------------------------------------------------------------------------------------------
+
+    def to_wire(self, update: Update[Row]) -> MetadataUpdate:
+        return MetadataUpdate(
+            store=self.name,
+            version=data_version(update.version),
+            base=None if update.base is None else data_version(update.base),
+            rows={key: self.json_of(row) for key, row in update.rows.items()},
+            gone=dict(update.gone),
+        )
+
+    def from_wire(self, received: MetadataUpdate) -> Update[Row]:
+        return Update(
+            version_of(received.version),
+            {key: self.row_of(value) for key, value in received.rows.items()},
+            dict(received.gone),
+            None if received.base is None else version_of(received.base),
+        )
+
+
+class FileStore(MetadataStore[Row]):
+    """Every change is a whole file, durable."""
+
+    def _persist(self, update: Update[Row]) -> None:
+        self._save(update)
+
+
+class JournaledStore(MetadataStore[Row]):
+    """Rows change in memory at once (stage), get a version together (seal), and are journaled by then."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
+        super().__init__(path, clock=clock)
+        self.journal = Journal(path.with_name(path.name + ".journal"))
+        self._staged: set[str] = set()
+        self._removed: set[str] = set()
+        self._written_version = Version()  # where file and journal end; later versions changed no row
+
+    @property
+    def is_staged(self) -> bool:
+        return bool(self._staged or self._removed)
+
+    def load(self) -> None:
+        super().load()
+        for value in self.journal.load():
+            try:
+                update = self.from_wire(MetadataUpdate.model_validate(value))
+            except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
+                raise StoreError(
+                    f"{self.journal.path} is damaged: {error}; remove it to go back to {self.path.name}, "
+                    "which is some seconds older"
+                ) from error
+            if update.base == self.table.version:  # older lines are in the file already
+                self.table.apply(update)
+        self._written_version = self.table.version
+        self.applied(None)
+
+    def stage(self, key: str, row: Row) -> bool:
+        """Visible here at once. False: the table is full."""
+        rows = self.table.rows
+        if key not in rows and len(rows) >= self.rows_max:
+            return False
+        rows[key] = row
+        self._staged.add(key)
+        self._removed.discard(key)
+        return True
+
+    def stage_removal(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if self.table.rows.pop(key, None) is not None:
+                self._removed.add(key)
+                self._staged.discard(key)
+
+    def seal(self) -> Version:
+        """One version for all that was staged; the present one if nothing was. OSError: it stays staged."""
+        if not self.is_staged:
+            return self.table.version
+        rows = {key: self.table.rows[key] for key in sorted(self._staged)}
+        version = self.change(rows, dict.fromkeys(sorted(self._removed), 0))
+        self._staged.clear()
+        self._removed.clear()
+        return version
+
+    def _persist(self, update: Update[Row]) -> None:
+        if update.whole:
+            self._save(update, durable=False)
+            self.journal.drop(self.journal.size)
+        else:
+            lines = [encode_update(self.to_wire(update))]
+            if update.base != self._written_version:  # terms begin without a line: the next one bridges them
+                bridge = Update[Row](update.base or Version(), base=self._written_version)
+                lines.insert(0, encode_update(self.to_wire(bridge)))
+            self.journal.append(b"\n".join(lines))
+        self._written_version = update.version
+
+    def _apply(self, update: Update[Row]) -> None:
+        if update.whole:  # of a master: what was staged here in another role is nobody's
+            self._staged.clear()
+            self._removed.clear()
+        super()._apply(update)
+
+    # -- the file, now and then --------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """The file lacks what the journal has."""
+        return self.journal.size > 0
+
+    @property
+    def is_long(self) -> bool:
+        return self.journal.size >= JOURNAL_BYTES_MAX
+
+    def snapshot(self) -> Callable[[], Callable[[], None]]:
+        """Three steps: this one in the loop's thread, its result in any thread (it writes), that one's result
+        in the loop's thread again."""
+        turn, size, version = self.file.next_turn(), self.journal.size, self.table.version
+        value = self.file_of(self.table.rows, self.table.gone, self.table.version)
+
+        def write() -> Callable[[], None]:
+            saved = self.file.save(value, turn)
+            return (lambda: self._in_file(turn, size, version)) if saved else (lambda: None)
+
+        return write
+
+    def _in_file(self, turn: int, size: int, version: Version) -> None:
+        if self.file.is_latest(turn):
+            self.journal.drop(size)
+            if not self.journal.size:
+                self._written_version = version
+
+    def flush(self) -> None:
+        if self.is_staged:
+            self.seal()
+        if self.is_behind:
+            self.snapshot()()()

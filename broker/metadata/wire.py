@@ -1,0 +1,39 @@
+"""The body of 29001: MetadataUpdates as JSON, deflated when it is large. A whole table may have megabytes."""
+
+import zlib
+
+import msgspec
+
+from remoting.command import BadRequest, body_bytes, decode_body
+from remoting.operations.broker_metadata import MetadataUpdate, MetadataUpdates
+
+PLAIN_BYTES_MAX = 65_536
+INFLATED_BYTES_MAX = 256 << 20
+_LEVEL = 1  # the time counts, and JSON shrinks well anyway
+
+
+def encode_updates(updates: list[MetadataUpdate]) -> bytes:
+    raw = body_bytes(MetadataUpdates(updates=updates))
+    return raw if len(raw) <= PLAIN_BYTES_MAX else zlib.compress(raw, _LEVEL)
+
+
+def decode_updates(raw: bytes) -> list[MetadataUpdate]:
+    """ValueError: it is none."""
+    if raw and not raw.startswith(b"{"):
+        inflate = zlib.decompressobj()
+        try:
+            raw = inflate.decompress(raw, INFLATED_BYTES_MAX)
+        except zlib.error as error:
+            raise ValueError(f"metadata cannot be inflated: {error}") from None
+        if not inflate.eof:
+            raise ValueError(f"metadata of more than {INFLATED_BYTES_MAX} bytes, or a part of it")
+    try:
+        found = decode_body(MetadataUpdates, raw)
+    except BadRequest as error:
+        raise ValueError(error.remark) from None
+    return list(found.updates) if found is not None else []
+
+
+def encode_update(update: MetadataUpdate) -> bytes:
+    """One line of a journal."""
+    return msgspec.json.encode(update.model_dump(by_alias=True, exclude_none=True, mode="json"))
