@@ -145,6 +145,7 @@ class RequestCode(IntEnum):
     RAFT_BROKER_HEART_BEAT_EVENT_REQUEST = 1018
     KEELMQ_PULL_METADATA = 29001
     """Ours, not upstream's: 29000..29099 is asked between KeelMQ's programs only."""
+    KEELMQ_HAND_OVER = 29005
     KEELMQ_EXPLAIN_ELECTION = 29011
     KEELMQ_GET_ELECTIONS = 29012
     KEELMQ_EXPORT_STATE = 29013

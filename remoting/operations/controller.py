@@ -34,6 +34,9 @@ class ElectMasterRequest(Wire):
 
     dry_run (ours): nothing is changed, and the body explains. RocketMQ's controllers do not know it and would
     elect: EXPLAIN_ELECTION asks the same in a way that they refuse.
+
+    The other fields (ours) are of a master that hands over: who it is, in which epochs, and "1;3", the
+    replicas that have every byte that it has, now that it takes no more. They stay in the SyncStateSet.
     """
 
     cluster_name: str = ""
@@ -42,6 +45,10 @@ class ElectMasterRequest(Wire):
     designate_elect: bool = False
     invoke_time: int = 0
     dry_run: bool = False
+    master_broker_id: int | None = None
+    master_epoch: int | None = None
+    sync_state_set_epoch: int | None = None
+    equal_replicas: str = ""
 
 
 class MasterInfo(Wire):
@@ -186,6 +193,14 @@ class NotifyBrokerRoleChangedRequest(Wire):
     broker_name: str | None = None
 
 
+class HandOverRequest(Wire):
+    """Controller to a master, oneway: broker_id shall follow it. It drains, and asks for the election."""
+
+    broker_name: str
+    master_epoch: int
+    broker_id: int
+
+
 class UpdateConfigRequest(Wire):
     """forwarded (ours): by the controller that was asked to the one that leads, and never again."""
 
@@ -270,6 +285,7 @@ NOTIFY_BROKER_ROLE_CHANGED = Operation(
     request_body=SyncStateSet,
     oneway=True,
 )
+HAND_OVER = Operation(29005, "handOver", HandOverRequest, Empty, oneway=True)
 UPDATE_CONTROLLER_CONFIG = Operation(
     1009, "updateControllerConfig", UpdateConfigRequest, Empty, request_body=bytes
 )

@@ -102,7 +102,8 @@ class ClusterInfo(Wire):
 
 
 class BrokerHeartbeatRequest(Wire):
-    """904 at name server and controller. The field is spelled heartbeatTimeoutMills upstream."""
+    """904 at name server and controller. The field is spelled heartbeatTimeoutMills upstream. hands_over
+    (ours): this broker knows HAND_OVER."""
 
     cluster_name: str
     broker_addr: str
@@ -113,6 +114,7 @@ class BrokerHeartbeatRequest(Wire):
     confirm_offset: int = -1
     heartbeat_timeout_mills: int | None = None
     election_priority: int = 2147483647
+    hands_over: bool = False
 
 
 class KVTable(Wire):

@@ -1,5 +1,6 @@
 """The controller's operations bound to decide, propose, reply. A reply is made from what apply() said."""
 
+import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -8,13 +9,14 @@ from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.decide import (
     CONTROLLER_ITSELF,
     Ballot,
+    Drained,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
     decide_elect,
     decide_read,
     decide_register,
 )
-from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
+from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, ElectMaster
 from namesrv.plugins.controller.core.explain import Explanation, explain_election
 from namesrv.plugins.controller.core.rules import Refused, other_cluster
 from namesrv.plugins.controller.core.state import BrokerSet
@@ -26,11 +28,14 @@ from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.settings import LiveConfig
 from namesrv.plugins.controller.watch import Watch
 from remoting.codes import ResponseCode
+from remoting.command import encode, request_command
 from remoting.operation import Call, CommandError, OperationTable, Reply
 from remoting.operations import controller as wire
 
 NAMES_MAX = 10_000
 """Broker names in one 1006."""
+HAND_OVER_WAIT_MS = 2_000
+HAND_OVER_LOOK_MS = 5
 
 
 class ControllerHandlers:
@@ -93,6 +98,10 @@ class ControllerHandlers:
         if request.dry_run:
             return await self.explain_election(request, call)
         ballot = self._ballot(request)
+        if ballot.designate_elect and ballot.drained is None:
+            handed_over = await self._asked_to_hand_over(ballot)
+            if handed_over is not None:
+                return handed_over
         settled = await self._proposer.settle(
             lambda state: decide_elect(state, self._watch.view_of(state, ballot.broker_name), ballot)
         )
@@ -111,6 +120,34 @@ class ControllerHandlers:
         )
         return Reply(_master_info(explained.broker_set), body, remark="dry run: nothing was changed")
 
+    async def _asked_to_hand_over(self, ballot: Ballot) -> Reply | None:
+        """A live master that knows how to drains first, and asks for the same election itself: nobody's send
+        fails. None: it is not able to, or it did not come in time, and the election is held at once."""
+        state = self._proposer.state
+        view = self._watch.view_of(state, ballot.broker_name)
+        decision = decide_elect(state, view, ballot)
+        before = state.brokers.get(ballot.broker_name)
+        if before is None or before.master_broker_id is None or not isinstance(decision, ElectMaster):
+            return None
+        heard = self._watch.heard(before.key(before.master_broker_id))
+        if heard is None or not heard.hands_over:
+            return None
+        header = wire.HandOverRequest(
+            broker_name=ballot.broker_name, master_epoch=before.master_epoch, broker_id=ballot.broker_id
+        )
+        heard.peer.send(encode(request_command(wire.HAND_OVER, header, oneway=True)))
+        deadline_ms = self._clock() + HAND_OVER_WAIT_MS
+        while self._clock() < deadline_ms and self._replicator.is_active:
+            await asyncio.sleep(HAND_OVER_LOOK_MS / 1000)
+            after = self._proposer.state.brokers.get(ballot.broker_name)
+            if after is None or after.master_epoch == before.master_epoch:
+                continue
+            if after.master_broker_id != ballot.broker_id:
+                return None
+            body = wire.ElectMasterResponseBody(sync_state_set=sorted(after.sync_state_set))
+            return Reply(_master_info(after), body)
+        return None
+
     def _ballot(self, request: wire.ElectMasterRequest) -> Ballot:
         if not request.broker_name:
             _invalid("electMaster needs brokerName")
@@ -122,6 +159,7 @@ class ControllerHandlers:
             broker_id=request.broker_id,
             designate_elect=request.designate_elect,
             unclean=self._config.current.enable_elect_unclean_master,
+            drained=_drained(request),
         )
 
     def _elect_reply(self, settled: Settled) -> Reply:
@@ -271,6 +309,14 @@ class ControllerHandlers:
             in_sync_replicas=[each for broker_id, each in identities.items() if broker_id in members],
             not_in_sync_replicas=[each for broker_id, each in identities.items() if broker_id not in members],
         )
+
+
+def _drained(request: wire.ElectMasterRequest) -> Drained | None:
+    master, epoch, set_epoch = request.master_broker_id, request.master_epoch, request.sync_state_set_epoch
+    if master is None or epoch is None or set_epoch is None:
+        return None
+    equals = frozenset(int(each) for each in request.equal_replicas.split(";") if each.strip().isdigit())
+    return Drained(master, epoch, set_epoch, equals)
 
 
 def _explanation(explained: Explanation) -> wire.ElectionExplanation:

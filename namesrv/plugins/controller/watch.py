@@ -17,10 +17,12 @@ from remoting.operation import Peer
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """Stored with each heartbeat: what it said and the connection that carried it."""
+    """Stored with each heartbeat: what it said and the connection that carried it. hands_over: as master it
+    drains, if it is asked to, before another one is elected."""
 
     live: LiveInfo
     peer: Peer
+    hands_over: bool = False
 
 
 class Watch:

@@ -223,7 +223,8 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
         before,
         master_broker_id=winner,
         master_epoch=before.master_epoch + 1,
-        sync_state_set=frozenset({winner}),  # only the new master is provably in sync (RIP-44)
+        # without proof for the others, only the new master is in sync (RIP-44)
+        sync_state_set=frozenset({winner}) | (before.sync_state_set & frozenset(event.kept or ())),
         sync_state_set_epoch=before.sync_state_set_epoch + 1,
     )
 

@@ -28,6 +28,7 @@ from namesrv.plugins.controller.core.rules import (
     check_broker_id,
     check_clean,
     check_contains_master,
+    check_master,
     clean_refused,
     other_cluster,
     unknown_set,
@@ -167,15 +168,27 @@ def fence_event(broker_set: BrokerSet, master_address: str | None = None) -> Fen
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """What a master says that hands over: in these epochs it takes nothing more, and `equals` have all that
+    it has. So they need not be copied to before they count."""
+
+    master_broker_id: int
+    master_epoch: int
+    sync_state_set_epoch: int
+    equals: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Ballot:
     """A 1002. broker_id: who asks, or whom the operator names (designate_elect), or CONTROLLER_ITSELF.
-    unclean: may a replica outside the SyncStateSet win?"""
+    unclean: may a replica outside the SyncStateSet win? drained: the master asks, for its heir."""
 
     broker_name: str
     cluster_name: str = ""
     broker_id: int = CONTROLLER_ITSELF
     designate_elect: bool = False
     unclean: bool = False
+    drained: Drained | None = None
 
 
 def decide_elect(state: State, view: LiveView, ballot: Ballot) -> Decision:
@@ -196,6 +209,8 @@ def hold_election(state: State, view: LiveView, ballot: Ballot) -> Held | Refuse
         return unknown_set(ballot.broker_name)
     if ballot.cluster_name and (refused := other_cluster(broker_set, ballot.cluster_name)):
         return refused
+    if ballot.drained is not None and (refused := _drained_another(broker_set, ballot.drained)):
+        return refused
     preferred = None
     if ballot.broker_id != CONTROLLER_ITSELF and (ballot.designate_elect or broker_set.is_new):
         preferred = ballot.broker_id  # the first to ask becomes the first master, if it is heard here
@@ -206,9 +221,24 @@ def hold_election(state: State, view: LiveView, ballot: Ballot) -> Held | Refuse
     return Held(broker_set, elect(broker_set, view, preferred=preferred, unclean=ballot.unclean))
 
 
+def _drained_another(broker_set: BrokerSet, drained: Drained) -> Refused | None:
+    """The word of a master that is none any more, or that has gone on since, counts nothing."""
+    return check_master(
+        broker_set,
+        drained.master_broker_id,
+        master_epoch=drained.master_epoch,
+        sync_state_set_epoch=drained.sync_state_set_epoch,
+    )
+
+
 def decide_held(held: Held, view: LiveView, ballot: Ballot) -> Decision:
     broker_set, election = held.broker_set, held.election
     match election.verdict:
+        case Verdict.ELECTED if ballot.drained is not None and not election.unclean:
+            event = elect_event(broker_set, election, view)
+            kept = tuple(sorted(ballot.drained.equals & broker_set.sync_state_set))
+            reason = f"handed over by {broker_set.master_broker_id}"
+            return msgspec.structs.replace(event, v=2, kept=kept, reason=reason)
         case Verdict.ELECTED:
             return elect_event(broker_set, election, view)
         case Verdict.KEEP:

@@ -59,6 +59,7 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
 
     Fenced by both epochs: a SyncStateSet that shrank since the decision may exclude the chosen one.
     unclean: the chosen one may be outside the SyncStateSet, and acknowledged messages may be lost.
+    kept (v 2): members that stay in the set, because a master that drained says that they have everything.
     With a lost master, wall-clock ms of the proposer: when it was last heard, when it was found inactive.
     """
 
@@ -66,6 +67,7 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
     expected_master_epoch: int
     expected_sync_state_set_epoch: int
     unclean: bool = False
+    kept: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     reason: str = ""
     last_heartbeat_ts: int | None = None
     detected_ts: int | None = None
