@@ -19,6 +19,8 @@ from broker.core.readiness import RoleName, Standing
 from broker.group_commit import GroupCommit
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
+from broker.metadata.handlers import MetadataHandlers
+from broker.metadata.service import Metadata
 from broker.pending import DISK, ROLE, STOPPING, PendingReplies, SendGate
 from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
@@ -80,6 +82,15 @@ class Broker:
             auto_create=config.auto_create_topic_enable,
             default_queue_nums=config.default_topic_queue_nums,
         )
+        self.metadata = Metadata(
+            config.store_path_root_dir / "config",
+            self.topics,
+            self.gate,
+            auto_create_groups=config.auto_create_subscription_group,
+            waits=config.waits_for_replicas,
+            timeout_ms=config.slave_timeout,
+            flush_period_ms=config.flush_consumer_offset_interval,
+        )
         self._tasks = TaskSet()
         self._pushed = OperationTable()
         self._client = RemotingClient(
@@ -95,7 +106,7 @@ class Broker:
             registration=lambda: registration_of(self),
             on_answer=self._registered,
         )
-        self._sync = SlaveSync(self._client, self.topics)
+        self._sync = SlaveSync(self._client, self.metadata, broker_name=config.broker_name)
         self._controlled: Controlled | None = None
         self._handlers: BrokerHandlers | None = None
         self._door: TcpDoor | None = None
@@ -142,6 +153,7 @@ class Broker:
             self._serve_alone()
         self._routes.start(self._tasks)
         self._tasks.start("flush", self._flush_forever)
+        self._tasks.start("metadata", self.metadata.run)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
         self._serving = True
         if self._http is not None:
@@ -170,7 +182,9 @@ class Broker:
         try:
             config.store_path_root_dir.mkdir(parents=True, exist_ok=True)
             files.load()  # without controller mode, too: a store is never opened under another name
-            self.topics.load()
+            self.metadata.load()
+            self.metadata.log_end = lambda: self.store.commit_log.max_offset
+            self.metadata.queue_end = self._queue_end
             self.store.on_queue = self._replicated_queue
             self.store.load()
         except OSError as error:
@@ -193,8 +207,10 @@ class Broker:
             replication_timeout_ms=self.config.slave_timeout,
             flush_timeout_ms=self.config.sync_flush_timeout,
             properties_text=self._properties_text,
+            commit_offset=self.metadata.commit_by_pull,
         )
         self._handlers = bind_broker_operations(table, parts)
+        MetadataHandlers(self.metadata, self.store).bind(table)
         if self._controlled is not None:
             self._controlled.bind(table)
             parts.runtime_info = self._controlled.runtime_info
@@ -221,6 +237,8 @@ class Broker:
             await self._telemetry.close()
         if self.commit is not None:
             await self.commit.close()
+        if self._loaded:
+            self.metadata.close()
         if self._loaded and self.commit is not None and self.commit.fault:
             self.store.close(clean=False)  # the next start looks at everything
         elif self._loaded:
@@ -356,6 +374,7 @@ class Broker:
         self._confirm_alone()
         while self.store.dispatch(DISPATCH_RECORDS):
             pass  # nobody is connected yet
+        self.metadata.begin_alone()
         self.gate.open(ROLE)
         if self._telemetry is not None:
             self._telemetry.role_changed(NO_ROLE, ALONE, 0)
@@ -365,6 +384,11 @@ class Broker:
             self.store.set_confirm_offset(self.store.commit_log.max_offset)
         else:
             self.commit.want()  # consumers never see what a power cut could take back
+
+    def _queue_end(self, topic: str, queue_id: int) -> int:
+        """The offset that the queue's next message gets."""
+        queue = self.store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.next_offset
 
     # -- SYNC_FLUSH --------------------------------------------------------------------------------------
 
@@ -392,7 +416,7 @@ class Broker:
 
     def _replicated_queue(self, topic: str, queue_id: int) -> None:
         """A record of a queue that the store had not: the topic exists, its settings are at the master."""
-        self.topics.ensure_replicated(topic, queue_id)
+        self.topics.ensure_replicated(topic, queue_id, self.store.dispatch_offset)
         self._sync.unknown_topic()
 
     # -- background --------------------------------------------------------------------------------------

@@ -102,6 +102,14 @@ class BrokerConfig(TelemetryConfig):
     )
 
     auto_create_topic_enable: bool = Field(True, description="create a topic on its first message")
+    auto_create_subscription_group: bool = Field(
+        True, description="create a subscription group when it is first used"
+    )
+    flush_consumer_offset_interval: int = Field(
+        5_000,
+        gt=0,
+        description="ms between two writes of consumerOffset.json; what came since then is in its journal",
+    )
     default_topic_queue_nums: int = Field(8, gt=0, le=1024, description="queues of such a topic")
     broker_permission: Literal[2, 4, 6] = Field(6, description="2 write, 4 read")
 

@@ -50,6 +50,7 @@ class Controlled:
         self._events = BrokerHaEvents(
             gate=broker.gate,
             pending=broker.pending,
+            metadata=broker.metadata,
             copies=1 if config.all_ack_in_sync_state_set else config.in_sync_replicas,
         )
         self.ha = HaService(
@@ -70,7 +71,11 @@ class Controlled:
             ),
             events=self._events,
             commit=broker.commit,
+            metadata_lag_ms=broker.metadata.lag_ms,
         )
+        self.ha.on_cut = broker.metadata.cut
+        broker.metadata.members = self.ha.metadata_members
+        broker.metadata.on_heard = self.ha.metadata_heard
         self.appended = self.ha.appended
         broker.gate.min_in_sync = config.min_in_sync_replicas
         self._identity: Identity | None = None
@@ -119,7 +124,7 @@ class Controlled:
         shell = BrokerRoleShell(
             gate=broker.gate,
             pending=broker.pending,
-            topics=broker.topics,
+            metadata=broker.metadata,
             sync=self._sync,
             close_clients=broker.close_clients,
             announce=self._announce,
@@ -135,11 +140,12 @@ class Controlled:
             on_change=telemetry.role_changed if telemetry is not None else None,
         )
         self._events.manager = self._manager
-        self._sync.follow(self._master_address, self._manager.refresh_ha_address)
+        self._sync.refresh_by(self._manager.refresh_ha_address)
         pushed.bind(NOTIFY_BROKER_ROLE_CHANGED, self._notified)
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
-        tasks.start("topics of the master", self._sync.run)
+        tasks.start("metadata of the master", self._sync.run)
+        tasks.start("HA address of the master", self._sync.refresh_forever)
 
     async def stop(self) -> None:
         await self.ha.stop()
@@ -169,10 +175,6 @@ class Controlled:
             "brokerControllerId": str(role.broker_id),
             "haStatus": str(self.ha.status()),
         }
-
-    def _master_address(self) -> str | None:
-        role = self.role
-        return None if role.is_master or role.epoch == 0 else role.master_address
 
     def _announce(self) -> None:
         self._routes.trigger()

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable
 
 from broker.core.role import Role
+from broker.metadata.service import Metadata
 from broker.pending import ROLE, PendingReplies, SendGate
 from broker.replicas_manager import ReplicasManager
-from broker.slave_sync import SlaveSync
-from broker.topics import TopicTable
+from broker.slave_sync import Leader, SlaveSync
 from remoting.codes import ResponseCode
 from remoting.operations.controller import SyncStateSet
 
@@ -28,12 +28,12 @@ class BrokerRoleShell:
         *,
         gate: SendGate,
         pending: PendingReplies,
-        topics: TopicTable,
+        metadata: Metadata,
         sync: SlaveSync,
         close_clients: Callable[[], None],
         announce: Callable[[], None],
     ) -> None:
-        self._gate, self._pending, self._topics, self._sync = gate, pending, topics, sync
+        self._gate, self._pending, self._metadata, self._sync = gate, pending, metadata, sync
         self._close_clients, self._announce = close_clients, announce
 
     def fence(self, remark: str) -> None:
@@ -51,11 +51,15 @@ class BrokerRoleShell:
         return await self._sync.find_ha_address(master_address)
 
     async def serve_as(self, role: Role) -> None:
-        self._topics.set_state_version(role.epoch)
+        if role.is_master:
+            self._sync.lead(None)
+            self._metadata.begin_term(role.epoch)
+        else:
+            self._metadata.end_term()
+            self._sync.lead(Leader(role.master_address or "", role.epoch, role.broker_id))
 
     def announce(self, role: Role) -> None:
         if not role.is_master:
-            self._sync.unknown_topic()  # fetch the new master's topics soon
             self._gate.close(ROLE, f"this broker is slave of {role.master_address}")
         self._announce()
 
@@ -63,16 +67,23 @@ class BrokerRoleShell:
 class BrokerHaEvents:
     """HaEvents of this broker."""
 
-    def __init__(self, *, gate: SendGate, pending: PendingReplies, copies: int) -> None:
+    def __init__(self, *, gate: SendGate, pending: PendingReplies, metadata: Metadata, copies: int) -> None:
         """copies: of inSyncReplicas, if replies wait for so many."""
-        self._gate, self._pending, self._copies = gate, pending, copies
+        self._gate, self._pending, self._metadata, self._copies = gate, pending, metadata, copies
+        self._replicated = 0
+        metadata.on_released = self._release
         self.manager: ReplicasManager | None = None
 
     def on_confirm(self, offset: int) -> None:
         """The HA service has told the store."""
 
     def on_replicated(self, offset: int) -> None:
-        self._pending.release(offset)
+        self._replicated = offset
+        self._release()
+
+    def _release(self) -> None:
+        """Messages of a topic that they created wait for the topic, too."""
+        self._pending.release(min(self._replicated, self._metadata.hold_offset()))
 
     def on_in_sync_changed(self, count: int) -> None:
         self._gate.in_sync = count

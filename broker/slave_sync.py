@@ -1,66 +1,189 @@
-"""What a slave fetches from its master's broker port: topics (21) and the HA address (26).
+"""The replica's side of the metadata, and the HA address: what a slave asks its master's broker port for.
 
-Regularly, at every role change, and soon after a record of an unknown topic arrived over the HA link: topics
-are part of being in sync, since after a switch nobody else has them (design S3).
+A KeelMQ master is asked by one long poll after the other (29001): its change is here, durable, and
+acknowledged by the next poll within a round trip. RocketMQ's answers that with "not supported" and is polled
+the way its own slaves do (21, 43, 45, 201). What comes from anybody but the master of the epoch that we
+follow is not looked at (design S3).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
-from broker.topics import TopicTable
+from broker.metadata.service import Metadata
+from broker.metadata.wire import decode_updates
 from remoting.client import RemotingClient
-from remoting.operation import Empty, Ok
+from remoting.codes import ResponseCode
+from remoting.operation import Empty, Failed, Ok, Operation, Wire
 from remoting.operations.broker import GET_ALL_TOPIC_CONFIG, GET_BROKER_CONFIG
+from remoting.operations.broker_metadata import (
+    GET_ALL_CONSUMER_OFFSET,
+    GET_ALL_DELAY_OFFSET,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    PULL_METADATA,
+    MetadataVersions,
+    PullMetadataRequest,
+)
 from remoting.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
 SYNC_PERIOD_MS = 3_000
+"""Between two polls of a RocketMQ master, and two looks at where the HA port is."""
 CALL_TIMEOUT_MS = 1_000
+WAIT_MS = 1_000
 HURRY_MS = 50
 """Unknown topics come in bursts: one fetch for all that arrived meanwhile."""
+RETRY_FIRST_MS = 20
+RETRY_MAX_MS = 500
+
+Resp = TypeVar("Resp", bound=Wire)
+
+
+class Leader(NamedTuple):
+    """The master that we follow, and who we are."""
+
+    address: str
+    epoch: int
+    broker_id: int
 
 
 class SlaveSync:
-    """Idle until follow() says whom."""
+    """Idle until lead() says whom to follow."""
 
-    def __init__(self, client: RemotingClient, topics: TopicTable) -> None:
-        self._client, self._topics = client, topics
-        self._master_address: Callable[[], str | None] = lambda: None
+    def __init__(self, client: RemotingClient, metadata: Metadata, *, broker_name: str) -> None:
+        self._client, self._metadata, self._broker_name = client, metadata, broker_name
         self._refresh_ha_address: Callable[[], Awaitable[None]] = _nothing
-        self._hurry = asyncio.Event()
+        self._leader: Leader | None = None
+        self._changed, self._hurry = asyncio.Event(), asyncio.Event()
+        self._last_problem = ""
         self.route_ha_address: tuple[str, str] | None = None
         """(master address, HA address) as a name server last said it."""
 
-    def follow(
-        self, master_address: Callable[[], str | None], refresh_ha_address: Callable[[], Awaitable[None]]
-    ) -> None:
-        """master_address: where to ask now; None while we are master ourselves or have no master."""
-        self._master_address, self._refresh_ha_address = master_address, refresh_ha_address
+    def refresh_by(self, refresh_ha_address: Callable[[], Awaitable[None]]) -> None:
+        self._refresh_ha_address = refresh_ha_address
+
+    def lead(self, leader: Leader | None) -> None:
+        """Follow this master; None: we are master ourselves, or have none. What was asked of another is
+        given up at once."""
+        if leader != self._leader:
+            self._leader = leader
+            self._changed.set()
 
     def unknown_topic(self) -> None:
+        """A record of an unknown topic arrived: a RocketMQ master is asked soon."""
         self._hurry.set()
+
+    # -- following ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
+            self._changed.clear()
+            following = asyncio.create_task(self._follow(self._leader))
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                await asyncio.wait((following, changed), return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    following.result()
+            finally:
+                following.cancel()
+                changed.cancel()
+                await asyncio.gather(following, changed, return_exceptions=True)
+
+    async def _follow(self, leader: Leader | None) -> None:
+        """Until cancelled, or until the master turns out to be RocketMQ's; that one is polled until then."""
+        retry_ms = RETRY_FIRST_MS
+        if leader is None:
+            await asyncio.Event().wait()
+            return
+        while True:
+            problem = await self._pull(leader)
+            if problem is None:
+                retry_ms = RETRY_FIRST_MS
+                self._last_problem = ""
+                continue
+            if problem == _NOT_OURS:
+                logger.info("master %s is RocketMQ's: its tables are polled", leader.address)
+                await self._poll_forever(leader)
+            if problem != self._last_problem:
+                logger.info(
+                    "metadata of master %s at masterEpoch %d: %s", leader.address, leader.epoch, problem
+                )
+                self._last_problem = problem
+            await asyncio.sleep(retry_ms / 1000)
+            retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+
+    async def _pull(self, leader: Leader) -> str | None:
+        """One long poll, and what came of it. None: it went well."""
+        request = PullMetadataRequest(
+            broker_name=self._broker_name,
+            broker_id=leader.broker_id,
+            master_epoch=leader.epoch,
+            wait_millis=WAIT_MS,
+        )
+        stores = self._metadata.stores
+        versions = MetadataVersions(versions={name: store.data_version for name, store in stores.items()})
+        outcome = await self._client.call(
+            leader.address, PULL_METADATA, request, versions, timeout_ms=WAIT_MS + CALL_TIMEOUT_MS
+        )
+        if isinstance(outcome, Failed) and outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return _NOT_OURS
+        if not isinstance(outcome, Ok):
+            return str(outcome)
+        if outcome.header.master_epoch != leader.epoch:
+            return f"the answer is of masterEpoch {outcome.header.master_epoch}"
+        try:
+            for update in decode_updates(bytes(outcome.body or b"")):
+                store = stores.get(update.store)
+                refusal = store.accept(update) if store is not None else None
+                if refusal is not None:
+                    return f"{update.store} refused: {refusal}"
+        except ValueError as error:
+            return f"the answer does not fit: {error}"
+        except OSError as error:
+            return f"cannot be written here: {error}"
+        return None
+
+    # -- a RocketMQ master -------------------------------------------------------------------------------
+
+    async def _poll_forever(self, leader: Leader) -> None:
+        while True:
+            await self.fetch_tables(leader)
             if await wait_for_event(self._hurry, SYNC_PERIOD_MS):
                 await asyncio.sleep(HURRY_MS / 1000)
-            master = self._master_address()
-            if master is not None:
-                await self.fetch_topics(master)
-                await self._refresh_ha_address()
 
-    async def fetch_topics(self, master: str) -> bool:
-        """False: not now; it is tried again with the next round."""
-        outcome = await self._client.call(master, GET_ALL_TOPIC_CONFIG, Empty(), timeout_ms=CALL_TIMEOUT_MS)
-        if not isinstance(outcome, Ok) or outcome.body is None:
-            logger.info("topics of master %s: %s", master, outcome)
-            return False
-        if self._master_address() not in (None, master):
-            return False  # another one is master by now
-        self._topics.apply_remote(outcome.body)
-        return True
+    async def fetch_tables(self, leader: Leader) -> None:
+        """Every table as a whole; what cannot be had now is tried again with the next round."""
+        metadata, epoch = self._metadata, leader.epoch
+        topics = await self._fetch(leader, GET_ALL_TOPIC_CONFIG)
+        if topics is not None:
+            metadata.topics.apply_remote(topics, epoch)
+        for operation, adopt in (
+            (GET_ALL_CONSUMER_OFFSET, metadata.offsets.adopt),
+            (GET_ALL_DELAY_OFFSET, metadata.delays.adopt),
+            (GET_ALL_SUBSCRIPTIONGROUP_CONFIG, metadata.groups.adopt),
+        ):
+            body = await self._fetch(leader, operation)
+            refusal = adopt(body, epoch) if body is not None else None
+            if refusal is not None:
+                logger.warning("%s of %s ignored: %s", operation.name, leader.address, refusal)
+
+    async def _fetch(self, leader: Leader, operation: Operation[Any, Resp]) -> Any:
+        outcome = await self._client.call(leader.address, operation, Empty(), timeout_ms=CALL_TIMEOUT_MS)
+        if not isinstance(outcome, Ok):
+            logger.info("%s of master %s: %s", operation.name, leader.address, outcome)
+            return None
+        return outcome.body
+
+    # -- the HA address ----------------------------------------------------------------------------------
+
+    async def refresh_forever(self) -> None:
+        """The same master may have come back with another HA port."""
+        while True:
+            await asyncio.sleep(SYNC_PERIOD_MS / 1000)
+            if self._leader is not None:
+                await self._refresh_ha_address()
 
     async def find_ha_address(self, master: str) -> str | None:
         """Ask the master itself; else what a name server said about it."""
@@ -72,6 +195,9 @@ class SlaveSync:
         if self.route_ha_address is not None and self.route_ha_address[0] == master:
             return self.route_ha_address[1]
         return None
+
+
+_NOT_OURS = "29001 is not supported"
 
 
 async def _nothing() -> None:

@@ -123,6 +123,7 @@ class Dispatcher:
                 command.ext_fields,
                 command.body,
                 command.opaque,
+                command.is_oneway,
             )
             result = await handler(header, call)
             if isinstance(result, Unknown):

@@ -84,6 +84,7 @@ class Call:
     ext_fields: Mapping[str, str] = field(default_factory=dict)
     raw_body: bytes = b""
     opaque: int = 0
+    is_oneway: bool = False  # nobody waits for the answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ Invariants: one proposal at a time; the master is in every proposal; doubt is em
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 SETTLE_MS = 3_000
@@ -101,16 +102,22 @@ class SyncStateSetKeeper:
         confirm_offset: int,
         epoch_start_offset: int,
         now_ms: int,
+        metadata_lag_ms: Mapping[int, int] = MappingProxyType({}),
     ) -> Proposal | None:
-        """The set that should be, if it differs from the agreed one and no proposal is on its way."""
+        """The set that should be, if it differs from the agreed one and no proposal is on its way.
+
+        metadata_lag_ms: for how long a slave has lacked a change of topics, groups or offsets. Who lacks one
+        does not join; who lacks it for max_lag leaves (design S3).
+        """
         self._linked.update(followers)
         self._drop_holds(followers, now_ms)
         wanted = {self.broker_id}
         for member in self.agreed.members - {self.broker_id}:
-            if not self._leaves(member, followers.get(member), now_ms):
+            late = metadata_lag_ms.get(member, 0) > self._max_lag_ms
+            if not late and not self._leaves(member, followers.get(member), now_ms):
                 wanted.add(member)
         for candidate, follower in sorted(followers.items()):
-            if candidate in self.agreed.members or follower.learner:
+            if candidate in self.agreed.members or follower.learner or metadata_lag_ms.get(candidate, 0):
                 continue
             if self._joins(candidate, follower, confirm_offset, epoch_start_offset, now_ms):
                 wanted.add(candidate)

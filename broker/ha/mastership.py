@@ -39,6 +39,7 @@ class Mastership:
         epoch: int,
         sync_state_set: SyncStateSet,
         on_confirm: Callable[[int], None],
+        metadata_lag_ms: Callable[[int, int], int],
     ) -> None:
         self.broker_id = broker_id
         self.epoch = epoch
@@ -52,6 +53,7 @@ class Mastership:
         self._store, self._server, self._events = store, server, events
         self._settings, self._clock = settings, clock
         self._on_confirm = on_confirm
+        self._metadata_lag_ms = metadata_lag_ms
         self._replicated = store.confirm_offset
         self._told = -1
         self._count = -1
@@ -104,6 +106,25 @@ class Mastership:
     def links_changed(self) -> None:
         self._wake.set()
 
+    # -- metadata ----------------------------------------------------------------------------------------
+
+    def metadata_heard(self, slave_id: int) -> None:
+        """This slave has all metadata now: it may join."""
+        if slave_id not in self.keeper.agreed.members and not self.keeper.in_flight:
+            self._wake.set()
+
+    def metadata_members(self) -> set[int]:
+        """Whose metadata must be as ours: the members, and who may be one, but for RocketMQ's replicas."""
+        links = self._server.links
+        return {each for each in self.keeper.others if each not in links or links[each].pulls_metadata}
+
+    def _metadata_lags(self) -> dict[int, int]:
+        return {
+            slave_id: self._metadata_lag_ms(slave_id, self.epoch)
+            for slave_id, link in self._server.links.items()
+            if link.pulls_metadata
+        }
+
     # -- the set -----------------------------------------------------------------------------------------
 
     def adopt(self, news: SyncStateSet) -> None:
@@ -137,6 +158,7 @@ class Mastership:
             confirm_offset=self._store.confirm_offset,
             epoch_start_offset=self._server.state.epochs.last_start_offset,
             now_ms=self._clock(),
+            metadata_lag_ms=self._metadata_lags(),
         )
         changed = False
         if proposal is not None:

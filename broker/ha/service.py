@@ -9,6 +9,7 @@ confirmOffset.
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from broker.group_commit import GroupCommit
@@ -47,10 +48,14 @@ class HaService:
         events: HaEvents,
         clock: Clock = now_ms,
         commit: GroupCommit | None = None,
+        metadata_lag_ms: Callable[[int, int], int] = lambda slave_id, epoch: 0,
     ) -> None:
-        """commit: with sync_flush."""
+        """commit: with sync_flush. metadata_lag_ms(slave_id, masterEpoch): 0 if it has all metadata."""
         self.store = store
         self._commit = commit
+        self._metadata_lag_ms = metadata_lag_ms
+        self.on_cut: Callable[[int, int], None] = lambda before, end: None
+        """A slave's log was cut: its end before, and now."""
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.epoch_list = Epochs()
@@ -159,6 +164,7 @@ class HaService:
             epoch=epoch,
             sync_state_set=from_body(sync_state_set),
             on_confirm=self._confirm_moved,
+            metadata_lag_ms=self._metadata_lag_ms,
         )
         mastership.set_changed()
         self._server.accept()
@@ -193,6 +199,7 @@ class HaService:
                 sync_from_last_file=self._settings.sync_from_last_file,
                 async_learner=self._settings.async_learner,
                 sync_flush=self._commit is not None,
+                pulls_metadata=True,
             ),
             clock=self._clock,
             commit=self._commit,
@@ -240,6 +247,9 @@ class HaService:
         if self.mastership is not None:
             self.mastership.links_changed()
 
+    def cut(self, before: int, end: int) -> None:
+        self.on_cut(before, end)
+
     def confirmed(self, offset: int) -> None:
         """The master's confirmOffset arrived at this slave."""
         if offset > self.store.confirm_offset:
@@ -260,6 +270,18 @@ class HaService:
         if self._running and self.store.dispatch(DISPATCH_RECORDS_MAX):
             self._dispatching = True
             asyncio.get_running_loop().call_soon(self._dispatch)
+
+    # -- metadata ----------------------------------------------------------------------------------------
+
+    def metadata_members(self, epoch: int) -> Collection[int] | None:
+        """Whose copies of metadata count in this broker's term of `epoch`; None: that is over."""
+        if self.mastership is None or self.mastership.epoch != epoch:
+            return None
+        return self.mastership.metadata_members()
+
+    def metadata_heard(self, slave_id: int) -> None:
+        if self.mastership is not None:
+            self.mastership.metadata_heard(slave_id)
 
     # -- state -------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class SlaveOwner(Protocol):
 
     def save_epochs(self, epochs: Epochs) -> None: ...
     def confirmed(self, offset: int) -> None: ...
+    def cut(self, before: int, end: int) -> None: ...
 
 
 class SlaveProtocol(asyncio.BufferedProtocol):
@@ -146,6 +147,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 end,
                 confirmed,
             )
+        self._owner.cut(before, end)
         return end
 
     def close(self, reason: str) -> None:

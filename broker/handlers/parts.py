@@ -25,3 +25,4 @@ class BrokerParts:
     flush_timeout_ms: int = 5_000  # syncFlushTimeout
     properties_text: Callable[[], str] = str
     runtime_info: Callable[[], Mapping[str, str]] = dict
+    commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None

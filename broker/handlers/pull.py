@@ -20,6 +20,7 @@ from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY, response_frame
 from remoting.operation import Hot, HotHandler, OperationTable
 
+FLAG_COMMIT: Final = 1
 FLAG_SUSPEND: Final = 2
 MESSAGES_MAX: Final = 1_024
 BODY_BYTES_DEFAULT: Final = 262_144
@@ -38,7 +39,7 @@ _HEADER: Final = (
 
 
 class PullFields(msgspec.Struct, gc=False, rename="camel"):
-    """extFields of 11; consumer offsets and groups are not kept by this broker yet."""
+    """extFields of 11; what the broker does not use is not decoded."""
 
     topic: str
     queue_id: int
@@ -49,6 +50,8 @@ class PullFields(msgspec.Struct, gc=False, rename="camel"):
     subscription: str = "*"
     expression_type: str = "TAG"
     max_msg_bytes: int = BODY_BYTES_DEFAULT
+    consumer_group: str = ""
+    commit_offset: int = -1
 
 
 class PullCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -86,6 +89,7 @@ class PullHandler:
     def __init__(self, parts: BrokerParts) -> None:
         self._store = parts.store
         self._topics = parts.topics.topics
+        self._parts = parts
         self._subscriptions: dict[str, frozenset[int] | None] = {}
         self._waiting: set[_Waiter] = set()
 
@@ -114,6 +118,8 @@ class PullHandler:
         if ext.expression_type not in ("TAG", ""):
             remark = f"The broker does not support consumer to filter message by {ext.expression_type}"
             return response_frame(command.opaque, ResponseCode.SYSTEM_ERROR, remark)
+        if ext.sys_flag & FLAG_COMMIT and ext.commit_offset >= 0:
+            self._parts.commit_offset(ext.consumer_group, ext.topic, ext.queue_id, ext.commit_offset)
         tag_codes = self._tag_codes(ext.subscription)
         result = self._get(command, tag_codes)
         code = self._code(result, ext.queue_offset)
@@ -230,6 +236,8 @@ def _lenient(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> PullC
             subscription=ext.get("subscription") or "*",
             expression_type=ext.get("expressionType") or "TAG",
             max_msg_bytes=int(ext.get("maxMsgBytes") or BODY_BYTES_DEFAULT),
+            consumer_group=ext.get("consumerGroup") or "",
+            commit_offset=int(ext.get("commitOffset") or -1),
         ),
         flag,
     )

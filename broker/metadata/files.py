@@ -134,7 +134,7 @@ class Journal:
         self._fd = -1
 
     def load(self) -> list[Any]:
-        """The whole lines, oldest first; the file is cut behind the last of them."""
+        """The whole lines, oldest first; what is behind the last of them does not count."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -148,14 +148,9 @@ class Journal:
             except (msgspec.MsgspecError, ValueError):
                 break
             end += len(line)
-        if end < len(raw):
-            logger.warning(
-                "%s: %d bytes behind byte %d are no whole line and are dropped",
-                self.path,
-                len(raw) - end,
-                end,
-            )
-            os.truncate(self.path, end)
+        if end < len(raw):  # cut by the first append: another process may have the store, for now
+            lost = len(raw) - end
+            logger.warning("%s: %d bytes behind byte %d are no whole line: dropped", self.path, lost, end)
         self.size = end
         return values
 
@@ -164,6 +159,7 @@ class Journal:
         if self._fd < 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.ftruncate(self._fd, self.size)
         data = line + b"\n"
         try:
             written = os.write(self._fd, data)
@@ -181,7 +177,7 @@ class Journal:
             self.path.unlink(missing_ok=True)
             self.size = 0
             return
-        rest = self.path.read_bytes()[size:]
+        rest = self.path.read_bytes()[size : self.size]
         aside = self.path.with_name(self.path.name + ".tmp")
         aside.write_bytes(rest)
         os.replace(aside, self.path)

@@ -17,6 +17,9 @@ STATE_TRANSFER = 2
 SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 """Slave -> master: state(4)=1 | isSyncFromLastFile(2) | isAsyncLearner(2) | slave brokerControllerId(8)."""
 
+PULLS_METADATA = 2
+"""In isAsyncLearner, where RocketMQ tests for 1: no learner, and its metadata is part of being in sync."""
+
 ACK = struct.Struct(">iq")
 """Slave -> master: state(4)=2 | maxPhyOffset(8)."""
 
@@ -48,17 +51,17 @@ TRANSFER_BODY_BYTES_MAX = JAVA_BUFFER_BYTES - TRANSFER_BYTES
 @dataclass(frozen=True, slots=True)
 class SlaveHandshake:
     """The first packet of a link. An async learner copies the log and is never a member of the
-    SyncStateSet.
+    SyncStateSet. pulls_metadata: it asks for metadata by 29001, as no RocketMQ replica does.
     """
 
     slave_id: int
     sync_from_last_file: bool = False
     async_learner: bool = False
+    pulls_metadata: bool = False
 
     def encode(self) -> bytes:
-        return SLAVE_HANDSHAKE.pack(
-            STATE_HANDSHAKE, self.sync_from_last_file, self.async_learner, self.slave_id
-        )
+        kind = int(self.async_learner) or (PULLS_METADATA if self.pulls_metadata else 0)
+        return SLAVE_HANDSHAKE.pack(STATE_HANDSHAKE, self.sync_from_last_file, kind, self.slave_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +148,9 @@ class SlaveStreamDecoder:
     def _next_handshake(self) -> SlaveHandshake | None:
         if len(self._buffer) < SLAVE_HANDSHAKE_BYTES:
             return None  # the peer parses at 12 bytes and reads an id that has not arrived yet
-        _, last_file, learner, slave_id = SLAVE_HANDSHAKE.unpack_from(self._buffer)
+        _, last_file, kind, slave_id = SLAVE_HANDSHAKE.unpack_from(self._buffer)
         del self._buffer[:SLAVE_HANDSHAKE_BYTES]
-        return SlaveHandshake(slave_id, sync_from_last_file=last_file == 1, async_learner=learner == 1)
+        return SlaveHandshake(slave_id, last_file == 1, kind == 1, kind == PULLS_METADATA)
 
 
 def master_handshake_body_bytes(head: bytes | bytearray) -> int:

@@ -62,6 +62,7 @@ class MasterLink:
     def __init__(self, log: MasterLog, settings: LinkSettings, *, now_ms: int) -> None:
         self.slave_id: int | None = None
         self.learner = False
+        self.pulls_metadata = False
         self.ack_offset = -1
         self.position = -1  # first byte not yet sent; -1: the slave has not said where to begin
         self.sent_bytes = 0
@@ -115,6 +116,7 @@ class MasterLink:
             return
         self.slave_id = handshake.slave_id
         self.learner = handshake.async_learner
+        self.pulls_metadata = handshake.pulls_metadata
         self._from_last_file = handshake.sync_from_last_file
         self._handshake_due = True
 

@@ -84,6 +84,7 @@ class SlaveSettings:
     sync_from_last_file: bool = False
     async_learner: bool = False
     sync_flush: bool = False
+    pulls_metadata: bool = False
 
 
 class SlaveLink:
@@ -116,7 +117,9 @@ class SlaveLink:
         self._confirm_offset = -1
         self._reported = self._durable = -1
         self._read_ms = self._sent_ms = now_ms
-        handshake = SlaveHandshake(broker_id, settings.sync_from_last_file, settings.async_learner)
+        handshake = SlaveHandshake(
+            broker_id, settings.sync_from_last_file, settings.async_learner, settings.pulls_metadata
+        )
         self._effects.append(SendBytes(handshake.encode()))
 
     # -- output ------------------------------------------------------------------------------------------

@@ -1,0 +1,267 @@
+"""The operations on metadata: 14, 15, 17, 43, 45, 200, 201, 207, 215, 300, 351, 352, and 29001 for replicas.
+
+A change is answered when it is on disk here and, if messages wait for replicas, on every member in sync.
+Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from broker.metadata.core.attributes import parse_changes
+from broker.metadata.groups import BUILT_IN, illegal_group
+from broker.metadata.offsets import NOT_FOUND
+from broker.metadata.service import Metadata
+from broker.metadata.wire import encode_updates
+from broker.store.message_store import MessageStore
+from broker.topics import illegal_name
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.broker import (
+    DELETE_TOPIC_IN_BROKER,
+    QUERY_TOPIC_CONSUME_BY_WHO,
+    GroupList,
+    TopicRequest,
+)
+from remoting.operations.broker_metadata import (
+    DELETE_SUBSCRIPTIONGROUP,
+    GET_ALL_CONSUMER_OFFSET,
+    GET_ALL_DELAY_OFFSET,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    GET_SUBSCRIPTIONGROUP_CONFIG,
+    GET_TOPIC_CONFIG,
+    PULL_METADATA,
+    QUERY_CONSUMER_OFFSET,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    UPDATE_CONSUMER_OFFSET,
+    ConsumerOffsetRequest,
+    ConsumerOffsetResponse,
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    GroupRequest,
+    MetadataVersions,
+    PullMetadataRequest,
+    PullMetadataResponse,
+    SubscriptionGroupConfig,
+    UpdateConsumerOffsetRequest,
+)
+from remoting.operations.route import TopicConfig
+
+QUEUES_MAX = 65_535
+PERM_MAX = 15
+MEMORY_PERCENT = 40
+"""accessMessageInMemoryMaxRatio: a log tail of so much of the machine's memory is taken to be cached."""
+BOOTS_FIRST = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+Result = TypeVar("Result")
+
+
+class MetadataHandlers:
+    def __init__(self, metadata: Metadata, store: MessageStore) -> None:
+        self._metadata, self._store = metadata, store
+        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        self._cached_bytes = pages * page_bytes * MEMORY_PERCENT // 100
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(QUERY_CONSUMER_OFFSET, self.query_consumer_offset)
+        table.bind(UPDATE_CONSUMER_OFFSET, self.update_consumer_offset)
+        table.bind(UPDATE_AND_CREATE_TOPIC, self.update_and_create_topic)
+        table.bind(DELETE_TOPIC_IN_BROKER, self.delete_topic)
+        table.bind(GET_TOPIC_CONFIG, self.get_topic_config)
+        table.bind(QUERY_TOPIC_CONSUME_BY_WHO, self.query_topic_consume_by_who)
+        table.bind(GET_ALL_CONSUMER_OFFSET, self.get_all_consumer_offset)
+        table.bind(GET_ALL_DELAY_OFFSET, self.get_all_delay_offset)
+        table.bind(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_and_create_group)
+        table.bind(GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.get_all_groups)
+        table.bind(GET_SUBSCRIPTIONGROUP_CONFIG, self.get_group)
+        table.bind(DELETE_SUBSCRIPTIONGROUP, self.delete_group)
+        table.bind(PULL_METADATA, self.pull_metadata)
+
+    # -- common ------------------------------------------------------------------------------------------
+
+    def _must_be_master(self, *, in_sync: bool = True) -> None:
+        """in_sync: with fewer replicas than minInSyncReplicas nothing is promised, as for messages."""
+        gate = self._metadata.gate
+        if not gate.writable:
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR, f"can't change it here: {gate.remark or 'not master'}"
+            )
+        if in_sync and gate.in_sync < gate.min_in_sync:
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR,
+                f"in-sync replicas not enough: {gate.in_sync} of at least {gate.min_in_sync}",
+            )
+
+    def _changed(self, change: Callable[[], Result], bad_code: int = ResponseCode.SYSTEM_ERROR) -> Result:
+        """What change() answers, with its errors as answers."""
+        try:
+            return change()
+        except ValueError as error:
+            raise CommandError(bad_code, str(error)) from error
+        except OSError as error:
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR, f"cannot write {error.filename or 'it'}: {error.strerror or error}"
+            ) from error
+
+    # -- topics ------------------------------------------------------------------------------------------
+
+    async def update_and_create_topic(self, header: CreateTopicRequest, call: Call) -> Reply:
+        self._must_be_master()
+        self._refuse_topic(header.topic)
+        for name, count in (("read", header.read_queue_nums), ("write", header.write_queue_nums)):
+            if not 0 <= count <= QUEUES_MAX:
+                remark = f"{name}QueueNums {count} is not in 0..{QUEUES_MAX}"
+                raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        if not 0 <= header.perm <= PERM_MAX:
+            raise CommandError(ResponseCode.INVALID_PARAMETER, f"perm {header.perm} is not in 0..{PERM_MAX}")
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag,
+            order=header.order,
+        )
+        topics = self._metadata.topics
+        version = self._changed(lambda: topics.alter(config, parse_changes(header.attributes)))
+        await self._metadata.replicated(topics, version)
+        return Reply()
+
+    async def delete_topic(self, header: TopicRequest, call: Call) -> Reply:
+        """Settings and consumer offsets. The messages stay until retention takes them, and the queues keep
+        their numbering: a topic created again goes on behind them (design S4)."""
+        self._must_be_master()
+        self._refuse_topic(header.topic)
+        metadata, topic = self._metadata, header.topic
+        groups = metadata.offsets.groups_of(topic)
+        retries = [f"%RETRY%{group}{mark}{topic}" for group in groups for mark in "_+"]  # of pop, both kinds
+        names = [topic, *(name for name in retries if name in metadata.topics.topics)]
+        version = self._changed(lambda: metadata.topics.delete(names, metadata.log_end()))
+        for name in names:
+            metadata.offsets.remove_topic(name)
+        offsets = self._changed(metadata.offsets.seal)
+        await metadata.replicated(metadata.topics, version)
+        await metadata.replicated(metadata.offsets, offsets)
+        return Reply()
+
+    def _refuse_topic(self, name: str) -> None:
+        problem = illegal_name(name)
+        if problem is None and self._metadata.topics.is_system(name):
+            problem = f"The topic[{name}] is conflict with system topic."
+        if problem is not None:
+            raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
+
+    async def get_topic_config(self, header: TopicRequest, call: Call) -> Reply:
+        topic = self._metadata.topics.get(header.topic)
+        if topic is None:
+            raise CommandError(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}"
+            )
+        return Reply(body=topic.config)
+
+    async def query_topic_consume_by_who(self, header: TopicRequest, call: Call) -> Reply:
+        return Reply(body=GroupList(group_list=self._metadata.offsets.groups_of(header.topic)))
+
+    # -- groups ------------------------------------------------------------------------------------------
+
+    async def update_and_create_group(self, header: Empty, call: Call) -> Reply:
+        self._must_be_master()
+        config = call.body
+        if not isinstance(config, SubscriptionGroupConfig):
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "the body has no subscription group")
+        problem = illegal_group(config.group_name)
+        if problem is not None:
+            raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
+        groups = self._metadata.groups
+        version = self._changed(lambda: groups.update(config))
+        await self._metadata.replicated(groups, version)
+        return Reply()
+
+    async def get_all_groups(self, header: Empty, call: Call) -> Reply:
+        return Reply(body=self._metadata.groups.body())
+
+    async def get_group(self, header: GroupRequest, call: Call) -> Reply:
+        config = self._metadata.groups.get(header.group)
+        if config is None:
+            remark = f"No group in this broker. group: {header.group}"
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return Reply(body=config)
+
+    async def delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
+        self._must_be_master()
+        metadata, name = self._metadata, header.group_name
+        if name in BUILT_IN:
+            remark = f"the group {name} belongs to the broker and is not deleted"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        version = self._changed(lambda: metadata.groups.delete(name))
+        if header.clean_offset:
+            metadata.offsets.remove_group(name)
+        offsets = self._changed(metadata.offsets.seal)
+        await metadata.replicated(metadata.groups, version)
+        await metadata.replicated(metadata.offsets, offsets)
+        return Reply()
+
+    # -- offsets -----------------------------------------------------------------------------------------
+
+    async def query_consumer_offset(
+        self, header: ConsumerOffsetRequest, call: Call
+    ) -> ConsumerOffsetResponse:
+        offset = self._metadata.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset != NOT_FOUND:
+            return ConsumerOffsetResponse(offset=offset)
+        if header.set_zero_if_not_found is False:
+            remark = "Not found, do not set to zero, maybe this group boot first"
+            raise CommandError(ResponseCode.QUERY_NOT_FOUND, remark)
+        if self._is_young(header.topic, header.queue_id):
+            return ConsumerOffsetResponse(offset=0)
+        raise CommandError(ResponseCode.QUERY_NOT_FOUND, BOOTS_FIRST)
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Its first message is there, and cached: a new group begins with it."""
+        queue = self._store.find_queue(topic, queue_id)
+        if queue is None or queue.min_offset > 0 or queue.max_offset <= 0:
+            return False
+        first, _, _ = queue.unit(0)
+        return self._store.commit_log.max_offset - first <= self._cached_bytes
+
+    async def update_consumer_offset(self, header: UpdateConsumerOffsetRequest, call: Call) -> Reply:
+        """Oneway: replicated with the next batch, within 100 ms. Two-way: answered when it is replicated."""
+        self._must_be_master(in_sync=False)
+        metadata = self._metadata
+        groups, before = metadata.groups, metadata.groups.table.version
+        if self._changed(lambda: groups.find(header.consumer_group)) is None:
+            remark = f"Group {header.consumer_group} not exist!"
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if metadata.topics.get(header.topic) is None:
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+        if header.queue_id is None or header.commit_offset is None:
+            what = "QueueId" if header.queue_id is None else "Offset"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, f"{what} is null, topic is {header.topic}")
+        offsets = metadata.offsets
+        if header.commit_offset >= 0 and not offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        ):
+            remark = f"there are {offsets.rows_max} pairs of topic and group already"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        if not call.is_oneway:
+            version, created = self._changed(offsets.seal), groups.table.version
+            await metadata.replicated(offsets, version)
+            if created != before:
+                await metadata.replicated(groups, created)
+        return Reply()
+
+    async def get_all_consumer_offset(self, header: Empty, call: Call) -> Reply:
+        return Reply(body=self._metadata.offsets.body())
+
+    async def get_all_delay_offset(self, header: Empty, call: Call) -> Reply:
+        return Reply(body=self._metadata.delays.body())
+
+    # -- replicas ----------------------------------------------------------------------------------------
+
+    async def pull_metadata(self, header: PullMetadataRequest, call: Call) -> Reply:
+        named = call.body if isinstance(call.body, MetadataVersions) else MetadataVersions()
+        updates = await self._metadata.pull(header, named)
+        answer = PullMetadataResponse(master_epoch=header.master_epoch)
+        return Reply(header=answer, body=encode_updates(updates))
