@@ -141,7 +141,8 @@ async def test_frames_for_another_receiver_are_refused(tmp_path: Path) -> None:
             dialer.receive_data(await reader.readexactly(32))
             writer.write(dialer.seal(encode(Hello(1, "group", "n1", "n0", ""))))
             assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert group.running["n2"].status()["refusedConnections"]["HELLO for another member"] == 1
+        refused = group.running["n2"].status
+        await until(lambda: refused()["refusedConnections"].get("HELLO for another member") == 1)
     finally:
         await group.stop("n2")
 

@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import pysyncobj.journal
@@ -30,6 +30,7 @@ from namesrv.plugins.controller.raft.api import (
     Busy,
     NotActive,
     RaftSettings,
+    Refused,
     Replicator,
     StateMachine,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "NotActive",
     "RaftReplicator",
     "RaftSettings",
+    "Refused",
     "Replicator",
     "StateMachine",
     "Unknown",
@@ -71,6 +73,7 @@ _codecs: tuple[Any, ...] = (pysyncobj.pickle, pysyncobj.journal)
 _PRIVATE = "_SyncObj__"
 _CORE_NAMES = (
     *("raftLog", "raftElectionDeadline", "raftCurrentTerm", "lastResponseTime"),
+    *("raftNextIndex", "raftMatchIndex", "connectedNodes", "readonlyNodes"),
     *("otherNodes", "transport", "pipeNotifier", "raftState", "needLoadDumpFile"),
 )
 _SET_TERM = _PRIVATE + "setCurrentTerm"
@@ -109,10 +112,19 @@ def _no_pickle(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("pickle is disabled")
 
 
+class _Nodes(dict[str, Node]):
+    """One Node for each member id, made when it is first asked for."""
+
+    def __missing__(self, name: str) -> Node:
+        node = self[name] = Node(name)
+        return node
+
+
 class _Core(SyncObj):
     """The library with our hooks around its tick. Implements raft.replica.ReplicaCore."""
 
     member: Member
+    nodes: _Nodes
     _set_term: Any = getattr(SyncObj, _SET_TERM, None)
     _compact: Any = getattr(SyncObj, _COMPACT, None)
 
@@ -210,10 +222,40 @@ class _Core(SyncObj):
     def election_deadline(self, value: float) -> None:
         self.__dict__[_PRIVATE + "raftElectionDeadline"] = value
 
+    def next_index(self, member: str) -> int:
+        return int(self._private("raftNextIndex").get(self.nodes[member], 0))
+
+    def match_index(self, member: str) -> int:
+        return int(self._private("raftMatchIndex").get(self.nodes[member], 0))
+
+    def follow(self, others: Collection[str]) -> None:
+        """What the library does for its own membership entries, which are off: they are pickles."""
+        wanted, mine = {self.nodes[name] for name in others}, self._private("otherNodes")
+        for node in sorted(mine - wanted, key=lambda node: node.id):
+            mine.discard(node)
+            for name in ("raftNextIndex", "raftMatchIndex", "lastResponseTime"):
+                self._private(name).pop(node, None)
+            self._private("connectedNodes").discard(node)
+        for node in sorted(wanted - mine, key=lambda node: node.id):
+            mine.add(node)
+            self._private("readonlyNodes").discard(node)
+            self._private("raftNextIndex").setdefault(node, self.log[-1][1] + 1)
+            self._private("raftMatchIndex").setdefault(node, 0)
+            self._private("lastResponseTime").setdefault(node, self.now())
+
+    def learner_up(self, member: str) -> None:
+        """It gets the log and is not counted: what the library calls a read-only node."""
+        self._private("transport")._onReadonlyNodeConnected(self.nodes[member])
+
+    def learner_down(self, member: str) -> None:
+        if self.nodes[member] in self._private("readonlyNodes"):
+            self._private("transport")._onReadonlyNodeDisconnected(self.nodes[member])
+
     def last_responses(self) -> list[float]:
-        """Leader: when each other member last answered, seconds of now()."""
+        """Leader: when each other member last answered, seconds of now(), in the order of their ids."""
         answered = self._private("lastResponseTime")
-        return [answered.get(node, float("-inf")) for node in self._private("otherNodes")]
+        others = sorted(self._private("otherNodes"), key=lambda node: node.id)
+        return [answered.get(node, float("-inf")) for node in others]
 
     def _private(self, name: str) -> Any:
         return self.__dict__[_PRIVATE + name]
@@ -222,10 +264,10 @@ class _Core(SyncObj):
 class _MemberTransport(Transport):
     """The library's side of Member: dicts and Nodes here, messages and member ids there."""
 
-    def __init__(self, core: _Core, member: Member, nodes: dict[str, Node]) -> None:
-        super().__init__(core, None, nodes.values())
+    def __init__(self, core: _Core, member: Member, nodes: _Nodes) -> None:
+        super().__init__(core, None, [])
         self._member = member
-        member.deliver = lambda name, message: self._onMessageReceived(nodes.get(name), message)
+        member.deliver = lambda name, message: self._onMessageReceived(nodes[name], message)
         member.connected = lambda name: self._onNodeConnected(nodes[name])
         member.disconnected = lambda name: self._onNodeDisconnected(nodes[name])
 
@@ -250,21 +292,22 @@ class RaftReplicator(Replica):
     def open_core(self, journal: Journal) -> _Core:
         prepare_library()
         settings, member = self.settings, Member(self.settings)
-        nodes = {name: Node(name) for name in sorted(settings.members)}
+        nodes = _Nodes()
 
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
-            member.core, core.member = core, member
+            member.core, core.member, core.nodes = core, member, nodes
             self.join(member)
-            if len(nodes) > 1:
+            if len(settings.members) > 1:
                 member.links = self.open_links(core, member)
             return _MemberTransport(core, member, nodes)
 
         _journals[str(self.directory.journal)] = journal
-        others = [node for name, node in nodes.items() if name != self.self_id]
+        others = [nodes[name] for name in sorted(self.roster.members) if name != self.self_id]
         core = _Core(
             *(self.ledger, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
             transportClass=transport,
         )
+        member.follow_roster()
         core.addOnTickCallback(member.after_work)
         if not others:
             core.election_deadline = core.now()  # nobody to wait for
@@ -277,7 +320,7 @@ class RaftReplicator(Replica):
         links.listen()
         return links
 
-    def _conf(self, nodes: dict[str, Node], member: Member) -> SyncObjConf:
+    def _conf(self, nodes: _Nodes, member: Member) -> SyncObjConf:
         settings = self.settings
         entries = settings.compaction_entries
         if entries is None:  # spread, so that the members do not pause together

@@ -73,6 +73,7 @@ class World:
             delay_max_s=self.weather.delay_max_s,
             duplicates=self.weather.duplicates,
         )
+        self.directory = directory
         names = [f"n{index}" for index in range(self.weather.members)]
         self.addresses = {name: (name, 1) for name in names}
         self.disk_of = {name: self.disks.add(directory / name) for name in names}
@@ -83,10 +84,23 @@ class World:
         self._event = 0
 
     # ------------------------------------------------------------------ members
+    def join(self, name: str) -> None:
+        """A newcomer, or one that was removed before: with an empty disk, and a list of all there are."""
+        if name not in self.disk_of:
+            self.disk_of[name] = self.disks.add(self.directory / name)
+        self.disk_of[name].wipe()
+        self.start(name)
+
+    def leave(self, name: str) -> None:
+        """It was removed: nobody starts it again."""
+        process = self.processes.pop(name)
+        if process.alive:
+            process.end(silently=False)
+
     def settings(self, name: str) -> RaftSettings:
         return RaftSettings(
             self_id=name,
-            members=self.addresses,
+            members={each: (each, 1) for each in sorted({*self.processes, *self.addresses, name})},
             directory=self.disk_of[name].root,
             cluster_id="sim",
             secret=bytes(32),
@@ -196,13 +210,13 @@ class World:
         return 0.1
 
     def cut_some(self) -> float:
-        alone, *rest = self.pick(self.weather.members)
+        alone, *rest = self.pick(len(self.processes))
         for other in rest if self.random.random() < 0.5 else rest[:1]:
             self.network.cut(alone, other)
         return self._until_healed(f"cut {alone}")
 
     def cut_one_way(self) -> float:
-        alone, *rest = self.pick(self.weather.members)
+        alone, *rest = self.pick(len(self.processes))
         for other in rest if self.random.random() < 0.5 else rest[:1]:
             self.network.cut(*self.random.choice(((alone, other), (other, alone))), both=False)
         return self._until_healed(f"cut {alone} one way")
@@ -254,7 +268,7 @@ class World:
         return process.alive and bool(process.member.joining.is_member) and caught_up
 
     def revive(self, name: str) -> None:
-        if not self.processes[name].alive and self.loop.is_running():
+        if name in self.processes and not self.processes[name].alive and self.loop.is_running():
             self.note(f"start {name}")
             self.start(name)
 
@@ -281,7 +295,7 @@ class World:
             await asyncio.sleep(0.25)
             self.raise_violation()
         await self.heal(tasks)
-        self.checker.final({name: each.machine.events for name, each in self.processes.items()})
+        self.checker.final({each.name: each.machine.events for each in self.in_group()})
         self.raise_violation()
         if not self.checker.acknowledged:
             raise Violation("nothing was ever acknowledged")
@@ -314,11 +328,17 @@ class World:
         raise Violation(f"not healed: {[self.state_of(name) for name in sorted(self.processes)]}")
 
     def converged(self) -> bool:
-        processes = self.processes.values()
-        if not all(each.alive for each in processes):
+        processes = self.in_group()
+        if not processes or not all(each.alive for each in processes):
             return False
         ends = {each.core.log[-1][1] for each in processes} | {each.core.last_applied for each in processes}
         return len(ends) == 1 and sum(each.replicator.is_active for each in processes) == 1
+
+    def in_group(self) -> list[SimProcess]:
+        """As the active member has it: a newcomer may not have come so far."""
+        active = [each for each in self.processes.values() if each.alive and each.replicator.is_active]
+        ids = active[0].replicator.roster.members if active else {}
+        return [each for name, each in self.processes.items() if name in ids]
 
     def state_of(self, name: str) -> str:
         process = self.processes[name]
@@ -326,7 +346,8 @@ class World:
         return (
             f"{name} alive {process.alive} leads {core.leads} active {process.replicator.is_active} term "
             f"{core.term} applied {core.last_applied} commit {core.commit_index} last {core.log[-1][1]} "
-            f"links {process.member.links.connected()}"
+            f"links {process.member.links.connected()} standing {process.member.joining.own.state} "
+            f"group {sorted(process.replicator.roster.members)} since {process.replicator.roster.index}"
         )
 
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from namesrv.plugins.controller.raft.codec import Ping, encode
+from namesrv.plugins.controller.raft.links import DIAL_ANYWAY_S
 from tests.sim.raft.virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -129,9 +130,10 @@ class SimLinks:
     """In the place of raft.links.Links."""
 
     def __init__(self, network: Network, process: SimProcess, members: frozenset[str]) -> None:
-        self._network, self._process, self._members = network, process, members
+        self._network, self._process, self.members = network, process, members
         self.up: dict[str, Connection] = {}
         self._retry_at: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
         self.refused: Counter[str] = Counter()
         self.other_lists: set[str] = set()
 
@@ -153,12 +155,25 @@ class SimLinks:
                 self._down(peer)
             elif now - connection.sent[name] > CONNECTION_TIMEOUT_S / 4:
                 self.send(peer, PING)
-        for peer in sorted(self._members):
-            if peer < name and peer not in self.up and now >= self._retry_at.get(peer, 0.0):
+        for peer in sorted(self.members - self.up.keys() - {name}):
+            missing_since = self._missing_since.setdefault(peer, now)
+            ours = peer < name or now - missing_since > DIAL_ANYWAY_S
+            if ours and now >= self._retry_at.get(peer, 0.0):
                 self._retry_at[peer] = now + RETRY_S
                 self._network.dial(self._process, peer)
 
     def close(self) -> None: ...
+
+    def follow(self, members: dict[str, object]) -> None:
+        self.members = frozenset(members)
+        for peer in sorted(self.up.keys() - self.members):
+            self.drop(peer, "")
+
+    def drop(self, member: str, _reason: str) -> None:
+        connection = self.up.get(member)
+        if connection is not None:
+            self._network.close(connection, self._process)
+            self._down(member)
 
     def received(self, connection: Connection | None, frame: bytes | None, sender: str) -> None:
         """In the poll: b"" is a new connection, None the end of one."""
@@ -170,6 +185,7 @@ class SimLinks:
             if current is not None:
                 self._down(sender)
             self.up[sender] = connection
+            self._missing_since.pop(sender, None)
             self._process.member.link_up(sender)
         elif current is connection:
             connection.heard[self._process.name] = self._network.loop.time()

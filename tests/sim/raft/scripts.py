@@ -3,10 +3,18 @@
 import asyncio
 from collections.abc import Callable
 
+from namesrv.plugins.controller.raft.api import Applied
 from tests.sim.raft.cluster import Script, World
 from tests.sim.raft.process import SimProcess
 
-__all__ = ["Script", "divergent_tail", "lost_disk", "lost_disk_and_a_stale_leader", "voter_restarts"]
+__all__ = [
+    "Script",
+    "divergent_tail",
+    "lost_disk",
+    "lost_disk_and_a_stale_leader",
+    "members_change",
+    "voter_restarts",
+]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -68,6 +76,54 @@ async def voter_restarts(world: World) -> None:
         await asyncio.sleep(2.0)
         world.network.heal()
         await asyncio.sleep(1.5)
+
+
+async def members_change(world: World) -> None:
+    """Members come, go and hand over, in the middle of everything else that can happen."""
+    end = world.loop.time() + 11.0
+    faults = world.loop.create_task(world.nemesis(end - 1.0))
+    await joined(world)
+    while world.loop.time() < end:
+        await asyncio.sleep(world.random.uniform(0.1, 0.5))
+        leader = active_one(world)
+        if leader is None:
+            continue
+        members = sorted(leader.replicator.status()["members"])
+        others = [name for name in members if name != leader.name]
+        if len(members) < 4 and world.random.random() < 0.5:
+            await _add_one(world, leader)
+        elif len(members) > 3 or (len(members) == 3 and world.random.random() < 0.4):
+            await _remove_one(world, leader, world.random.choice(others))
+        else:
+            await world.ask(leader, leader.replicator.transfer_leadership(world.random.choice(others)))
+    await faults
+
+
+async def _add_one(world: World, leader: SimProcess) -> None:
+    name = next(f"n{number}" for number in range(9) if f"n{number}" not in world.processes)
+    world.note(f"add {name}")
+    world.join(name)
+    for _ in range(20):
+        outcome = await world.ask(leader, leader.replicator.add_member(name, (name, 1)))
+        if isinstance(outcome, Applied):
+            world.note(f"{name} is a member")
+            return
+        await asyncio.sleep(0.3)
+        leader = await active(world)
+
+
+async def _remove_one(world: World, leader: SimProcess, name: str) -> None:
+    world.note(f"remove {name}")
+    for _ in range(20):
+        outcome = await world.ask(leader, leader.replicator.remove_member(name))
+        if isinstance(outcome, Applied):
+            world.note(f"{name} is no member")
+            world.leave(name)
+            return
+        await asyncio.sleep(0.3)
+        leader = await active(world)
+        if leader.name == name:
+            return
 
 
 async def lost_disk(world: World) -> None:

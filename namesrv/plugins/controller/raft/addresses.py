@@ -57,11 +57,21 @@ class AddressBook:
         self._known: dict[str, SocketAddress] = {}
         self._asked_at: dict[str, float] = {}
         self._asking: set[str] = set()  # a resolver that hangs costs one thread, not one a second
+        self._literal: set[str] = set()
         for member, (host, port) in self._members.items():
-            with contextlib.suppress(ValueError):
-                family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-                self._known[member] = family, (host, port)
-        self._literal = frozenset(self._known)
+            self._note_literal(member, host, port)
+
+    def learn(self, member: str, address: tuple[str, int]) -> None:
+        """A member that came to the group later; an address that is known already stays."""
+        if member not in self._members:
+            self._members[member] = address
+            self._note_literal(member, *address)
+
+    def _note_literal(self, member: str, host: str, port: int) -> None:
+        with contextlib.suppress(ValueError):
+            family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+            self._known[member] = family, (host, port)
+            self._literal.add(member)
 
     def lookup(self, member: str) -> SocketAddress | None:
         now = time.monotonic()

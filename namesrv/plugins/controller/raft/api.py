@@ -35,7 +35,15 @@ class Busy:
     """Surely not applied: too many appends are waiting already."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A change of the group that is not possible now; nothing happened. `reason` is for people."""
+
+    reason: str
+
+
 AppendOutcome = Applied | NotActive | Unknown | Busy
+ChangeOutcome = AppendOutcome | Refused
 
 
 class StateMachine(Protocol):
@@ -121,6 +129,18 @@ class Replicator(Protocol):
 
     async def barrier(self) -> AppendOutcome:
         """Applied(None) when everything acknowledged before this call is applied here: fresh reads."""
+        ...
+
+    async def add_member(self, member_id: str, address: tuple[str, int]) -> ChangeOutcome:
+        """One more member; it must be running, with an empty directory. Applied: it is one, or was before."""
+        ...
+
+    async def remove_member(self, member_id: str) -> ChangeOutcome:
+        """One member less; never the active one. Applied: it is none any more."""
+        ...
+
+    async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
+        """Applied: that member leads now. Appends that wait meanwhile are NotActive."""
         ...
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:

@@ -81,6 +81,19 @@ class WelcomeRequest(Struct, tag="welcome_request", tag_field="type", forbid_unk
     incarnation: str
 
 
+class RosterNote(Struct, tag="roster", tag_field="type", forbid_unknown_fields=True):
+    """On a new link: who belongs to the group, and since which entry (0: since the configuration)."""
+
+    index: Number
+    members: tuple[str, ...]
+
+
+class HandOver(Struct, tag="hand_over", tag_field="type", forbid_unknown_fields=True):
+    """The leader of this term to a member that has its whole log: campaign now."""
+
+    term: Number
+
+
 class Ping(Struct, tag="ping", tag_field="type", forbid_unknown_fields=True):
     """Keeps an idle link alive, so that the first vote request after a quiet hour is not lost."""
 
@@ -105,6 +118,8 @@ Message = (
     | PreVoteGrant
     | Standing
     | WelcomeRequest
+    | RosterNote
+    | HandOver
     | Ping
     | Hello
 )

@@ -20,7 +20,7 @@ import struct
 import time
 import zlib
 from pathlib import Path
-from typing import overload
+from typing import Protocol, overload
 
 import msgspec
 
@@ -50,6 +50,14 @@ WRITE_AT_BYTES = 1024 * 1024  # buffered records beyond this are written (not sy
 LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
 
 
+class LogObserver(Protocol):
+    """Hears of every entry that comes or goes, before anybody counts it."""
+
+    def appended(self, command: bytes, index: int, term: int) -> None: ...
+    def cut(self, first: int) -> None: ...
+    def cleared(self) -> None: ...
+
+
 class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     term: Number
     voted_for: str | None
@@ -59,9 +67,11 @@ class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Journal:
     """Implements what pysyncobj calls on a journal. One thread."""
 
-    def __init__(self, path: Path, *, fatal: Fatal, sync: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, fatal: Fatal, sync: bool = True, observer: LogObserver | None = None
+    ) -> None:
         self._path, self._vote_path = path, path.with_suffix(".vote")
-        self._fatal, self._fdatasync = fatal, sync
+        self._fatal, self._fdatasync, self._observer = fatal, sync, observer
         self._entries: list[LogEntry] = []
         self._offsets: list[int] = []
         self._buffer = bytearray()
@@ -173,6 +183,8 @@ class Journal:
         self._end += len(record)
         if len(self._buffer) > WRITE_AT_BYTES and not self._rewrite_due:
             self._write()
+        if self._observer is not None:
+            self._observer.appended(command, index, term)
 
     def clear(self) -> None:
         """Everything is replaced by what is added next; the file changes at the next sync, in one step.
@@ -182,6 +194,8 @@ class Journal:
         self._entries, self._offsets = [], []
         self._buffer.clear()
         self._end, self._rewrite_due = len(MAGIC), True
+        if self._observer is not None:
+            self._observer.cleared()
 
     def deleteEntriesFrom(self, position: int) -> None:
         """Cut a conflicting tail, durably: no old record may show up behind newer ones."""
@@ -193,7 +207,7 @@ class Journal:
                 f"asked to remove entry {self._entries[position][1]}, committed up to {self._commit_index}",
             )
         self.sync()
-        cut = self._offsets[position]
+        cut, first = self._offsets[position], self._entries[position][1]
         try:
             os.ftruncate(self._file, cut)
             self._flush()
@@ -201,6 +215,8 @@ class Journal:
             self._failed(error)
         del self._entries[position:], self._offsets[position:]
         self._end = self._written = self._synced = cut
+        if self._observer is not None:
+            self._observer.cut(first)
 
     def deleteEntriesTo(self, position: int) -> None:
         """Compaction: a new file takes the old one's place."""

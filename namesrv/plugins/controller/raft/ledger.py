@@ -5,10 +5,11 @@ Replicated, so deterministic: all members apply the same batches in the same ord
     Batch("claim",  term n)            from now on only batches of term n count (fencing)
     Batch("events", term n, items)     refused as a whole when n is not the claimed term
     Batch("welcome", term n, member)   its incarnation, the only item's id, may vote from now on
+    Batch("members", term n, leader)   the group is another one from here on (raft.roster)
     item = (request id | None, event | None)      no event: a barrier, answered with None
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -24,7 +25,7 @@ Item = tuple[str | None, bytes | None]
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """One raft entry."""
 
-    kind: Literal["claim", "events", "welcome"]
+    kind: Literal["claim", "events", "welcome", "members"]
     term: Number
     member: str
     items: tuple[Item, ...] = ()
@@ -49,6 +50,8 @@ class Ledger:
         self._machine = machine
         self.claimed_term = 0
         self.welcomed: dict[str, str] = {}  # member -> incarnation of its directory
+        self.former: set[str] = set()  # ids that have been changed: their next directory is no fresh one
+        self.former_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None  # None: it is void
         self._answers: dict[str, bytes] = {}  # oldest first
 
     def apply(self, data: bytes) -> list[object] | None:
@@ -64,6 +67,10 @@ class Ledger:
         if batch.kind == "welcome":
             self.welcomed.update((batch.member, incarnation or "") for incarnation, _ in batch.items)
             return []
+        if batch.kind == "members":
+            former = self.former_of(batch.items[0][1] or b"")
+            self.former.update(former or ())
+            return None if former is None else [None]
         return [self._apply_item(request_id, event) for request_id, event in batch.items]
 
     def _apply_item(self, request_id: str | None, event: bytes | None) -> object:
@@ -89,7 +96,9 @@ class Ledger:
         answers: Iterable[tuple[str, bytes]],
         state: bytes,
         welcomed: Iterable[tuple[str, str]] = (),
+        former: Iterable[str] = (),
     ) -> None:
+        self.former = set(former)
         self.claimed_term, self._answers, self.welcomed = claimed_term, dict(answers), dict(welcomed)
         self._machine.restore(state)
 

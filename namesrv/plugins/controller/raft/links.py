@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ READ_BYTES = 64 * 1024
 READ_BUDGET_BYTES = 1024 * 1024  # per connection and turn: a flood cannot keep the thread from its timers
 SEND_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 ACCEPTS_PER_TURN = 16
+DIAL_ANYWAY_S = 2.0
 LISTEN_PAUSE_S = 0.2  # after a failed accept, which leaves the connection in the queue
 USER_TIMEOUT_MS = 2000  # unacknowledged bytes older than this break a half-open link
 
@@ -60,6 +61,8 @@ class LinkSettings:
     channel: Callable[[bool], Channel]  # argument: we dialed
     lookup: Callable[[str], SocketAddress | None]  # never blocks; None: not resolved yet
     now: Callable[[], float]
+    guests: bool = False  # who has our key may link to us without being a member that we know of
+    learn: Callable[[str, tuple[str, int]], None] = lambda _member, _address: None  # of a later member
 
 
 def members_hash(members: frozenset[str]) -> str:
@@ -182,10 +185,11 @@ class Links:
         self._links: dict[str, Link] = {}
         self._pending: set[Link] = set()
         self._retry_at: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
         self._listener: socket.socket | None = None
         self._listen_again_at: float | None = None  # it is paused
         self._ping = encode(Ping())
-        self._members_hash = members_hash(settings.members)
+        self.members = settings.members
         self.refused: Counter[str] = Counter()
         self.other_lists: set[str] = set()  # members that were configured with other members than we
         self._logged_at: dict[str, float] = {}
@@ -206,6 +210,24 @@ class Links:
         self._listener = listener
         self.poller.subscribe(listener.fileno(), self._on_accept, READ | ERROR)
 
+    def follow(self, members: Mapping[str, tuple[str, int]]) -> None:
+        """Links to these from now on, and to nobody else."""
+        self.members = frozenset(members)
+        for member, address in members.items():
+            self.settings.learn(member, address)
+        for member in sorted(self._links.keys() - self.members):
+            self._links[member].close("not a member any more")
+
+    def _is_ours_to_dial(self, member: str, now: float) -> bool:
+        """The greater id's job; the smaller one's too when nothing comes, for the other may not know us yet."""
+        missing_since = self._missing_since.setdefault(member, now)
+        return member < self.settings.self_id or now - missing_since > DIAL_ANYWAY_S
+
+    def drop(self, member: str, reason: str) -> None:
+        link = self._links.get(member)
+        if link is not None:
+            link.close(reason)
+
     def send(self, member: str, frame: bytes) -> bool:
         link = self._links.get(member)
         return link is not None and link.send(frame)
@@ -225,8 +247,10 @@ class Links:
             elif now - link.sent_at > timeout / 4:
                 link.send(self._ping)
         dialing = {link.member for link in self._pending if link.dialed}
-        for member in self.settings.members:
-            if member < self.settings.self_id and member not in self._links and member not in dialing:
+        for member in sorted(self.members):
+            if member in self._links or member in dialing or member == self.settings.self_id:
+                self._missing_since.pop(member, None)
+            elif self._is_ours_to_dial(member, now):
                 self._dial(member, now)
 
     def close(self) -> None:
@@ -242,7 +266,7 @@ class Links:
     def hello(self, receiver: str) -> bytes:
         settings = self.settings
         return encode(
-            Hello(HELLO_VERSION, settings.cluster_id, settings.self_id, receiver, self._members_hash)
+            Hello(HELLO_VERSION, settings.cluster_id, settings.self_id, receiver, members_hash(self.members))
         )
 
     def frame(self, link: Link, frame: bytes) -> None:
@@ -270,10 +294,12 @@ class Links:
             raise ChannelError("HELLO for another cluster", repr(hello.cluster_id))
         if hello.receiver != mine.self_id or hello.sender == mine.self_id:
             raise ChannelError("HELLO for another member", f"{hello.sender!r} to {hello.receiver!r}")
-        if hello.sender not in mine.members or (link.dialed and hello.sender != link.member):
+        if link.dialed and hello.sender != link.member:
+            raise ChannelError("HELLO of another member than dialed", repr(hello.sender))
+        if hello.sender not in self.members and not mine.guests:
             raise ChannelError("HELLO of a stranger", repr(hello.sender))
         self.other_lists.discard(hello.sender)
-        if hello.members_hash != self._members_hash:
+        if hello.members_hash != members_hash(self.members):
             self.other_lists.add(hello.sender)
             logger.warning("member list of %s differs from ours (a change in progress?)", hello.sender)
         self._pending.discard(link)

@@ -10,19 +10,23 @@ No acknowledgement leaves before the entries that it confirms are durable; one f
 
 import logging
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     CodecError,
+    HandOver,
     Hello,
     Message,
     Ping,
     PreVoteGrant,
     PreVoteRequest,
     RequestVote,
+    ResponseVote,
+    RosterNote,
     Standing,
     TermHint,
     WelcomeRequest,
@@ -34,13 +38,16 @@ from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.journal import Journal
 from namesrv.plugins.controller.raft.links import Links
 from namesrv.plugins.controller.raft.prevote import LogEnd, PreVote
+from namesrv.plugins.controller.raft.roster import Roster
 from namesrv.plugins.controller.raft.standing import Joining
 
 logger = logging.getLogger(__name__)
 
 FAST_ELECTION_MIN_S = 0.01
 LOG_EVERY_S = 60.0
-NEVER = float("inf")
+NEVER, NEVER_YET = float("inf"), float("-inf")
+RETIRE_S = 2.0
+CATCH_UP_ENTRIES = 100  # a member to be is not more than this behind
 WELCOME_RETRY_S = 0.5
 LOG_WAITING_S = 10.0
 
@@ -63,6 +70,11 @@ class Core(Protocol):
     @property
     def leader_id(self) -> str | None: ...
     def last_responses(self) -> list[float]: ...
+    def next_index(self, member: str) -> int: ...
+    def match_index(self, member: str) -> int: ...
+    def follow(self, others: Collection[str]) -> None: ...
+    def learner_up(self, member: str) -> None: ...
+    def learner_down(self, member: str) -> None: ...
     def now(self) -> float: ...
     def wake(self) -> None: ...
     def abstain(self) -> None: ...
@@ -75,6 +87,7 @@ class Member:
     core: Core
     links: Links | None = None
     joining: Joining
+    roster: Roster
     welcomed_as: Callable[[], str | None]  # incarnation of us that the group has welcomed, as applied here
     welcome: Callable[[str, str], None]  # (member, incarnation): propose it, if we lead
     deliver: Callable[[str, dict[str, Any]], None]  # a message for the library
@@ -83,11 +96,18 @@ class Member:
 
     def __init__(self, settings: RaftSettings) -> None:
         self._settings = settings
-        self._others = sorted(set(settings.members) - {settings.self_id})
+        self._others: list[str] = []  # as the roster says
+        self._voters: frozenset[str] = frozenset()
+        self._addresses = dict(settings.members)
+        self._retire_at: dict[str, float] = {}
+        self._expected: dict[str, tuple[str, int]] = {}  # not members yet, or no longer: they get the log
         self._guard: Guard | None = None
-        self._prevote = PreVote(settings.self_id, len(self._others))
+        self._prevote = PreVote(settings.self_id, 0)
         self._held: dict[str, list[Acknowledgement]] = {}
-        self._logged_at = float("-inf")
+        self._appended_at: dict[str, float] = {}  # as leader: when the last append to a member left
+        self._logged_at = NEVER_YET
+        self._handed_over = -1  # the term whose leader asked us to campaign
+        self._actions: deque[Callable[[], object]] = deque()
         self._deadline = NEVER  # of the next election; the library's own is out of its reach
         self._ask_welcome_at = self._log_waiting_at = float("-inf")
         self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
@@ -105,10 +125,14 @@ class Member:
         later, self.later = self.later, []
         for message in later:
             self.deliver("", message)
+        while self._actions:
+            self._actions.popleft()()
         self._release_acknowledgements()
+        if self._retire_at:
+            self._retire()
         if self._others:
             self._take_deadline()
-            if self.joining.is_member:
+            if self.may_vote:
                 self._ask_before_campaign(self.core.now())
             else:
                 self._wait_for_vote(self.core.now())
@@ -122,6 +146,15 @@ class Member:
             self.links.tick()
         elif self.core.leads and self.core.commit_index < self.core.log[-1][1]:
             self.core.wake()  # alone: nobody's answer would wake the poll before the tick is over
+
+    def do(self, action: Callable[[], object]) -> None:
+        """From any thread: before the next tick, in the raft thread."""
+        self._actions.append(action)
+        self.core.wake()
+
+    @property
+    def may_vote(self) -> bool:
+        return self.joining.is_member and self._settings.self_id in self._voters
 
     def wait_s(self) -> float:
         """How long the poll may wait for input."""
@@ -137,6 +170,8 @@ class Member:
     def status(self) -> dict[str, Any]:
         return {
             "role": self._role(),
+            "members": {name: f"{host}:{port}" for name, (host, port) in self.roster.members.items()},
+            "membersSinceIndex": self.roster.index,
             "connected": [] if self.links is None else self.links.connected(),
             "refusedConnections": {} if self.links is None else dict(self.links.refused),
             "otherMemberLists": [] if self.links is None else sorted(self.links.other_lists),
@@ -152,7 +187,9 @@ class Member:
     def _role(self) -> str:
         if self.core.leads:
             return "leader"
-        return "follower" if self.joining.is_member else "learner"
+        if self.joining.is_member:
+            return "follower" if self.may_vote else "removed"
+        return "learner"
 
     # ------------------------------------------------------------------ out
     def send(self, member: str, message: dict[str, Any]) -> bool:
@@ -163,7 +200,19 @@ class Member:
                 message["next_node_idx"], message["reset"], message["success"], message["t"]
             )
             return self._hold(member, ack)
+        if message["type"] == "append_entries" and self._is_told_soon(member, message):
+            return True
         return self.links is not None and self.links.send(member, encode(message))
+
+    def _is_told_soon(self, member: str, append: dict[str, Any]) -> bool:
+        """The library follows each commit with an empty append, whose only news is the commit index. It keeps
+        the next event waiting and the members busy; that event's own append says the same, or a heartbeat."""
+        now = self.core.now()
+        is_empty = not append.get("entries") and "serialized" not in append
+        if is_empty and now - self._appended_at.get(member, NEVER_YET) < self._settings.heartbeat_s / 2:
+            return True
+        self._appended_at[member] = now
+        return False
 
     def _reply(self, member: str, message: Message) -> None:
         if isinstance(message, Acknowledgement):
@@ -172,7 +221,7 @@ class Member:
             self.links.send(member, encode(message))
 
     def _hold(self, member: str, ack: Acknowledgement) -> bool:
-        if not self.joining.is_member and ack.success:
+        if not self.may_vote and ack.success:
             ack = self._uncounted(ack)
         self._held.setdefault(member, []).append(ack)
         return True
@@ -193,12 +242,19 @@ class Member:
 
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
-        self.connected(member)
+        if member in self._expected:
+            self.core.learner_up(member)
+        else:
+            self.connected(member)
         self._reply(member, self.joining.own)
+        self._reply(member, RosterNote(self.roster.index, tuple(sorted(self._voters))))
 
     def link_down(self, member: str) -> None:
         self.joining.lost(member)
-        self.disconnected(member)
+        if member in self._expected:
+            self.core.learner_down(member)
+        else:
+            self.disconnected(member)
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
             # kill -9 closes the connection at once; the others refuse us if only our own link broke
             self.guard.last_append = float("-inf")
@@ -221,7 +277,13 @@ class Member:
             case WelcomeRequest():
                 if self.core.leads:
                     self.welcome(member, message.incarnation)
-            case PreVoteRequest() | RequestVote() if not self.joining.is_member:
+            case RosterNote():
+                self._compare_rosters(member, message)
+            case HandOver():
+                if member == self.core.leader_id and message.term == self.core.term and self.may_vote:
+                    self._take_deadline()
+                    self._deadline, self._handed_over = self.core.now(), message.term
+            case PreVoteRequest() | RequestVote() if not self.may_vote:
                 self.guard.dropped["asked for a vote that we may not give"] += 1
             case PreVoteRequest():
                 self._on_prevote_request(member, message)
@@ -229,6 +291,10 @@ class Member:
                 if self._prevote.granted(member, message.term, self.core.term, self.core.now()):
                     self._take_deadline()
                     self._deadline = self.core.now()  # campaign in the next tick
+            case ResponseVote() | PreVoteGrant() if member not in self._voters:
+                self.guard.dropped["vote of no member"] += 1
+            case Acknowledgement() if member not in self._voters and member not in self._expected:
+                self.guard.dropped["acknowledgement of no member"] += 1  # the library would stumble over it
             case _:
                 passed = self.guard.incoming(member, message, self.core.now())
                 if passed is not None:
@@ -244,7 +310,10 @@ class Member:
     def _wait_for_vote(self, now: float) -> None:
         """No campaigns, no votes, no acknowledgement that counts, until it is sure that nothing is lost."""
         self._deadline = NEVER
-        if self.welcomed_as() == self.joining.own.incarnation:
+        own = self.joining.own.incarnation
+        if self.joining.is_member:
+            pass  # removed from the group: nothing to wait for
+        elif own == self.welcomed_as() or self.roster.fresh == (self._settings.self_id, own):
             self.core.abstain()  # we may have voted in this term, and not know it
             self.joining.welcomed()
             logger.warning("this member has everything again that it may have acknowledged: it votes")
@@ -256,8 +325,88 @@ class Member:
             self._log_waiting_at = now + LOG_WAITING_S
             self._log_waiting()
 
+    def follow_roster(self) -> None:
+        """The log says who belongs to the group: from now on majorities are counted so."""
+        members, before = self.roster.members, self._voters
+        self._voters = frozenset(members)
+        self._others = sorted(members.keys() - {self._settings.self_id})
+        self._prevote.others = len(self._others)
+        self._addresses.update(members)
+        for member in self._others:
+            self._expected.pop(member, None)
+        self.core.follow(self._others)
+        if self.core.leads:
+            self._tell_removed(before - self._voters)
+        self._follow_links()
+
+    def _tell_removed(self, members: Collection[str]) -> None:
+        """They get the log for a while longer, so that they hear of it."""
+        for member in sorted(members):
+            self._expected[member] = self._addresses.get(member, ("", 0))
+            self._retire_at[member] = self.core.now() + RETIRE_S
+            if self.links is not None and member in self.links.connected():
+                self.core.learner_up(member)
+
+    def _retire(self) -> None:
+        for member, at in list(self._retire_at.items()):
+            if member in self._voters or self.core.now() >= at:
+                del self._retire_at[member]
+                self.forget(member)
+
+    def expect(self, member: str, address: tuple[str, int]) -> None:
+        """Let it link to us, and send it the log, without counting it."""
+        if member not in self._voters:
+            self._expected[member] = address
+            self._follow_links()
+            if self.links is not None and member in self.links.connected():
+                self.core.learner_up(member)
+
+    def forget(self, member: str) -> None:
+        if self._expected.pop(member, None) is not None:
+            self.core.learner_down(member)
+            self._follow_links()
+
+    def caught_up(self, member: str) -> bool:
+        """A member to be has nearly the whole log."""
+        linked = self.links is not None and member in self.links.connected()
+        return linked and self.core.next_index(member) + CATCH_UP_ENTRIES > self.core.log[-1][1]
+
+    def hand_over(self, member: str) -> bool:
+        """False: it has not the whole log, and could not be elected."""
+        linked = self.links is not None and member in self.links.connected()
+        if not linked or not self.core.leads or self.core.match_index(member) < self.core.log[-1][1]:
+            return False
+        self._reply(member, HandOver(self.core.term))
+        return True
+
+    def reachable(self, members: Collection[str]) -> bool:
+        """Leader: a majority of these has a vote and has answered lately, ourselves included."""
+        answered = dict(zip(self._others, self.core.last_responses(), strict=True))
+        limit = self.core.now() - self._settings.leader_fallback_s
+        heard = self.joining.heard
+        able = [name for name in members if name in heard and heard[name].state == "member"]
+        return 1 + sum(answered.get(name, NEVER_YET) > limit for name in able) > len(members) / 2
+
+    def _follow_links(self) -> None:
+        if self.links is not None:
+            self.links.follow(self.roster.members | self._expected)
+
+    def _compare_rosters(self, member: str, note: RosterNote) -> None:
+        """Two changes at once, made by configuration, could make two majorities without a common member."""
+        differs = self._voters ^ set(note.members)
+        if note.index == self.roster.index == 0 and len(differs) > 1:
+            logger.critical(
+                "%s was configured with other members than we: %s differ, one at a time is safe",
+                member,
+                ", ".join(sorted(differs)),
+            )
+            if self.links is not None:
+                self.links.drop(member, "configured with too different members")
+
     def _log_waiting(self) -> None:
-        if self.joining.rejoins:
+        if self.joining.is_member:
+            logger.warning("this member was removed from the group: stop it")
+        elif self.joining.rejoins:
             logger.warning("the data directory was empty: catching up with the group, without a vote")
         elif self.joining.waits_for():
             names = ", ".join(self.joining.waits_for())
@@ -280,7 +429,8 @@ class Member:
         core = self.core
         if core.leads or self._deadline > now:
             return
-        if self._prevote.may_campaign(core.term, now):
+        handed_over, self._handed_over = self._handed_over == core.term, -1
+        if handed_over or self._prevote.may_campaign(core.term, now):
             self.campaigns += 1
             core.election_deadline = now - 1e-6  # in this tick; then the library sets the next one
             return

@@ -22,7 +22,7 @@ class PreVote:
     """One member's rounds. `others`: how many members there are beside it."""
 
     def __init__(self, self_id: str, others: int) -> None:
-        self._self_id, self._others = self_id, others
+        self._self_id, self.others = self_id, others
         self._round: _Round | None = None
         self.refused = 0
 
@@ -47,7 +47,7 @@ class PreVote:
         ):
             return False
         self._round.grants.add(member)
-        if len(self._round.grants) + 1 <= (self._others + 1) / 2:
+        if len(self._round.grants) + 1 <= (self.others + 1) / 2:
             return False
         self._round.won_at = now
         return True

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, Busy, NotActive
 from namesrv.plugins.controller.raft.histogram import BOUNDS_COUNT, Histogram
@@ -60,7 +61,7 @@ class Proposals:
         self._epoch: int | None = None
         self._queue: deque[_Proposal] = deque()
         self._flights: dict[_Flight, None] = {}  # in the order of take-off
-        self._pump_due = False
+        self._pump_due = self._paused = False
         self.outcomes = {"applied": 0, "notActive": 0, "unknown": 0, "busy": 0}
         self.commit_seconds, self.batch_sizes = Histogram(), Histogram(BOUNDS_COUNT)
 
@@ -107,6 +108,37 @@ class Proposals:
             self._loop.call_soon(self._pump)
         return await future
 
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    def pause(self) -> None:
+        """What is appended waits; what is in flight goes on."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._pump()
+
+    async def propose(self, kind: Literal["members"], items: tuple[Item, ...]) -> AppendOutcome:
+        """An entry of its own, past the queue."""
+        if self._epoch is None:
+            return NotActive(self._leader())
+        answered: asyncio.Future[tuple[object, int]] = self._loop.create_future()
+
+        def callback(result: object, reason: int) -> None:
+            self._hop(lambda: None if answered.done() else answered.set_result((result, reason)))
+
+        self._submit(encode_batch(Batch(kind, self._epoch, self._self_id, items)), callback)
+        done, _ = await asyncio.wait([answered], timeout=self._deadline_s)
+        result, reason = answered.result() if done else (None, NO_ANSWER)
+        answered.cancel()
+        if reason == SUCCESS and isinstance(result, list):
+            return Applied(None)
+        if reason == SUCCESS or reason in NEVER_APPLIED:
+            return NotActive(self._leader())
+        return Unknown("no majority answered in time; it may still be applied")
+
     async def claim(self, term: int, deadline_s: float) -> None:
         """Propose that `term` begins. Ends when it was answered or the deadline has passed."""
         answered = self._loop.create_future()
@@ -120,7 +152,12 @@ class Proposals:
 
     def _pump(self) -> None:
         self._pump_due = False
-        while self._queue and len(self._flights) < IN_FLIGHT_MAX and self._epoch is not None:
+        while (
+            self._queue
+            and not self._paused
+            and len(self._flights) < IN_FLIGHT_MAX
+            and self._epoch is not None
+        ):
             proposals = self._next_batch()
             if proposals:
                 self._fly(proposals, self._epoch)

@@ -14,7 +14,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from namesrv.plugins.controller.raft.api import AppendOutcome, NotActive, RaftSettings, StateMachine
+from namesrv.plugins.controller.raft.api import (
+    AppendOutcome,
+    ChangeOutcome,
+    NotActive,
+    RaftSettings,
+    StateMachine,
+)
+from namesrv.plugins.controller.raft.changes import Changes
 from namesrv.plugins.controller.raft.codec import Standing
 from namesrv.plugins.controller.raft.directory import DataDirectory
 from namesrv.plugins.controller.raft.fatal import (
@@ -30,6 +37,7 @@ from namesrv.plugins.controller.raft.journal import Journal, LogEntry
 from namesrv.plugins.controller.raft.ledger import Batch, Ledger, encode_batch
 from namesrv.plugins.controller.raft.member import Core, Member
 from namesrv.plugins.controller.raft.proposals import Callback, Proposals
+from namesrv.plugins.controller.raft.roster import Roster, encode_change
 from namesrv.plugins.controller.raft.settings import check_settings
 from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, write_snapshot
 from namesrv.plugins.controller.raft.standing import Joining
@@ -68,6 +76,7 @@ class Replica:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._proposals: Proposals | None = None
+        self._changes: Changes | None = None
         self._claiming: asyncio.Task[None] | None = None
         self._stopping = self._failed = False
         self._epoch: int | None = None
@@ -114,6 +123,9 @@ class Replica:
             self_id=self.self_id,
             deadline_s=self.settings.append_deadline_s,
         )
+        self._changes = Changes(
+            self.self_id, core, self._proposals, self.roster, self.ledger, lambda: self._epoch
+        )
 
     async def stop(self) -> None:
         """Ends the thread, closes files and connections; what was in flight is Unknown."""
@@ -138,6 +150,15 @@ class Replica:
         if self._proposals is None:
             return NotActive(None)
         return await self._proposals.append(None, None)
+
+    async def add_member(self, member_id: str, address: tuple[str, int]) -> ChangeOutcome:
+        return NotActive(None) if self._changes is None else await self._changes.add(member_id, address)
+
+    async def remove_member(self, member_id: str) -> ChangeOutcome:
+        return NotActive(None) if self._changes is None else await self._changes.remove(member_id)
+
+    async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
+        return NotActive(None) if self._changes is None else await self._changes.transfer(member_id)
 
     def status(self) -> dict[str, Any]:
         common: dict[str, Any] = {"selfId": self.self_id, "active": self.is_active, "epoch": self._epoch}
@@ -235,12 +256,19 @@ class Replica:
     def _open_journal(self) -> Journal:
         previous: LogEntry | None = None
         last: LogEntry | None = None
+        self.roster = Roster(self.settings.members)
+        self.ledger.former_of = self.roster.former
         if self.directory.snapshot.exists():
             snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
             previous, last = snapshot.previous, snapshot.last
-        journal = Journal(self.directory.journal, fatal=self.fatal, sync=self.settings.sync)
+            self.roster.restored(last[1], snapshot.members_change())
+        journal = Journal(
+            self.directory.journal, fatal=self.fatal, sync=self.settings.sync, observer=self.roster
+        )
         try:
             journal.align(previous, last)
+            for entry in journal[:]:
+                self.roster.appended(*entry)
         except BaseException:
             journal._destroy()
             raise
@@ -249,6 +277,7 @@ class Replica:
     def join(self, member: Member) -> None:
         """Called by open_core() before the first tick."""
         others = frozenset(self.settings.members) - {self.self_id}
+        member.roster, self.roster.changed = self.roster, member.follow_roster
         member.joining = Joining(self.self_id, others, self.standing, self._store_standing)
         member.welcomed_as = lambda: self.ledger.welcomed.get(self.self_id)
         member.welcome = self._hop_welcome
@@ -287,16 +316,19 @@ class Replica:
 
     def write_snapshot(self, path: str, last: LogEntry, previous: LogEntry) -> None:
         started = time.perf_counter()
+        roster_index, change = self.roster.at(last[1])
         try:
             snapshot = Snapshot(
                 cluster_id=self.settings.cluster_id,
-                members=tuple(sorted(self.settings.members)),
+                members=tuple(sorted(name for name, _, _ in change.members)),
                 last=last,
                 previous=previous,
                 claimed_term=self.ledger.claimed_term,
                 answers=self.ledger.answers(),
                 state=self.ledger.state(),
                 welcomed=tuple(sorted(self.ledger.welcomed.items())),
+                former=tuple(sorted(self.ledger.former)),
+                roster=(roster_index, encode_change(change)),
             )
             target = self.directory.path / os.path.basename(path)
             self._snapshot_bytes = write_snapshot(target, snapshot, sync=self.settings.sync)
@@ -315,7 +347,14 @@ class Replica:
         """Also called for one that the leader sent."""
         try:
             snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
-            self.ledger.restore(snapshot.claimed_term, snapshot.answers, snapshot.state, snapshot.welcomed)
+            self.ledger.restore(
+                snapshot.claimed_term,
+                snapshot.answers,
+                snapshot.state,
+                snapshot.welcomed,
+                snapshot.former,
+            )
+            self.roster.restored(snapshot.last[1], snapshot.members_change())
             return snapshot.last, snapshot.previous
         except (DamagedError, OSError) as error:
             self.fatal(EXIT_SNAPSHOT, str(error))

@@ -52,5 +52,7 @@ def link_settings(settings: RaftSettings, book: AddressBook, now: Callable[[], f
         retry_s=settings.connection_retry_s,
         channel=channel,
         lookup=book.lookup,
+        learn=book.learn,
+        guests=settings.secret is not None,
         now=now,
     )

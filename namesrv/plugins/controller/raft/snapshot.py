@@ -14,6 +14,7 @@ import msgspec
 
 from namesrv.plugins.controller.raft.codec import Entry, Number
 from namesrv.plugins.controller.raft.files import DamagedError, write_new_file
+from namesrv.plugins.controller.raft.roster import Change, decode_change
 
 MAGIC = b"KeelSN1\n"
 FILE_BYTES_MAX = 256 * 1024 * 1024  # of one that a leader sends
@@ -29,6 +30,12 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers: tuple[tuple[str, bytes], ...]  # request id -> encoded answer, oldest first
     state: bytes  # StateMachine.snapshot()
     welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation): since the second release
+    former: tuple[str, ...] = ()
+    roster: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
+
+    def members_change(self) -> tuple[int, Change] | None:
+        """Raises msgspec.MsgspecError."""
+        return None if self.roster is None else (self.roster[0], decode_change(self.roster[1]))
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -97,8 +97,6 @@ class Joining:
 
     def hear(self, member: str, standing: Standing) -> bool:
         """True: our own standing changed and the others must hear of it."""
-        if member not in self._others:
-            return False
         self.heard[member] = standing
         before = self.own
         if self.own.state == "new":
@@ -112,23 +110,30 @@ class Joining:
         self._become("member", ())
 
     def _promise(self) -> None:
-        if self.heard.keys() != self._others or self.rejoins:
+        others = self._heard_of_others()
+        if others is None or self.rejoins:
             return
-        roster = {name: each.incarnation for name, each in self.heard.items()}
+        roster = {name: each.incarnation for name, each in others.items()}
         roster[self._self_id] = self.own.incarnation
         wanted = tuple(sorted(roster.items()))
-        if all(each.state == "new" or each.roster == wanted for each in self.heard.values()):
+        if all(each.state == "new" or each.roster == wanted for each in others.values()):
             self._become("promised", wanted)
         else:
             logger.error("the members promised different groups: empty all their data directories")
 
     def _join(self) -> None:
-        ours = self.own.roster
+        ours, others = self.own.roster, self._heard_of_others()
         if any(each.state == "member" and each.roster == ours for each in self.heard.values()) or (
-            self.heard.keys() == self._others
-            and all(each.state != "new" and each.roster == ours for each in self.heard.values())
+            others is not None
+            and all(each.state != "new" and each.roster == ours for each in others.values())
         ):
             self._become("member", ours)
+
+    def _heard_of_others(self) -> dict[str, Standing] | None:
+        """None while one of them has not been heard."""
+        if not self._others <= self.heard.keys():
+            return None
+        return {name: self.heard[name] for name in self._others}
 
     def _become(self, state: State, roster: tuple[tuple[str, str], ...]) -> None:
         standing = Standing(self.own.incarnation, state, roster)

@@ -1,0 +1,103 @@
+"""Who belongs to the group, as the log says; until it says something, as the configuration does. Pure.
+
+A change is an entry of the log, and counts from the moment it is in a member's log, committed or not, and no
+longer when it is cut off again (Raft, chapter 4: this is what makes a change of one member at a time safe,
+because any majority before and any majority after it have a member in common). An entry names the change that
+it is based on; one that is based on another than the last before it is void, on every member alike. So two
+changes can never be under way at once, whatever lingered in a queue.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from namesrv.plugins.controller.raft.codec import CodecError, Number, decode_command
+from namesrv.plugins.controller.raft.ledger import decode_batch
+
+Address = tuple[str, int]
+MARK = b"\xa7members"  # the kind of such a batch, as MessagePack writes it
+MARK_WITHIN = 64  # bytes of the entry in which the kind stands
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """`fresh`: (id, incarnation) of a member that never was one: it has forgotten nothing."""
+
+    based_on: Number  # index of the change before it, 0: none
+    members: tuple[tuple[str, str, int], ...]  # (id, host, port), in order
+    former: tuple[str, ...] = ()  # every id that is, or ever was, one of them
+    fresh: tuple[str, str] | None = None
+
+
+_decoder = msgspec.msgpack.Decoder(Change)
+
+
+def encode_change(change: Change) -> bytes:
+    return msgspec.msgpack.encode(change)
+
+
+def decode_change(data: bytes) -> Change:
+    """Raises msgspec.MsgspecError."""
+    return _decoder.decode(data)
+
+
+class Roster:
+    """All changes from the last snapshot on. `changed` is called after each, in the raft thread."""
+
+    def __init__(self, members: Mapping[str, Address]) -> None:
+        first = Change(0, tuple((name, *members[name]) for name in sorted(members)))
+        self._changes: list[tuple[int, Change]] = [(0, first)]
+        self.changed: Callable[[], None] = lambda: None
+
+    @property
+    def index(self) -> int:
+        """Of the entry that made it so; 0: the configuration."""
+        return self._changes[-1][0]
+
+    @property
+    def members(self) -> dict[str, Address]:
+        return {name: (host, port) for name, host, port in self._changes[-1][1].members}
+
+    @property
+    def fresh(self) -> tuple[str, str] | None:
+        return self._changes[-1][1].fresh
+
+    def at(self, index: int) -> tuple[int, Change]:
+        """As of this entry: for a snapshot, which must not hold what may still be cut off."""
+        return next(each for each in reversed(self._changes) if each[0] <= index or each is self._changes[0])
+
+    def former(self, blob: bytes) -> tuple[str, ...] | None:
+        """What this change says of that; None: it was void."""
+        changes = (change for _, change in self._changes if encode_change(change) == blob)
+        return next((change.former for change in changes), None)
+
+    # ------------------------------------------------------------------ what happens to the log
+    def appended(self, command: bytes, index: int, term: int) -> None:
+        if MARK not in command[:MARK_WITHIN]:
+            return
+        try:
+            batch = decode_batch(decode_command(command[1:])[1][0])
+            if batch.kind != "members" or batch.term != term:
+                return  # appended by a leader of a later term than the one that decided it
+            change = decode_change(batch.items[0][1] or b"")
+        except (CodecError, msgspec.MsgspecError, IndexError):
+            return  # not ours; the state machine will say what it is
+        if change.based_on == self.index:
+            self._changes.append((index, change))
+            self.changed()
+
+    def cut(self, first: int) -> None:
+        """Entries from this index on are gone."""
+        kept = [each for each in self._changes if each[0] < first or each is self._changes[0]]
+        if len(kept) < len(self._changes):
+            self._changes = kept
+            self.changed()
+
+    def cleared(self) -> None:
+        """The whole log is gone, but for what a snapshot holds."""
+        self.cut(self._changes[0][0] + 1)
+
+    def restored(self, last: int, saved: tuple[int, Change] | None) -> None:
+        """From a snapshot whose last entry is `last`; None: it is of a release without changes."""
+        first = self._changes[0] if saved is None else saved
+        self._changes = [first, *(each for each in self._changes if each[0] > max(last, first[0]))]
+        self.changed()

@@ -1,0 +1,199 @@
+"""The group changes while it works: one more member, one less, another leader; and the roster behind it."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from namesrv.plugins.controller.raft import changes
+from namesrv.plugins.controller.raft.ledger import Batch, encode_batch
+from namesrv.plugins.controller.raft.roster import Change, Roster, encode_change
+from namesrv.plugins.controller.replicator import Applied, NotActive, RaftReplicator, Refused
+from tests.unit.raft_group import Group, free_ports, until
+
+A, B, C, D = (("a", "h", 1), ("b", "h", 2), ("c", "h", 3), ("d", "h", 4))
+
+
+def entry(change: Change, term: int = 1, batch_term: int = 1) -> tuple[bytes, int]:
+    batch = Batch("members", batch_term, "a", ((None, encode_change(change)),))
+    return b"\x00" + msgspec.msgpack.encode((0, (encode_batch(batch),))), term
+
+
+class TestTheRoster:
+    def roster(self) -> Roster:
+        roster = Roster({"a": ("h", 1), "b": ("h", 2), "c": ("h", 3)})
+        self.seen: list[list[str]] = []
+        roster.changed = lambda: self.seen.append(sorted(roster.members))
+        return roster
+
+    def append(self, roster: Roster, index: int, change: Change, term: int = 1, batch_term: int = 1) -> None:
+        command, term = entry(change, term, batch_term)
+        roster.appended(command, index, term)
+
+    def test_a_change_counts_when_it_is_appended_and_no_longer_when_it_is_cut(self) -> None:
+        roster = self.roster()
+        self.append(roster, 7, Change(0, (A, B, C, D), fresh=("d", "x")))
+        assert sorted(roster.members) == ["a", "b", "c", "d"]
+        assert (roster.index, roster.fresh) == (7, ("d", "x"))
+        roster.cut(8)
+        assert roster.index == 7
+        roster.cut(7)
+        assert (sorted(roster.members), roster.index) == (["a", "b", "c"], 0)
+        assert self.seen == [["a", "b", "c", "d"], ["a", "b", "c"]]
+
+    def test_two_changes_can_never_be_under_way(self) -> None:
+        """Whatever lingered in a queue: the second is based on what the first has changed."""
+        roster = self.roster()
+        self.append(roster, 7, Change(0, (A, B)))
+        self.append(roster, 8, Change(0, (A, C)))
+        assert sorted(roster.members) == ["a", "b"]
+        self.append(roster, 9, Change(7, (A,)))
+        assert sorted(roster.members) == ["a"]
+        assert roster.former(encode_change(Change(0, (A, C)))) is None
+
+    def test_a_change_of_an_older_term_is_void(self) -> None:
+        roster = self.roster()
+        self.append(roster, 7, Change(0, (A, B)), term=3, batch_term=2)
+        assert roster.index == 0
+
+    def test_what_only_looks_like_one_is_none(self) -> None:
+        roster = self.roster()
+        for command in (b"\x00\xa7members", b"\x01\xa7members", b"\x00" + b"\xa7members" * 3):
+            roster.appended(command, 7, 1)
+        assert roster.index == 0
+
+    def test_a_snapshot_holds_only_what_cannot_be_cut_any_more(self) -> None:
+        roster = self.roster()
+        self.append(roster, 7, Change(0, (A, B, C, D)))
+        self.append(roster, 9, Change(7, (A, B, C)))
+        assert roster.at(6)[0] == 0
+        index, change = roster.at(8)
+        assert (index, change.members) == (7, (A, B, C, D))
+        other = self.roster()
+        other.restored(8, (index, change))
+        assert sorted(other.members) == ["a", "b", "c", "d"]
+        roster.restored(8, (index, change))
+        assert sorted(roster.members) == ["a", "b", "c"], "what follows the snapshot stays"
+        roster.cleared()
+        assert sorted(roster.members) == ["a", "b", "c", "d"]
+
+
+async def start_newcomer(group: Group, name: str) -> RaftReplicator:
+    group.members = {**group.members, name: ("127.0.0.1", free_ports(1)[0])}
+    return await group.start(name)
+
+
+def ids(replicator: RaftReplicator) -> list[str]:
+    return sorted(replicator.status()["members"])
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # the library leaves a file to the collector
+async def test_one_more_member_and_one_less(tmp_path: Path) -> None:
+    async with Group(tmp_path, compaction_entries=15, append_deadline_s=1.0) as group:
+        leader = await group.active()
+        for count in range(40):  # the newcomer needs a snapshot
+            assert await leader.append(b"%d" % count) == Applied(count + 1)
+        newcomer = await start_newcomer(group, "n3")
+        assert await leader.add_member("n3", group.members["n3"]) == Applied(None)
+        assert await leader.add_member("n3", group.members["n3"]) == Applied(None)
+        await until(lambda: newcomer.status()["standing"] == "member", "it votes")
+        await group.converged(40)
+        assert all(ids(each) == ["n0", "n1", "n2", "n3"] for each in group.running.values())
+        gone = next(name for name in ("n0", "n1", "n2") if name != leader.self_id)
+        assert await leader.remove_member(gone) == Applied(None)
+        await until(lambda: group.running[gone].status()["role"] == "removed", "it hears of it")
+        await group.stop(gone)
+        other = next(name for name in group.running if name not in ("n3", leader.self_id))
+        await group.stop(other)
+        assert await leader.append(b"40") == Applied(41), "two of three, and the newcomer is one of them"
+        await group.start(other)
+        await group.converged(41)
+        assert ids(group.running[other]) == sorted({"n0", "n1", "n2", "n3"} - {gone})
+        for name in list(group.running):
+            await group.stop(name)
+        remaining = sorted({"n0", "n1", "n2", "n3"} - {gone})
+        for name in remaining:
+            await group.start(name)  # whatever the configuration says: the log knows better
+        assert await (await group.active()).append(b"41") == Applied(42)
+        assert all(ids(group.running[name]) == remaining for name in remaining)
+        assert not group.fatal
+
+
+async def test_a_member_that_comes_again_is_welcomed_first(tmp_path: Path) -> None:
+    """Its new directory has forgotten what the old one promised."""
+    async with Group(tmp_path, append_deadline_s=1.0) as group:
+        leader = await group.active()
+        again = next(name for name in group.members if name != leader.self_id)
+        assert await leader.remove_member(again) == Applied(None)
+        await group.stop(again)
+        for file in (tmp_path / again).iterdir():
+            file.unlink()
+        await group.start(again)
+        assert await leader.add_member(again, group.members[again]) == Applied(None)
+        await until(lambda: group.running[again].status()["standing"] == "member", "it votes")
+        assert again in leader.ledger.welcomed
+
+
+async def test_leadership_moves_at_once(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        leader = await group.active()
+        await group.converged(0)
+        heir = next(each for each in group.running.values() if each is not leader)
+        started = asyncio.get_running_loop().time()
+        assert await leader.transfer_leadership(heir.self_id) == Applied(None)
+        await until(lambda: heir.is_active, "the heir is active")
+        assert asyncio.get_running_loop().time() - started < 2.0
+        assert await heir.append(b"x") == Applied(1)
+        assert isinstance(await leader.append(b"y"), NotActive)
+        assert await heir.transfer_leadership(heir.self_id) == Applied(None)
+        assert isinstance(await leader.transfer_leadership(heir.self_id), NotActive)
+
+
+async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "JOIN_S", 0.3)
+    monkeypatch.setattr(changes, "LAND_S", 0.3)
+    async with Group(tmp_path, append_deadline_s=0.5) as group:
+        leader = await group.active()
+        down, other = (name for name in group.members if name != leader.self_id)
+        assert "did not catch up" in refusal(await leader.add_member("n9", ("127.0.0.1", free_ports(1)[0])))
+        assert "transfer the leadership first" in refusal(await leader.remove_member(leader.self_id))
+        assert "is not a member" in refusal(await leader.transfer_leadership("n9"))
+        assert isinstance(await group.running[other].add_member("n9", ("127.0.0.1", 1)), NotActive)
+        assert await leader.remove_member("n9") == Applied(None)
+        await group.stop(down)
+        await until(lambda: down not in leader.status()["connected"], "it is seen to be down")
+        assert "has not the whole log" in refusal(await leader.transfer_leadership(down))
+        assert leader.status()["membersSinceIndex"] == 0
+    alone = Group(tmp_path / "alone", 1, secret=None)
+    async with alone:
+        assert "opens no raft port" in refusal(await (await alone.active()).add_member("n1", ("h", 1)))
+
+
+def refusal(outcome: object) -> str:
+    assert isinstance(outcome, Refused), outcome
+    return outcome.reason
+
+
+async def test_two_changes_by_configuration_at_once_are_not_linked(tmp_path: Path) -> None:
+    """Two majorities without a common member: n0 n1 n2 and n2 n3 n4."""
+    first, second = Group(tmp_path, 3, bootstrap=True), Group(tmp_path, 3, bootstrap=True)
+    ports = free_ports(2)
+    second.members = {
+        "n2": first.members["n2"],
+        "n3": ("127.0.0.1", ports[0]),
+        "n4": ("127.0.0.1", ports[1]),
+    }
+    try:
+        await first.start("n0")
+        await first.start("n1")
+        await second.start("n2")
+        await second.start("n3")
+        await first.active()
+        await until(lambda: "n3" in second.running["n2"].status()["connected"], "its own list")
+        assert "n2" not in first.running["n0"].status()["connected"]
+    finally:
+        await first.__aexit__()
+        await second.__aexit__()
