@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
 
 import web
 
@@ -38,6 +39,10 @@ CONTENT_TYPES = {
 ANY_TYPE = "application/octet-stream"
 
 
+class NoDashboard(BaseModel):
+    remark: str
+
+
 def dashboard_router(output_dir: Path | None) -> APIRouter:
     """`output_dir`: analyticsOutputDir. The endpoints are plain functions: FastAPI runs them in threads."""
     router = APIRouter(tags=["analytics"])
@@ -55,7 +60,14 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
             return _refusal(404, f"no file {name!r} belongs to the pages")
         return _answer(request, found.read_bytes(), CONTENT_TYPES.get(Path(name).suffix, ANY_TYPE))
 
-    @router.get("/v1/analytics/dashboard", summary="the newest dashboard.json", response_class=Response)
+    @router.get(
+        "/v1/analytics/dashboard",
+        summary="the newest dashboard.json",
+        response_class=Response,
+        responses={
+            404: {"model": NoDashboard, "description": "There is none yet: the remark says what to do"}
+        },
+    )
     def dashboard(request: Request) -> Response:
         if output_dir is None:
             return _refusal(404, f"analyticsOutputDir is not set: {how_to('OUT')}, and set it to OUT")

@@ -52,6 +52,33 @@ class Refusal(BaseModel):
     remark: str
 
 
+class BadBody(BaseModel):
+    """400: the body is no text or no JSON; 413: it is too large."""
+
+    detail: str
+
+
+class BadInput(BaseModel):
+    """422: one text, or the place and the text of each problem."""
+
+    detail: str | list[dict[str, Any]]
+
+
+class NoOutcome(BaseModel):
+    """504: nobody knows whether it happened. It is safe to repeat."""
+
+    remark: str
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": BadBody, "description": "The body is no text or no JSON"},
+    409: {"model": Refusal, "description": "Understood and refused"},
+    413: {"model": BadBody, "description": "The body is too large"},
+    422: {"model": BadInput, "description": "The input does not fit"},
+    504: {"model": NoOutcome, "description": "It may or may not have happened"},
+}
+
+
 def http_router(table: OperationTable) -> fastapi.APIRouter:
     """One POST route per coroutine operation; the OpenAPI text comes from the operations' models."""
     router = fastapi.APIRouter(prefix="/v1")
@@ -69,7 +96,7 @@ def http_router(table: OperationTable) -> fastapi.APIRouter:
                         operation.name + "Response", operation.response, operation.response_body
                     )
                 },
-                409: {"model": Refusal},
+                **_ERRORS,
             },
         )
     return router
