@@ -1,6 +1,7 @@
 """mqbroker: flags, configuration, signals. Cannot run: one line on stderr, exit code 1."""
 
 import argparse
+import asyncio
 import logging
 import os
 import sys
@@ -39,12 +40,17 @@ def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Br
 
 
 async def serve(broker: Broker) -> None:
-    """Run until SIGTERM or SIGINT."""
-    stop = program.stop_event()
+    """Run until SIGTERM or SIGINT; a second one does not wait for the hand-over."""
+    stop, stop_now = program.stop_events(2)
     async with broker:
         program.say_ready(f"{PROGRAM} {broker.describe()}")
         await stop.wait()
         logging.getLogger(__name__).info("stopping")
+        leaving, told = asyncio.create_task(broker.leave()), asyncio.create_task(stop_now.wait())
+        await asyncio.wait([leaving, told], return_when=asyncio.FIRST_COMPLETED)
+        for task in (leaving, told):
+            task.cancel()
+        await asyncio.gather(leaving, told, return_exceptions=True)
 
 
 def run(argv: list[str]) -> int:

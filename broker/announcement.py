@@ -1,10 +1,11 @@
-"""What a broker tells the name servers about itself: who and where it is, and its topics (103, 104)."""
+"""What a broker tells about itself: who and where it is, its topics (103, 104), its configuration (26)."""
 
 import zlib
 from typing import TYPE_CHECKING
 
 from broker.route_registration import Registration
 from remoting.command import body_bytes
+from remoting.config import to_properties
 from remoting.operations.route import (
     RegisterBrokerBody,
     RegisterBrokerRequest,
@@ -43,6 +44,23 @@ def unregistration_of(broker: "Broker") -> UnregisterBrokerRequest:
         cluster_name=broker.config.broker_cluster_name,
         broker_id=broker.broker_id,
     )
+
+
+def properties_of(broker: "Broker") -> str:
+    """The configuration (26), with what was detected or chosen in place of what was asked for."""
+    actual = {
+        "brokerId": str(broker.broker_id),
+        "brokerIP1": broker.host,
+        "brokerIP2": broker.config.broker_ip2 or broker.host,
+        "listenPort": broker.address.rpartition(":")[2],
+    }
+    if broker.controlled is not None:
+        actual["haListenPort"] = str(broker.controlled.ha_port)
+    if broker.http_address is not None:
+        actual["httpPort"] = str(broker.http_address[1])
+    lines = to_properties(broker.config).splitlines()
+    kept = [line for line in lines if line.partition("=")[0] not in actual]
+    return "".join(f"{line}\n" for line in sorted([*kept, *(f"{k}={v}" for k, v in actual.items())]))
 
 
 def _announced_topics(broker: "Broker") -> TopicConfigSerializeWrapper:

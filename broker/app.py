@@ -6,12 +6,13 @@ no message before it is master: at once without controller mode, else when the c
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from types import TracebackType
 from typing import Self
 
-from broker.announcement import registration_of, unregistration_of
+from broker.announcement import properties_of, registration_of, unregistration_of
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
 from broker.core.promise import promises
@@ -19,9 +20,10 @@ from broker.core.readiness import RoleName, Standing
 from broker.group_commit import GroupCommit
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
+from broker.handlers.send import SendCommand
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
-from broker.pending import DISK, ROLE, STOPPING, PendingReplies, SendGate
+from broker.pending import DISK, ROLE, STOPPING, HotPeer, PendingReplies, SendGate
 from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
 from broker.store.message_store import MessageStore, StoreConfig
@@ -31,7 +33,7 @@ from broker.topics import TopicTable
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
-from remoting.config import ConfigError, to_properties
+from remoting.config import ConfigError
 from remoting.doors.http_late import LateHttp, http_listen_port
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
@@ -206,7 +208,7 @@ class Broker:
             message_bytes_max=self.config.max_message_size,
             replication_timeout_ms=self.config.slave_timeout,
             flush_timeout_ms=self.config.sync_flush_timeout,
-            properties_text=self._properties_text,
+            properties_text=lambda: properties_of(self),
             commit_offset=self.metadata.commit_by_pull,
         )
         self._handlers = bind_broker_operations(table, parts)
@@ -256,6 +258,18 @@ class Broker:
             ha=controlled.ha if controlled is not None else None,
             role=lambda: controlled.role if controlled is not None else ALONE,
         )
+
+    async def leave(self) -> None:
+        """Before a planned stop: the mastership goes to a replica, if this broker has it. Bounded."""
+        if self._controlled is None or not self._serving or not self.config.shutdown_hand_over_timeout:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.shutdown_hand_over_timeout / 1000):
+                await self._controlled.leave()
+
+    def send_here(self, command: SendCommand, body: bytes, peer: HotPeer) -> bytes | None:
+        assert self._handlers is not None
+        return self._handlers.send.send(command, body, peer)
 
     def close_clients(self) -> None:
         """Clients read the route again when their connection closes."""
@@ -350,22 +364,6 @@ class Broker:
         except OSError:
             packed = bytes(4)
         return packed + self._port.to_bytes(4, "big")
-
-    def _properties_text(self) -> str:
-        """The configuration (26), with what was detected or chosen in place of what was asked for."""
-        actual = {
-            "brokerId": str(self.broker_id),
-            "brokerIP1": self.host,
-            "brokerIP2": self.config.broker_ip2 or self.host,
-            "listenPort": self.address.rpartition(":")[2],
-        }
-        if self._controlled is not None:
-            actual["haListenPort"] = str(self._controlled.ha_port)
-        if self._http is not None:
-            actual["httpPort"] = str(self._http.address[1])
-        lines = to_properties(self.config).splitlines()
-        kept = [line for line in lines if line.partition("=")[0] not in actual]
-        return "".join(f"{line}\n" for line in sorted([*kept, *(f"{k}={v}" for k, v in actual.items())]))
 
     # -- alone -------------------------------------------------------------------------------------------
 

@@ -125,6 +125,16 @@ class BrokerConfig(TelemetryConfig):
     )
     async_learner: bool = Field(False, description="replicate, but never join the SyncStateSet")
 
+    forward_late_sends: bool = Field(
+        True,
+        description="a slave hands messages on to the master, for clients whose route is old",
+    )
+    shutdown_hand_over_timeout: int = Field(
+        4_000,
+        ge=0,
+        description="ms that a master takes at SIGTERM to hand over before it stops; 0: it just stops",
+    )
+
     ha_send_heartbeat_interval: int = Field(
         1_000, gt=0, description="ms of silence before one; theirs is 5000"
     )

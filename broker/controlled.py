@@ -1,6 +1,7 @@
 """Controller mode of a broker: identity, roles, heartbeats and replication, wired to the rest of the
 broker."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ from broker.controller_client import ControllerClient, Heartbeats
 from broker.core.role import Role
 from broker.ha.ports import HaSettings
 from broker.ha.service import HaService
+from broker.hand_over import Groups, HandOver, HandOverError
 from broker.identity import Identity
+from broker.late_sends import LateSends
 from broker.replicas_manager import ReplicasManager
 from broker.role_shell import BrokerHaEvents, BrokerRoleShell
 from broker.route_registration import RouteRegistration
@@ -25,7 +28,12 @@ from remoting.operations.broker import (
     EpochEntryBody,
     EpochEntryCache,
 )
-from remoting.operations.controller import NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequest
+from remoting.operations.controller import (
+    HAND_OVER,
+    NOTIFY_BROKER_ROLE_CHANGED,
+    HandOverRequest,
+    NotifyBrokerRoleChangedRequest,
+)
 from remoting.operations.route import BrokerHeartbeatRequest
 from remoting.tasks import TaskSet
 
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
     from broker.app import Broker
 
 NO_ROLE = Role(broker_id=0)
+QUIET_MS = 300
+"""So long nobody sends to a master that handed over and wants to stop: then it does."""
 
 
 class Controlled:
@@ -82,6 +92,8 @@ class Controlled:
         self._manager: ReplicasManager | None = None
         self._controller: ControllerClient | None = None
         self._heartbeats: Heartbeats | None = None
+        self._hand_over: HandOver | None = None
+        self.late: LateSends | None = None
 
     async def listen(self) -> None:
         config = self._broker.config
@@ -140,15 +152,51 @@ class Controlled:
             on_change=telemetry.role_changed if telemetry is not None else None,
         )
         self._events.manager = self._manager
+        self._prepare_hand_over(client, self._manager, self._controller)
         self._sync.refresh_by(self._manager.refresh_ha_address)
         pushed.bind(NOTIFY_BROKER_ROLE_CHANGED, self._notified)
+        pushed.bind(HAND_OVER, self._asked_to_hand_over)
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
         tasks.start("metadata of the master", self._sync.run)
         tasks.start("HA address of the master", self._sync.refresh_forever)
 
+    def _prepare_hand_over(
+        self, client: RemotingClient, manager: ReplicasManager, controller: ControllerClient
+    ) -> None:
+        broker, config = self._broker, self._broker.config
+        self.late = LateSends(client, broker.gate, broker_name=config.broker_name, master=self._other_master)
+        self.late.serve(broker.send_here)
+        if config.forward_late_sends:
+            broker.gate.detour = self.late.take
+        self._hand_over = HandOver(
+            Groups(config.broker_cluster_name, config.broker_name),
+            ha=self.ha,
+            gate=broker.gate,
+            pending=broker.pending,
+            late=self.late,
+            manager=manager,
+            controller=controller,
+        )
+
     async def stop(self) -> None:
+        if self.late is not None:
+            await self.late.close()
         await self.ha.stop()
+
+    async def leave(self) -> None:
+        """A master that is to stop hands over, and stays until nobody sends to it any more."""
+        if self._hand_over is None or self.late is None or not self.role.is_master:
+            return
+        try:
+            await self._hand_over.give(leaves=True)
+        except HandOverError:
+            return  # it is logged: the controllers will see us go
+        await self.late.quiet(QUIET_MS)
+
+    def _other_master(self) -> str | None:
+        role = self.role
+        return None if role.is_master or role.epoch == 0 else role.master_address
 
     @property
     def role(self) -> Role:
@@ -176,6 +224,10 @@ class Controlled:
             "haStatus": str(self.ha.status()),
         }
 
+    def _master_address(self) -> str | None:
+        role = self.role
+        return None if role.is_master or role.epoch == 0 else role.master_address
+
     def _announce(self) -> None:
         self._routes.trigger()
         if self._heartbeats is not None:
@@ -195,11 +247,19 @@ class Controlled:
             confirm_offset=store.confirm_offset,
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
+            hands_over=True,
         )
 
     async def _notified(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
         if self._manager is not None:
             self._manager.notified(request, call.body)
+
+    async def _asked_to_hand_over(self, request: HandOverRequest, call: Call) -> None:
+        if self._hand_over is None or request.broker_name != self._broker.config.broker_name:
+            return
+        if request.master_epoch == self.role.epoch:
+            with contextlib.suppress(HandOverError):  # it is logged, and the controller elects without us
+                await self._hand_over.give(request.broker_id)
 
     async def _get_broker_epoch(self, request: BrokerNameOptionalRequest, call: Call) -> Reply:
         config = self._broker.config

@@ -294,6 +294,10 @@ class ReplicasManager:
                 self._no_master_because = str(outcome)
                 logger.warning("no master for %s yet: %s", self._broker_name, outcome)
             return False
+        return self.elected(outcome)
+
+    def elected(self, outcome: Ok[MasterInfo]) -> bool:
+        """The answer to an 1002. False: nobody is master."""
         members = outcome.body.sync_state_set if outcome.body else []
         epoch = outcome.header.sync_state_set_epoch or 0
         news = news_of(outcome.header, SyncStateSet(sync_state_set=members, sync_state_set_epoch=epoch))

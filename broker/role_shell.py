@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from broker.core.role import Role
 from broker.metadata.service import Metadata
-from broker.pending import ROLE, PendingReplies, SendGate
+from broker.pending import HAND_OVER, ROLE, PendingReplies, SendGate
 from broker.replicas_manager import ReplicasManager
 from broker.slave_sync import Leader, SlaveSync
 from remoting.codes import ResponseCode
@@ -40,9 +40,11 @@ class BrokerRoleShell:
         self._gate.close(ROLE, remark)
 
     def send_clients_away(self) -> None:
-        """A stock producer keeps sending to a demoted master for up to 30 s, unless its connection closes."""
+        """A producer of ours reads the route again when its connection closes. Not in a hand-over: nobody's
+        fate is unknown then, and what is held wants its answers (late_sends.py)."""
         self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
-        self._close_clients()  # after those answers have left
+        if not self._gate.is_closed_by(HAND_OVER):
+            self._close_clients()  # after those answers have left
 
     def unfence(self) -> None:
         self._gate.open(ROLE)

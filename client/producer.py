@@ -283,6 +283,8 @@ class Producer:
         match outcome:
             case Ok(header=answer):
                 recovery.succeeded()
+                if answer.master_address is not None:
+                    self._routes.refresh_soon(letter.topic)
                 return SendResult(
                     status=SendStatus.SEND_OK,
                     msg_id=letter.unique_key,

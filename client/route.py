@@ -112,6 +112,10 @@ class RouteCache:
             self._current = (self._current + 1) % len(self._name_servers)
         return await asyncio.shield(self._refreshing(topic, borrow))
 
+    def refresh_soon(self, topic: str) -> None:
+        """In the background: the route works, but it is old."""
+        self._refreshing(topic, False)
+
     async def close(self) -> None:
         tasks = list(self._refreshes.values())
         for task in tasks:

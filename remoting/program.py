@@ -65,11 +65,20 @@ def raise_open_files_limit() -> None:
 
 def stop_event() -> asyncio.Event:
     """Set by SIGTERM and SIGINT."""
-    stop = asyncio.Event()
+    return stop_events(1)[0]
+
+
+def stop_events(count: int) -> list[asyncio.Event]:
+    """The first SIGTERM or SIGINT sets the first one, the second the second, and so on."""
+    events = [asyncio.Event() for _ in range(count)]
+
+    def stop() -> None:
+        next((event for event in events if not event.is_set()), events[-1]).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+        loop.add_signal_handler(number, stop)
+    return events
 
 
 def say_ready(line: str) -> None:

@@ -9,7 +9,7 @@ confirmOffset.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from broker.group_commit import GroupCommit
@@ -293,6 +293,11 @@ class HaService:
     def in_sync_count(self) -> int:
         """Members that the controller has agreed to (minInSyncReplicas); 0 when not master."""
         return len(self.mastership.keeper.agreed.members) if self.mastership is not None else 0
+
+    @property
+    def links(self) -> Mapping[int, MasterLink]:
+        """The connected slaves by their ids; as master."""
+        return self._server.links
 
     def replica_samples(self) -> tuple[ReplicaSample, ...]:
         """For telemetry: the connected slaves as their master sees them; empty when not master."""

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CONTROL_BYTES = 4_096
 CONNECT_TIMEOUT_MS = 1_000
-RETRY_FIRST_MS = 100
+RETRY_FIRST_MS = 20
 RETRY_MAX_MS = 300
 """A master that restarts, or a new one that is not ready yet, is found this soon (the peer: 5 s)."""
 

@@ -34,6 +34,7 @@ from remoting.operation import Hot, HotHandler, OperationTable
 logger = logging.getLogger(__name__)
 
 _NAMES_V2: Final = {
+    "group": "a",
     "topic": "b",
     "default_topic": "c",
     "default_topic_queue_nums": "d",
@@ -56,7 +57,7 @@ _NAMES_V1: Final = {
 
 
 class SendFieldsV2(msgspec.Struct, gc=False, rename=_NAMES_V2):
-    """extFields of 310; what the broker does not use is not decoded."""
+    """extFields of 310; what the broker does not use is not decoded. group: tells a forwarded message."""
 
     topic: str
     queue_id: int
@@ -68,6 +69,7 @@ class SendFieldsV2(msgspec.Struct, gc=False, rename=_NAMES_V2):
     default_topic: str = ""
     default_topic_queue_nums: int = 0
     batch: bool = False
+    group: str = ""
 
 
 class SendFieldsV1(msgspec.Struct, gc=False, rename=_NAMES_V1):
@@ -349,7 +351,8 @@ def _lenient_fields(ext: Mapping[str, str], names: Mapping[str, str]) -> dict[st
 
 
 def _lenient_v2(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> SendCommandV2:
-    return SendCommandV2(opaque, SendFieldsV2(**_lenient_fields(ext, _NAMES_V2)), flag)
+    fields = SendFieldsV2(**_lenient_fields(ext, _NAMES_V2), group=ext.get(_NAMES_V2["group"]) or "")
+    return SendCommandV2(opaque, fields, flag)
 
 
 def _lenient_v1(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> SendCommandV1:

@@ -32,10 +32,13 @@ class SendMessageRequestV2(Wire):
 
 
 class SendMessageResponse(Wire):
+    """master_address (ours): the broker that was asked sent the message on to this one; the route is old."""
+
     msg_id: str
     queue_id: int
     queue_offset: int
     transaction_id: str | None = None
+    master_address: str | None = None
 
 
 class PullMessageRequest(Wire):

@@ -1,0 +1,397 @@
+"""Planned hand-over (S10): the order of its steps, what happens when one fails, messages that come late."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.core.heir import HeirLink, choose_heir, equals
+from broker.core.role import Role
+from broker.hand_over import Groups, HandOver, HandOverError
+from broker.late_sends import FORWARDED_GROUP, LateSends
+from broker.pending import HAND_OVER, ROLE
+from remoting.clock import now_ms
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.operation import CommandError, Failed, Ok, Outcome, Unknown
+from remoting.operations import controller as wire
+from remoting.operations.broker import SendMessageResponse
+from tests.unit.controller_fakes import GROUP, Bench
+from tests.unit.handler_parts import Broker
+from tests.unit.test_ha_service import until
+
+pytestmark = pytest.mark.timeout(20)
+
+NEW_MASTER = "10.0.0.2:10911"
+
+
+class Client:
+    """Answers of the new master, one per call; the last one stays."""
+
+    def __init__(self, *outcomes: Outcome[Any]) -> None:
+        self.outcomes = list(outcomes)
+        self.calls: list[tuple[str, Any, bytes]] = []
+
+    async def call(
+        self, address: str, _operation: object, header: Any, body: bytes = b"", **_: object
+    ) -> Outcome[Any]:
+        self.calls.append((address, header, body))
+        await asyncio.sleep(0)
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+
+def stored(offset: int = 7) -> Outcome[Any]:
+    return Ok(SendMessageResponse(msg_id="M", queue_id=0, queue_offset=offset, transaction_id="T"))
+
+
+class Late:
+    """A broker whose gate has the detour."""
+
+    def __init__(self, path: Path, *outcomes: Outcome[Any]) -> None:
+        self.client, self.master = Client(*outcomes), ""
+        self.broker = Broker(path)
+        client: Any = self.client
+        self.late = LateSends(client, self.broker.gate, broker_name="b", master=lambda: self.master or None)
+        self.late.serve(self.broker.handlers.send.send)
+        self.broker.gate.detour = self.late.take
+
+    def demote(self) -> None:
+        self.broker.gate.close(ROLE, "slave")
+        self.master = NEW_MASTER
+
+    async def answers(self, count: int = 1) -> list[RemotingCommand]:
+        found: list[RemotingCommand] = []
+        async with asyncio.timeout(5):
+            while len(found) < count:
+                await asyncio.sleep(0.001)
+                found += self.broker.answers()
+        return found
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    await made.group_of(1, 2, 3)
+    yield made
+
+
+# -- late messages -----------------------------------------------------------------------------------------
+
+
+async def test_a_slave_hands_on_what_a_client_with_an_old_route_sends(tmp_path: Path) -> None:
+    scene = Late(tmp_path, stored())
+    scene.demote()
+    assert scene.broker.send(b"hello", e="3", h="5", j="2") is None
+    (answer,) = await scene.answers()
+    assert (answer.code, answer.opaque, answer.ext_fields["queueOffset"]) == (0, 9, "7")
+    assert answer.ext_fields["masterAddress"] == NEW_MASTER, "our client reads the route again"
+    ((address, header, body),) = scene.client.calls
+    assert (address, body, header.topic, header.queue_id) == (NEW_MASTER, b"hello", "TopicA", 3)
+    assert (header.flag, header.reconsume_times, header.producer_group) == (5, 2, FORWARDED_GROUP)
+    assert header.properties == "TAGS\x01TagA\x02UNIQ_KEY\x01AC11", "the same UNIQ_KEY"
+    assert scene.broker.store.commit_log.max_offset == 0 and scene.late.forwarded == 1
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_a_forwarded_message_is_not_forwarded_again(tmp_path: Path, lenient: bool) -> None:
+    scene = Late(tmp_path, stored())
+    scene.demote()
+    answer = scene.broker.send(a=FORWARDED_GROUP, lenient=lenient)
+    assert answer is not None and answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert scene.client.calls == []
+
+
+async def test_a_new_master_that_is_not_ready_is_asked_by_one_at_a_time(tmp_path: Path) -> None:
+    early = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: role is changing")
+    few = Failed(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough: 1 of at least 2")
+    scene = Late(tmp_path, *[early] * 3, *[few] * 3, stored())
+    scene.demote()
+    scene.broker.send()
+    await until(lambda: len(scene.client.calls) >= 1)
+    for _ in range(49):
+        scene.broker.send()
+    answers = await scene.answers(50)
+    assert {answer.code for answer in answers} == {0}
+    assert len(scene.client.calls) == 50 + 6, "not fifty that knock together"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "remark"),
+    [
+        (Failed(ResponseCode.TOPIC_NOT_EXIST, "no such topic"), 17, "no such topic"),
+        (Failed(ResponseCode.SYSTEM_BUSY, "busy"), 2, "busy"),
+        (Unknown("no answer"), 1, "may be stored"),
+    ],
+)
+async def test_other_answers_are_passed_on(
+    tmp_path: Path, outcome: Outcome[Any], code: int, remark: str
+) -> None:
+    scene = Late(tmp_path, outcome)
+    scene.demote()
+    scene.broker.send()
+    (answer,) = await scene.answers()
+    assert answer.code == code and remark in (answer.remark or "")
+
+
+async def test_what_is_held_is_stored_here_if_the_hand_over_fails(tmp_path: Path) -> None:
+    scene = Late(tmp_path, stored())
+    scene.broker.gate.close(HAND_OVER, "going")
+    assert [scene.broker.send(b"%d" % number) for number in range(3)] == [None] * 3
+    assert scene.broker.store.commit_log.max_offset == 0 and scene.late.count == 3
+    scene.broker.gate.open(HAND_OVER)
+    scene.late.settle()
+    answers = scene.broker.answers()
+    assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1", "2"], "in order"
+    assert scene.client.calls == [] and scene.late.count == 0
+
+
+async def test_what_is_held_goes_to_the_new_master_in_order(tmp_path: Path) -> None:
+    scene = Late(tmp_path, stored())
+    scene.broker.gate.close(HAND_OVER, "going")
+    for number in range(3):
+        scene.broker.send(b"%d" % number)
+    scene.demote()
+    scene.broker.gate.open(HAND_OVER)
+    scene.late.settle()
+    await scene.answers(3)
+    assert [body for _, _, body in scene.client.calls] == [b"0", b"1", b"2"]
+
+
+async def test_a_message_on_its_way_is_stored_here_when_this_broker_becomes_master(tmp_path: Path) -> None:
+    scene = Late(tmp_path, Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "not yet"))
+    scene.demote()
+    scene.broker.send()
+    await until(lambda: len(scene.client.calls) >= 2)
+    scene.master = ""
+    scene.broker.gate.open(ROLE)
+    (answer,) = await scene.answers()
+    assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "0")
+
+
+async def test_what_cannot_be_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.late_sends.TAKEN_MAX", 2)
+    scene = Late(tmp_path, stored())
+    scene.broker.gate.close(HAND_OVER, "the mastership goes to broker 2")
+    answers = [scene.broker.send() for _ in range(3)]
+    assert answers[:2] == [None, None]
+    assert answers[2] is not None and answers[2].code == ResponseCode.SERVICE_NOT_AVAILABLE
+    await scene.late.close()
+
+
+# -- the heir ----------------------------------------------------------------------------------------------
+
+
+def test_the_heir_is_the_one_with_the_longest_log() -> None:
+    links = [HeirLink(3, 100), HeirLink(2, 100), HeirLink(4, 90)]
+    assert (choose_heir(links, None), choose_heir(links, 4), choose_heir(links, 9)) == (2, 4, None)
+    assert choose_heir([], None) is None
+    assert equals(links, 100) == {2, 3}
+
+
+# -- the master --------------------------------------------------------------------------------------------
+
+
+class Controller:
+    def __init__(self, outcome: Outcome[Any]) -> None:
+        self.outcome, self.asked = outcome, list[wire.ElectMasterRequest]()
+
+    async def call(self, _operation: object, header: Any, **_: object) -> Outcome[Any]:
+        self.asked.append(header)
+        return self.outcome
+
+
+class Manager:
+    def __init__(self, demote: Callable[[], None]) -> None:
+        self.demote = demote
+        self.role = Role(1, 5, 1, "10.0.0.1:10911", 8)
+        self.readings = 0
+
+    def elected(self, outcome: Ok[Any]) -> bool:
+        self.demote()
+        self.role = Role(1, outcome.header.master_epoch, outcome.header.master_broker_id, NEW_MASTER, 9)
+        return True
+
+    async def read_sync_state_set(self, _epoch: int) -> None:
+        self.readings += 1
+
+
+class Link:
+    learner = False
+
+    def __init__(self, ack_offset: int) -> None:
+        self.ack_offset = ack_offset
+
+
+class Ha:
+    """A master of {1, 2, 3} at masterEpoch 5, set epoch 8."""
+
+    def __init__(self, store: Any, links: dict[int, Link]) -> None:
+        self.store, self.links = store, links
+        self.mastership = self
+        self.keeper = self
+        self.agreed = self
+        self.members, self.epoch = frozenset({1, 2, 3}), 8
+
+
+class Scene:
+    def __init__(self, path: Path, outcome: Outcome[Any], links: dict[int, Link] | None = None) -> None:
+        self.late = Late(path, stored())
+        self.broker = self.late.broker
+        self.controller, self.manager = Controller(outcome), Manager(self.late.demote)
+        self.links = {2: Link(1 << 40), 3: Link(0)} if links is None else links
+        parts: dict[str, Any] = {"ha": Ha(self.broker.store, self.links), "controller": self.controller}
+        self.hand_over = HandOver(
+            Groups("c", "b"),
+            gate=self.broker.gate,
+            pending=self.broker.pending,
+            late=self.late.late,
+            manager=self.manager,  # type: ignore[arg-type]
+            **parts,
+        )
+
+
+def elected(heir: int = 2) -> Outcome[Any]:
+    return Ok(wire.MasterInfo(master_broker_id=heir, master_address=NEW_MASTER, master_epoch=6))
+
+
+async def test_the_heir_has_everything_before_it_is_elected(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, elected())
+    scene.broker.gate.wait = True
+    scene.links[2].ack_offset = 0
+    scene.broker.send(b"before")
+    end = scene.broker.store.commit_log.max_offset
+    giving = asyncio.create_task(scene.hand_over.give(2))
+    await until(lambda: not scene.broker.gate.writable)
+    assert scene.broker.send(b"meanwhile") is None and scene.late.late.count == 1
+    scene.links[2].ack_offset = end
+    await asyncio.sleep(0.01)
+    assert scene.controller.asked == [], "a reply still waits"
+    scene.broker.replicated()
+    assert await giving == 2
+    (request,) = scene.controller.asked
+    assert (request.broker_id, request.designate_elect) == (2, True)
+    assert (request.master_broker_id, request.master_epoch, request.sync_state_set_epoch) == (1, 5, 8)
+    assert request.equal_replicas == "1;2", "3 lacks something"
+    assert scene.broker.store.commit_log.max_offset == end
+    assert not scene.broker.gate.is_closed_by(HAND_OVER)
+
+
+@pytest.mark.parametrize(("leaves", "minimum", "kept"), [(True, 1, "2"), (True, 2, "1;2"), (False, 1, "1;2")])
+async def test_who_leaves_is_kept_in_the_set_only_if_it_must(
+    tmp_path: Path, leaves: bool, minimum: int, kept: str
+) -> None:
+    scene = Scene(tmp_path, elected())
+    scene.broker.send()
+    scene.broker.gate.min_in_sync = minimum
+    await scene.hand_over.give(leaves=leaves)
+    assert scene.controller.asked[0].equal_replicas == kept
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (Failed(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "not alive"), "not alive"),
+        (Unknown("no answer"), "was lost"),
+    ],
+)
+async def test_a_hand_over_that_fails_changes_nothing(
+    tmp_path: Path, outcome: Outcome[Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.hand_over.SWITCH_MS", 20)
+    scene = Scene(tmp_path, outcome)
+    scene.broker.gate.close(HAND_OVER, "for a message that is held")
+    scene.broker.send()
+    with pytest.raises(HandOverError, match=says):
+        await scene.hand_over.give(2)
+    assert scene.broker.gate.writable
+    assert [answer.code for answer in scene.broker.answers()] == [0], "what was held is stored here"
+    assert scene.manager.readings == isinstance(outcome, Unknown), "a late request is made void"
+
+
+async def test_a_slow_heir_does_not_hold_up_producers_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.hand_over.DRAIN_MS", 30)
+    scene = Scene(tmp_path, elected())
+    scene.broker.send()
+    started_ms = now_ms()
+    with pytest.raises(HandOverError, match="not drained within 30 ms"):
+        await scene.hand_over.give(3)
+    assert now_ms() - started_ms < 1_000 and scene.broker.gate.writable
+    assert scene.controller.asked == []
+
+
+async def test_an_heir_that_goes_away_ends_it(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, elected())
+    scene.broker.send()
+    giving = asyncio.create_task(scene.hand_over.give(3))
+    await until(lambda: not scene.broker.gate.writable)
+    del scene.links[3]
+    with pytest.raises(HandOverError, match="left the SyncStateSet"):
+        await giving
+
+
+async def test_without_an_heir_there_is_nothing_to_hand_over(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, elected(), links={})
+    with pytest.raises(HandOverError, match="no other member"):
+        await scene.hand_over.give()
+    assert scene.broker.gate.writable
+
+
+# -- the controller ----------------------------------------------------------------------------------------
+
+
+async def test_a_master_that_drained_keeps_its_equals_in_the_set(bench: Bench) -> None:
+    drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2}
+    reply = await bench.elect(2, designate=True, equal_replicas="1;2;9", **drained)
+    after = bench.broker_set
+    assert (after.master_broker_id, after.master_epoch) == (2, 2)
+    assert after.sync_state_set == {1, 2}, "not 3, which lacks something; not 9, which is nobody"
+    assert isinstance(reply.body, wire.ElectMasterResponseBody) and reply.body.sync_state_set == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"master_broker_id": 3}, {"master_epoch": 7}, {"sync_state_set_epoch": 1}]
+)
+async def test_the_word_of_another_term_counts_nothing(bench: Bench, changed: dict[str, int]) -> None:
+    """A request that comes late, after the master has gone on, is void."""
+    drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2} | changed
+    with pytest.raises(CommandError):
+        await bench.elect(2, designate=True, equal_replicas="1;2", **drained)
+    assert bench.broker_set.master_broker_id == 1
+
+
+async def test_an_operator_s_election_waits_for_the_master_to_hand_over(bench: Bench) -> None:
+    await bench.beat(1, hands_over=True)
+    asking = asyncio.create_task(bench.elect(2, designate=True))
+    await until(lambda: bool(bench.peers[1].frames), "the master is asked")
+    (pushed,) = bench.peers[1].pushed()
+    assert (pushed.code, pushed.ext_fields) == (
+        wire.HAND_OVER.code,
+        {"brokerName": GROUP, "masterEpoch": "1", "brokerId": "2"},
+    )
+    assert bench.broker_set.master_broker_id == 1 and not asking.done()
+    drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2}
+    await bench.elect(2, designate=True, equal_replicas="1;2;3", **drained)
+    reply = await asking
+    assert isinstance(reply.header, wire.MasterInfo)
+    assert (reply.code, reply.header.master_broker_id, reply.header.master_epoch) == (0, 2, 2)
+    assert bench.broker_set.sync_state_set == {1, 2, 3}
+
+
+async def test_a_master_that_does_not_come_is_replaced_all_the_same(bench: Bench) -> None:
+    await bench.beat(1, hands_over=True)
+    asking = asyncio.create_task(bench.elect(2, designate=True))
+    await until(lambda: bool(bench.peers[1].frames))
+    bench.now_ms += 2_001
+    await bench.beat(2)
+    await asking
+    assert (bench.broker_set.master_broker_id, bench.broker_set.sync_state_set) == (2, {2})
+
+
+async def test_rocketmq_s_masters_are_not_asked(bench: Bench) -> None:
+    await bench.elect(2, designate=True)
+    assert bench.broker_set.master_broker_id == 2
+    assert all(frame.code == 1008 for frame in bench.peers[1].pushed())
