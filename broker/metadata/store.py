@@ -258,7 +258,7 @@ class JournaledStore(MetadataStore[Row]):
         else:
             lines = [encode_update(self.to_wire(update))]
             if update.base != self._written_version:  # terms begin without a line: the next one bridges them
-                bridge = Update[Row](update.base or Version(), base=self._written_version)
+                bridge: Update[Row] = Update(update.base or Version(), base=self._written_version)
                 lines.insert(0, encode_update(self.to_wire(bridge)))
             self.journal.append(b"\n".join(lines))
         self._written_version = update.version

@@ -1,0 +1,326 @@
+"""A master's metadata and its replicas', over loopback: pushed, acknowledged, never from below."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.metadata.handlers import MetadataHandlers
+from broker.metadata.service import Metadata
+from broker.slave_sync import Leader, SlaveSync
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.doors.tcp import TcpDoor
+from remoting.operation import Call, CommandError, Empty, Handler, OperationTable, Reply
+from remoting.operations.broker import GET_ALL_TOPIC_CONFIG
+from remoting.operations.broker_metadata import (
+    GET_ALL_CONSUMER_OFFSET,
+    GET_ALL_DELAY_OFFSET,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    ConsumerOffsets,
+    DelayOffsets,
+    MetadataVersions,
+    PullMetadataRequest,
+    SubscriptionGroupConfig,
+    SubscriptionGroups,
+)
+from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from tests.unit.door_parts import until
+from tests.unit.metadata_parts import open_metadata
+from tests.unit.store_parts import open_store
+
+
+def config(name: str, queues: int = 4) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+
+
+class Node:
+    """One broker's metadata with its door, and what follows another's."""
+
+    def __init__(self, path: Path, broker_id: int, *, waits: bool = True, timeout_ms: int = 3_000) -> None:
+        self.broker_id = broker_id
+        self.metadata: Metadata = open_metadata(path, waits=waits, timeout_ms=timeout_ms)
+        self.members: set[int] = set()
+        self.metadata.members = lambda epoch: self.members
+        self._store = open_store(path)
+        self._client = RemotingClient()
+        self.sync = SlaveSync(self._client, self.metadata, broker_name="b-a")
+        table = OperationTable()
+        MetadataHandlers(self.metadata, self._store).bind(table)
+        self.door = TcpDoor(table, host="127.0.0.1", port=0, name="test")
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        return "{}:{}".format(*self.door.address)
+
+    async def start(self) -> None:
+        await self.door.start()
+        self._task = asyncio.create_task(self.sync.run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._client.close()
+        await self.door.close()
+        self.metadata.close()
+        self._store.close()
+
+    def lead(self, epoch: int) -> None:
+        self.sync.lead(None)
+        self.metadata.begin_term(epoch)
+
+    def follow(self, master: "Node", epoch: int) -> None:
+        self.metadata.end_term()
+        self.sync.lead(Leader(master.address, epoch, self.broker_id))
+
+    def same(self, other: "Node") -> bool:
+        mine, theirs = self.metadata.stores, other.metadata.stores
+        return all(mine[name].table.version == theirs[name].table.version for name in mine)
+
+
+@asynccontextmanager
+async def nodes(path: Path, count: int, **settings: int) -> AsyncIterator[list[Node]]:
+    found = [Node(path / str(n), n, **settings) for n in range(1, count + 1)]  # type: ignore[arg-type]
+    try:
+        for node in found:
+            await node.start()
+        yield found
+    finally:
+        for node in found:
+            await node.stop()
+
+
+async def test_a_change_is_at_every_member_before_it_is_acknowledged(tmp_path: Path) -> None:
+    """user-pain 37, 42: topics with attributes, at once."""
+    async with nodes(tmp_path, 3) as (master, one, two):
+        master.members = {2, 3}
+        master.lead(1)
+        one.follow(master, 1)
+        two.follow(master, 1)
+        topics, offsets = master.metadata.topics, master.metadata.offsets
+        fifo = config("Fifo").model_copy(update={"attributes": {"message.type": "FIFO"}})
+        topics.update(fifo)
+        await master.metadata.replicated(topics, topics.table.version)
+        for node in (one, two):
+            found = node.metadata.topics.get("Fifo")
+            assert found is not None and found.config == fifo
+        master.metadata.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+        await master.metadata.replicated(master.metadata.groups, master.metadata.groups.table.version)
+        offsets.commit("g", "Fifo", 0, 5)
+        await master.metadata.replicated(offsets, offsets.seal())
+        for node in (one, two):
+            group = node.metadata.groups.get("g")
+            assert group is not None and group.retry_max_times == 2
+            assert node.metadata.offsets.query("g", "Fifo", 0) == 5
+        assert open_metadata(tmp_path / "2").offsets.query("g", "Fifo", 0) == 5  # and not only in memory
+
+
+async def test_a_member_that_is_silent_costs_the_acknowledgement(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2, timeout_ms=150) as (master, replica):
+        master.members = {2, 9}
+        master.lead(1)
+        replica.follow(master, 1)
+        topics = master.metadata.topics
+        topics.update(config("T"))
+        with pytest.raises(CommandError, match="not replicated within 150 ms") as caught:
+            await master.metadata.replicated(topics, topics.table.version)
+        assert caught.value.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert master.metadata.lag_ms(9, 1) > 0 and master.metadata.lag_ms(2, 1) == 0
+        waiting = asyncio.create_task(master.metadata.replicated(topics, topics.table.version))
+        await asyncio.sleep(0)
+        master.members = {2}  # it left the set
+        await waiting
+
+
+async def test_nobody_waits_without_all_ack(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1, waits=False) as (master,):
+        master.members = {9}
+        master.lead(1)
+        master.metadata.topics.update(config("T"))
+        await master.metadata.replicated(master.metadata.topics, master.metadata.topics.table.version)
+
+
+async def test_the_end_of_a_term_leaves_a_change_in_doubt(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1) as (master,):
+        master.members = {9}
+        master.lead(1)
+        topics = master.metadata.topics
+        topics.update(config("T"))
+        waiting = asyncio.create_task(master.metadata.replicated(topics, topics.table.version))
+        await asyncio.sleep(0)
+        master.metadata.end_term()
+        with pytest.raises(CommandError, match="stopped being master"):
+            await waiting
+        master.lead(1)
+        master.metadata.members = lambda epoch: None  # the HA service has begun another term already
+        waiting = asyncio.create_task(master.metadata.replicated(topics, topics.table.version))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        master.metadata.gate.lease_ends_ms = 0  # cut off: nothing is acknowledged any more
+        with pytest.raises(CommandError, match="stopped being master"):
+            await waiting
+
+
+async def test_a_switch_takes_everything_along_and_the_old_master_follows(tmp_path: Path) -> None:
+    """user-pain 38: "topic not found" at the new master."""
+    async with nodes(tmp_path, 3) as (old, heir, third):
+        old.members = {2}
+        old.lead(1)
+        heir.follow(old, 1)
+        topics = old.metadata.topics
+        topics.update(config("Kept"))
+        topics.update(config("Gone"))
+        topics.delete(["Gone"], 100)
+        await old.metadata.replicated(topics, topics.table.version)
+        heir.sync.lead(None)
+        await asyncio.sleep(0)
+        topics.update(config("Unacknowledged"))
+        old.metadata.offsets.commit("g", "Kept", 0, 3)  # staged only
+        heir.members = {1, 3}
+        heir.lead(2)
+        old.follow(heir, 2)
+        third.follow(heir, 2)
+        assert heir.metadata.topics.get("Kept") is not None
+        await until(lambda: old.same(heir) and third.same(heir))
+        for node in (old, heir, third):
+            assert node.metadata.topics.get("Kept") is not None
+            assert node.metadata.topics.get("Gone") is None
+            assert node.metadata.topics.ensure_replicated("Gone", 0, 99) is None
+            assert node.metadata.topics.get("Unacknowledged") is None
+            assert node.metadata.offsets.query("g", "Kept", 0) == -1
+
+
+async def test_a_deposed_master_is_not_listened_to(tmp_path: Path) -> None:
+    """user-pain 39: a replica of epoch 2 takes nothing of epoch 1, and its acks do not count there."""
+    async with nodes(tmp_path, 2) as (deposed, replica):
+        deposed.members = {2}
+        deposed.lead(1)
+        replica.metadata.topics.begin_term(2)
+        replica.metadata.topics.update(config("T"))
+        replica.follow(deposed, 2)
+        request = PullMetadataRequest(broker_name="b-a", broker_id=2, master_epoch=2)
+        with pytest.raises(CommandError, match="not master at masterEpoch 2: it is master at 1"):
+            await deposed.metadata.pull(request, MetadataVersions())
+        replica.follow(deposed, 1)  # even if it believed in it
+        await until(lambda: "refused" in replica.sync._last_problem)
+        assert replica.metadata.topics.get("T") is not None
+        assert deposed.metadata.lag_ms(2, 1) > 0
+
+
+async def test_a_poll_waits_for_news_and_for_a_term(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1) as (master,):
+        request = PullMetadataRequest(broker_name="b-a", broker_id=2, master_epoch=1, wait_millis=60_000)
+        versions = {name: store.data_version for name, store in master.metadata.stores.items()}
+        early = asyncio.create_task(master.metadata.pull(request, MetadataVersions(versions=versions)))
+        await asyncio.sleep(0)
+        master.lead(1)
+        updates = await early
+        assert {update.store for update in updates} == set(master.metadata.stores)
+        assert all(update.base is not None and not update.rows for update in updates)
+        now = MetadataVersions(versions={update.store: update.version for update in updates})
+        parked = asyncio.create_task(master.metadata.pull(request, now))
+        await asyncio.sleep(0)
+        assert not parked.done() and master.metadata.lag_ms(2, 1) == 0
+        master.metadata.topics.update(config("T"))
+        (update,) = await parked
+        assert set(update.rows) == {"T"}
+        parked = asyncio.create_task(master.metadata.pull(request, now))
+        await parked
+        brief = request.model_copy(update={"wait_millis": 0})
+        latest = MetadataVersions(
+            versions={name: store.data_version for name, store in master.metadata.stores.items()}
+        )
+        assert await master.metadata.pull(brief, latest) == []
+
+
+async def test_a_topic_made_by_a_message_holds_its_acknowledgement(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as (master, replica):
+        released: list[int] = []
+        master.members = {2}
+        master.metadata.log_end = lambda: 500
+        master.metadata.on_released = lambda: released.append(master.metadata.hold_offset())
+        master.lead(1)
+        assert master.metadata.hold_offset() > 1 << 60
+        master.metadata.topics.create_on_send("New", "TBW102", 4)
+        assert master.metadata.hold_offset() == 500
+        replica.follow(master, 1)
+        await until(lambda: bool(released) and released[-1] > 1 << 60)
+        assert replica.metadata.topics.get("New") is not None
+
+
+async def test_offsets_beyond_the_log_are_set_back_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """broker-ha pitfall 61: an unclean election leaves offsets that point past the queues' ends."""
+    async with nodes(tmp_path, 2) as (master, replica):
+        offsets = master.metadata.offsets
+        offsets.commit("billing", "T", 0, 90)
+        offsets.commit("audit", "T", 0, 7)
+        master.metadata.queue_end = lambda topic, queue_id: 10
+        master.metadata.cut(5_000, 400)  # as a slave: told, not changed
+        assert offsets.query("billing", "T", 0) == 90
+        master.members = {2}
+        master.lead(2)
+        assert offsets.query("billing", "T", 0) == 10 and offsets.query("audit", "T", 0) == 7
+        assert "affected groups: billing" in caplog.text
+        notes = (tmp_path / "1" / "config" / "truncation.json").read_text()
+        assert '"the log was cut from 5000 to 400"' in notes and '"queueEnd": 10' in notes
+        replica.follow(master, 2)
+        await until(lambda: replica.same(master))
+        assert replica.metadata.offsets.query("billing", "T", 0) == 10
+
+
+class RocketMqMaster:
+    """Answers the four polls, and 29001 with "not supported"."""
+
+    def __init__(self) -> None:
+        version = DataVersion(counter=4, state_version=3, timestamp=5)
+        self.topics = TopicConfigSerializeWrapper(topic_config_table={"J": config("J")}, data_version=version)
+        self.asked = 0
+        table = OperationTable()
+        for operation, body in (
+            (GET_ALL_CONSUMER_OFFSET, ConsumerOffsets(offset_table={"J@g": {0: 3}})),
+            (GET_ALL_DELAY_OFFSET, DelayOffsets(offset_table={1: 2})),
+            (
+                GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                SubscriptionGroups(subscription_group_table={"g": SubscriptionGroupConfig(group_name="g")}),
+            ),
+        ):
+            table.bind(operation, self._answers(body))
+        table.bind(GET_ALL_TOPIC_CONFIG, self._topics)
+        self.door = TcpDoor(table, host="127.0.0.1", port=0, name="java")
+
+    def _answers(self, body: object) -> Handler:
+        async def answer(header: Empty, call: Call) -> Reply:
+            return Reply(body=body)
+
+        return answer
+
+    async def _topics(self, header: Empty, call: Call) -> Reply:
+        self.asked += 1
+        return Reply(body=self.topics)
+
+
+async def test_a_rocketmq_master_is_polled(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1) as (replica,):
+        java = RocketMqMaster()
+        await java.door.start()
+        replica.metadata.groups.update(SubscriptionGroupConfig(group_name="ours"))
+        replica.metadata.end_term()
+        replica.sync.lead(Leader("{}:{}".format(*java.door.address), 3, 1))
+        metadata = replica.metadata
+        await until(lambda: metadata.groups.get("g") is not None)
+        assert metadata.topics.get("J") is not None and metadata.topics.get("TBW102") is not None
+        assert metadata.offsets.query("g", "J", 0) == 3 and metadata.delays.get(1) == 2
+        assert metadata.groups.get("ours") is None
+        assert all(store.data_version.state_version == 3 for store in metadata.stores.values())
+        asked = java.asked
+        replica.sync.unknown_topic()  # a record of a topic that we do not know: ask now
+        await until(lambda: java.asked > asked)
+        await java.door.close()

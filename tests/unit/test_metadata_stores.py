@@ -1,0 +1,336 @@
+"""Groups and offsets with their files: the peer's are read, ours survive crashes, damage is explained."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.metadata.core.table import MASS_DELETE_MIN, Version
+from broker.metadata.groups import BUILT_IN, GroupTable, illegal_group
+from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
+from broker.metadata.store import data_version
+from broker.metadata.wire import decode_updates, encode_updates
+from broker.store.mapped_file import StoreError
+from remoting.operations.broker_metadata import (
+    ConsumerOffsets,
+    MetadataUpdate,
+    SubscriptionGroupConfig,
+    SubscriptionGroups,
+)
+
+CONFIG = Path(__file__).parent.parent / "fixtures" / "store" / "config"
+
+
+def groups_at(path: Path, *, auto_create: bool = True) -> GroupTable:
+    table = GroupTable(path / "subscriptionGroup.json", auto_create=auto_create)
+    table.load()
+    return table
+
+
+def offsets_at(path: Path) -> ConsumerOffsetTable:
+    table = ConsumerOffsetTable(path / "consumerOffset.json")
+    table.load()
+    return table
+
+
+# -- the peer's files ------------------------------------------------------------------------------------
+
+
+def test_the_peers_files_are_read(tmp_path: Path) -> None:
+    for name in ("subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"):
+        shutil.copy(CONFIG / name, tmp_path / name)
+    groups, offsets = groups_at(tmp_path), offsets_at(tmp_path)
+    assert groups.data_version.state_version == 2
+    config = groups.get("FxGroup")
+    assert config is not None and config.consume_from_min_enable is False
+    assert offsets.query("FxGroup", "FxNormal", 3) == 14
+    assert offsets.query("FxGroup", "FxNormal", 9) == -1
+    assert offsets.groups_of("FxNormal") == ["FxGroup", "FxOrderGroup"]
+    delays = DelayOffsetTable(tmp_path / "delayOffset.json")
+    delays.load()
+    assert (delays.get(1), delays.get(16), delays.get(2)) == (3, 0, 0)
+
+
+def test_what_we_write_has_the_peers_members(tmp_path: Path) -> None:
+    shutil.copy(CONFIG / "subscriptionGroup.json", tmp_path / "subscriptionGroup.json")
+    groups = groups_at(tmp_path)
+    before = json.loads((CONFIG / "subscriptionGroup.json").read_text())
+    groups.update(SubscriptionGroupConfig(group_name="New"))
+    after = json.loads(groups.path.read_text())
+    assert after.keys() == before.keys()
+    assert after["subscriptionGroupTable"]["FxGroup"] == before["subscriptionGroupTable"]["FxGroup"]
+    assert after["dataVersion"]["counter"] == before["dataVersion"]["counter"] + 1
+
+
+# -- groups ----------------------------------------------------------------------------------------------
+
+
+def test_groups_are_created_changed_and_deleted_for_good(tmp_path: Path) -> None:
+    groups = groups_at(tmp_path)
+    assert set(BUILT_IN) <= groups.table.rows.keys()
+    assert groups.find("g") is not None and groups.find("bad name") is None
+    groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=3, attributes={"+a": "1"}))
+    version = groups.table.version
+    groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=3))  # unchanged
+    assert groups.table.version == version
+    again = groups_at(tmp_path).get("g")
+    assert again is not None and again.retry_max_times == 3 and again.attributes == {"a": "1"}
+    groups.delete("g")
+    groups.delete("g")
+    assert groups_at(tmp_path, auto_create=False).find("g") is None
+
+
+def test_the_forbidden_table_stays_with_its_group(tmp_path: Path) -> None:
+    groups = groups_at(tmp_path)
+    groups.update(SubscriptionGroupConfig(group_name="g"))
+    text = groups.path.read_text().replace('"forbiddenTable": {}', '"forbiddenTable": {"g": {"T": 1}}')
+    groups.path.write_text(text)
+    again = groups_at(tmp_path)
+    again.update(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
+    assert again.body().forbidden_table == {"g": {"T": 1}}
+    replica = groups_at(tmp_path / "replica")
+    update = again.updates_since(replica.data_version)
+    assert update is not None and replica.accept(update) is None
+    assert replica.body() == again.body()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 256, "a@b"])
+def test_illegal_group_names(name: str) -> None:
+    assert illegal_group(name) is not None
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = groups_at(tmp_path)
+    groups.update(SubscriptionGroupConfig(group_name="g"))
+
+    def full(value: object, turn: int, *, durable: bool = True) -> bool:
+        raise OSError(28, "No space left on device", str(groups.path))
+
+    monkeypatch.setattr(groups.file, "save", full)
+    version = groups.table.version
+    with pytest.raises(OSError, match="No space"):
+        groups.update(SubscriptionGroupConfig(group_name="h"))
+    assert groups.get("h") is None and groups.table.version == version
+
+
+def test_a_damaged_file_is_explained(tmp_path: Path) -> None:
+    groups = groups_at(tmp_path)
+    groups.update(SubscriptionGroupConfig(group_name="g"))
+    groups.update(SubscriptionGroupConfig(group_name="h"))
+    groups.path.write_text("")
+    assert groups_at(tmp_path).get("g") is not None  # of the .bak
+    groups.file.backup_path.write_text('{"subscriptionGroupTable": 3}')
+    with pytest.raises(StoreError, match=r"subscriptionGroup.json is damaged"):
+        groups_at(tmp_path)
+    groups.file.backup_path.write_text("[]")
+    with pytest.raises(StoreError, match="restore it from a backup or from another replica"):
+        groups_at(tmp_path)
+
+
+# -- offsets ---------------------------------------------------------------------------------------------
+
+
+def test_offsets_survive_a_crash_once_they_are_sealed(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 1, 6)
+    first = offsets.seal()
+    assert offsets.seal() == first  # nothing staged
+    offsets.commit("g", "T", 0, 7)
+    offsets.seal()
+    offsets.commit("g", "T", 0, 99)  # not sealed: gone with the process
+    again = offsets_at(tmp_path)
+    assert (again.query("g", "T", 0), again.query("g", "T", 1)) == (7, 6)
+    assert again.table.version == offsets.table.version
+    assert not offsets.path.exists()  # all of it was in the journal
+
+
+def test_the_file_takes_over_from_the_journal(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 1)
+    offsets.seal()
+    write = offsets.snapshot()
+    offsets.commit("g", "T", 0, 2)  # while a thread writes
+    offsets.seal()
+    write()()
+    assert json.loads(offsets.path.read_text())["offsetTable"] == {"T@g": {"0": 1}}
+    assert offsets.journal.size > 0
+    assert offsets_at(tmp_path).query("g", "T", 0) == 2
+    offsets.flush()
+    assert not offsets.journal.path.exists()
+    assert offsets_at(tmp_path).query("g", "T", 0) == 2
+
+
+def test_a_crash_between_file_and_journal_applies_nothing_twice(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    for offset in (1, 2, 3):
+        offsets.commit("g", "T", 0, offset)
+        offsets.seal()
+    offsets.snapshot()()  # written, and the journal not dropped yet
+    again = offsets_at(tmp_path)
+    assert again.query("g", "T", 0) == 3 and again.table.version == offsets.table.version
+
+
+def test_half_a_line_is_what_a_crash_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 1)
+    offsets.seal()
+    whole = offsets.journal.path.read_bytes()
+    offsets.commit("g", "T", 0, 2)
+    offsets.seal()
+    torn = offsets.journal.path.read_bytes()
+    for size in range(len(whole), len(torn)):
+        offsets.journal.path.write_bytes(torn[:size])
+        again = offsets_at(tmp_path)
+        assert again.query("g", "T", 0) == 1
+        again.commit("g", "T", 0, 3)
+        again.seal()
+        assert offsets_at(tmp_path).query("g", "T", 0) == 3
+    assert "no whole line" in caplog.text
+
+
+def test_terms_and_journal_hang_together(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 1)
+    offsets.seal()
+    offsets.begin_term(4)
+    assert offsets_at(tmp_path).query("g", "T", 0) == 1  # a term alone writes nothing
+    offsets.commit("g", "T", 0, 2)
+    offsets.seal()
+    write = offsets.snapshot()
+    offsets.begin_term(5)
+    offsets.commit("g", "T", 0, 3)
+    offsets.seal()
+    write()()
+    again = offsets_at(tmp_path)
+    assert again.query("g", "T", 0) == 3 and again.table.version.state_version == 5
+
+
+def test_a_whole_table_replaces_file_and_journal(tmp_path: Path) -> None:
+    master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
+    replica.commit("old", "T", 0, 9)
+    replica.seal()
+    write = replica.snapshot()  # an old thread, late
+    master.begin_term(2)
+    master.commit("g", "T", 0, 4)
+    master.seal()
+    update = master.updates_since(replica.data_version)
+    assert update is not None and update.base is None
+    assert replica.accept(update) is None
+    write()()
+    again = offsets_at(tmp_path / "r")
+    assert again.table.rows == {"T@g": {0: 4}} and again.table.version == master.table.version
+    replica.begin_term(3)
+    replica.commit("g", "T", 0, 5)
+    replica.seal()
+    assert offsets_at(tmp_path / "r").query("g", "T", 0) == 5
+
+
+def test_a_full_disk_keeps_offsets_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(offsets.journal, "append", _full)
+        with pytest.raises(OSError):
+            offsets.seal()
+    assert offsets.is_staged and offsets.table.version == Version()
+    offsets.seal()
+    assert offsets_at(tmp_path).query("g", "T", 0) == 1
+
+
+def _full(line: bytes) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_offsets_of_a_deleted_group_or_topic_are_found_by_the_whole_name(tmp_path: Path) -> None:
+    """broker-ops pitfall 10."""
+    offsets = offsets_at(tmp_path)
+    for group, topic in (("g", "T"), ("gg", "T"), ("g", "TT"), ("xg", "T")):
+        offsets.commit(group, topic, 0, 1)
+    offsets.remove_group("g")
+    offsets.remove_topic("TT")
+    offsets.seal()
+    assert sorted(offsets_at(tmp_path).table.rows) == ["T@gg", "T@xg"]
+
+
+def test_offsets_that_make_no_sense_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = offsets_at(tmp_path)
+    assert not offsets.commit("g", "T", 0, -1) and not offsets.commit("g", "T", -1, 0)
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", 1)
+    assert offsets.commit("g", "T", 0, 0) and not offsets.commit("h", "T", 0, 0)
+    assert offsets.commit("g", "T", 0, 1)
+
+
+def test_offsets_beyond_the_log_are_named_and_set_back(tmp_path: Path) -> None:
+    """broker-ha pitfall 61."""
+    offsets = offsets_at(tmp_path)
+    offsets.commit("g", "T", 0, 10)
+    offsets.commit("g", "T", 1, 3)
+    offsets.commit("h", "T", 0, 4)
+    beyond = offsets.beyond(lambda topic, queue_id: 4)
+    assert beyond == [Clamped("g", "T", 0, 10, 4)]
+    offsets.clamp(beyond)
+    assert offsets.query("g", "T", 0) == 4 and offsets.query("h", "T", 0) == 4
+
+
+# -- from a master ---------------------------------------------------------------------------------------
+
+
+def test_a_mass_deletion_leaves_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """user-pain 39."""
+    replica, master = groups_at(tmp_path / "r"), groups_at(tmp_path / "m")
+    for n in range(MASS_DELETE_MIN):
+        replica.update(SubscriptionGroupConfig(group_name=f"g{n}"))
+    kept = replica.path.read_text()
+    master.begin_term(7)
+    update = master.updates_since(replica.data_version)
+    assert update is not None and replica.accept(update) is None
+    assert replica.get("g0") is None and set(BUILT_IN) <= replica.table.rows.keys()
+    copy = replica.path.with_name("subscriptionGroup.json.before-7")
+    assert copy.read_text() == kept and str(copy) in caplog.text
+
+
+def test_an_update_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    offsets = offsets_at(tmp_path)
+    offsets.begin_term(3)
+    version = data_version(Version(3, 9, 9))
+    for rows in ({"T@g": {"x": 1}}, {"T@g": 7}, {"T@g": {"0": "many"}}):
+        assert offsets.accept(MetadataUpdate(store="consumerOffsets", version=version, rows=rows)) is not None
+    older = MetadataUpdate(store="consumerOffsets", version=data_version(Version(2, 9, 9)), rows={})
+    refusal = offsets.accept(older)
+    assert refusal is not None and "epoch 2 is below epoch 3" in refusal
+
+
+def test_a_rocketmq_masters_tables_are_adopted(tmp_path: Path) -> None:
+    """Its groups as a whole; its offsets merged; both stand for the epoch of the master that was asked."""
+    groups, offsets = groups_at(tmp_path), offsets_at(tmp_path)
+    groups.begin_term(2)
+    groups.update(SubscriptionGroupConfig(group_name="mine"))
+    body = SubscriptionGroups(subscription_group_table={"g": SubscriptionGroupConfig(group_name="g")})
+    assert groups.adopt(body, 1) is not None and groups.get("mine") is not None
+    assert groups.adopt(body, 3) is None
+    assert groups.get("mine") is None and groups.get("g") is not None
+    version = groups.table.version
+    assert groups.adopt(body, 3) is None and groups.table.version == version
+    offsets.commit("g", "T", 0, 5)
+    offsets.seal()
+    offsets.begin_term(2)
+    assert offsets.adopt(ConsumerOffsets(offset_table={"T@g": {1: 8}}), 1) is not None
+    assert offsets.adopt(ConsumerOffsets(offset_table={"T@g": {1: 8}, "U@g": {0: 1}}), 3) is None
+    again = offsets_at(tmp_path)
+    assert again.table.rows == {"T@g": {0: 5, 1: 8}, "U@g": {0: 1}} and again.table.version.state_version == 3
+
+
+def test_large_answers_are_deflated_and_checked() -> None:
+    update = MetadataUpdate(
+        store="topics",
+        version=data_version(Version(1, 2, 3)),
+        rows={f"t{n}": {"perm": 6} for n in range(9_000)},
+    )
+    raw = encode_updates([update])
+    assert len(raw) < 100_000 and decode_updates(raw) == [update]
+    assert decode_updates(encode_updates([])) == []
+    for bad in (raw[:-5], b"\x01" + raw, b"{", b'{"updates":[{}]}'):
+        with pytest.raises(ValueError):
+            decode_updates(bad)
