@@ -1,10 +1,12 @@
 """One raft member as a process, driven by lines of JSON: python -m tests.cluster.raft_process SETTINGS-JSON.
 
-In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true}. Out: one line each, in turn.
+In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true} | {"barrier": true}
+    | {"add": "n3", "address": [host, port]} | {"remove": "n3"} | {"transfer": "n1"}. Out: a line each.
 """
 
 import asyncio
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,23 @@ async def answer(replicator: RaftReplicator, machine: ListMachine, question: dic
     if "append" in question:
         outcome = await replicator.append(question["append"].encode(), question.get("id"))
         return outcome.result if isinstance(outcome, Applied) else type(outcome).__name__
+    if "barrier" in question:
+        return type(await replicator.barrier()).__name__
+    if "add" in question:
+        host, port = question["address"]
+        return type(await replicator.add_member(question["add"], (host, port))).__name__
+    if "remove" in question:
+        return type(await replicator.remove_member(question["remove"])).__name__
+    if "transfer" in question:
+        return type(await replicator.transfer_leadership(question["transfer"])).__name__
     if "events" in question:
         return [event.decode() for event in machine.events]
     return replicator.status()
 
 
 async def main(settings: dict[str, Any]) -> None:
+    if "nofile" in settings:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (settings["nofile"], settings["nofile"]))
     machine = ListMachine()
     replicator = RaftReplicator(
         machine,

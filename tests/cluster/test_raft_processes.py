@@ -1,115 +1,19 @@
-"""Raft members as real processes: kill -9, a frozen leader, and every acknowledged event exactly once."""
+"""Raft members as real processes: killed, frozen, without disk space or descriptors; new members."""
 
 import asyncio
-import json
+import os
+import shutil
 import signal
-import sys
+import socket
 import time
-from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cluster.raft_members import WAIT_S, MemberProcess, Processes
 from tests.unit.raft_group import free_ports
 
 pytestmark = pytest.mark.cluster
-
-WAIT_S = 20.0
-
-
-class MemberProcess:
-    """One process; `active` follows what it says on stdout."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings, self.active = settings, False
-        self._waiting: deque[asyncio.Future[Any]] = deque()
-
-    async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.cluster.raft_process", json.dumps(self.settings)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=2**24,
-        )
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            said = json.loads(line)
-            if "active" in said:
-                self.active = said["active"]
-            else:
-                self._waiting.popleft().set_result(said["answer"])
-        self.active = False
-        while self._waiting:
-            self._waiting.popleft().set_result("Gone")
-
-    async def ask(self, **question: object) -> Any:
-        """The answer, or "Gone" when the process ended before it gave one."""
-        assert self.process.stdin is not None
-        if self._reading.done():
-            return "Gone"
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self.process.stdin.write(json.dumps(question).encode() + b"\n")
-        return await future
-
-    async def end(self, sig: signal.Signals) -> None:
-        if self.process.returncode is None:
-            self.process.send_signal(sig)
-        await self.process.wait()
-        await self._reading
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-
-class Processes:
-    def __init__(self, root: Path, compaction_entries: int) -> None:
-        names = [f"n{i}" for i in range(3)]
-        members = {name: ("127.0.0.1", port) for name, port in zip(names, free_ports(3), strict=True)}
-        common = {"members": members, "compaction_entries": compaction_entries}
-        self.all = [
-            MemberProcess({"self_id": name, "directory": str(root / name)} | common) for name in names
-        ]
-
-    async def __aenter__(self) -> "Processes":
-        for each in self.all:
-            await each.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for each in self.all:
-            await each.end(signal.SIGKILL)
-
-    async def active(self) -> MemberProcess:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            for each in self.all:
-                if each.active:
-                    return each
-            await asyncio.sleep(0.005)
-        raise AssertionError("no active member")
-
-    async def whole(self) -> None:
-        """Every member is up and linked to both others: the next kill leaves a majority that is ready."""
-        deadline = time.monotonic() + WAIT_S
-        for each in self.all:
-            while len((await each.ask(status=True))["connected"]) < 2:
-                assert time.monotonic() < deadline, "a member did not come back"
-                await asyncio.sleep(0.02)
-
-    async def append(self, text: str) -> int:
-        """Repeats with the same id until it is applied; the answer is the event's place."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            result = await (await self.active()).ask(append=text, id=text)
-            if isinstance(result, int):
-                return result
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{text} was never applied")
 
 
 async def test_kill_9_of_the_leader_again_and_again(tmp_path: Path) -> None:
@@ -136,14 +40,8 @@ async def test_kill_9_of_the_leader_again_and_again(tmp_path: Path) -> None:
             await leader.start()
         stop.set()
         await asyncio.gather(*clients)
-        last = await group.append("last")
-        for each in group.all:
-            deadline = time.monotonic() + WAIT_S
-            while len(events := await each.ask(events=True)) < last:
-                assert time.monotonic() < deadline, "a member did not catch up"
-                await asyncio.sleep(0.05)
-            assert len(events) == len(set(events)), "an event was applied twice"
-            assert all(events[place - 1] == text for text, place in places.items())
+        events = await group.same_everywhere(await group.append("last"))
+        assert all(events[place - 1] == text for text, place in places.items())
     print(f"kill -9 to the first accepted append: {sorted(round(gap, 3) for gap in gaps)} s")
     assert min(gaps) < 1.0
 
@@ -160,3 +58,75 @@ async def test_a_frozen_leader_is_replaced_and_does_not_come_back(tmp_path: Path
         frozen.process.send_signal(signal.SIGCONT)
         assert await frozen.ask(append="stale", id="stale") in ("NotActive", "Unknown")
         assert await group.append("third") == 3
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts a small disk: root only"
+)
+async def test_a_full_disk_ends_one_member_and_the_others_go_on(tmp_path: Path) -> None:
+    """Exit code 70 or 72; once there is room again, the same directory starts."""
+    small = tmp_path / "n1"
+    small.mkdir()
+    mount = f'mount -t tmpfs -o size=60k keel {small} && exec "$@"'
+    prefix = ("unshare", "-m", "sh", "-c", mount, "sh")
+    async with Processes(tmp_path, compaction_entries=5_000, each={"n1": {"prefix": prefix}}) as group:
+        victim = next(each for each in group.all if each.settings["self_id"] == "n1")
+        deadline, count = time.monotonic() + WAIT_S, 0
+        while victim.process.returncode is None:
+            await group.append(f"{count}-" + "x" * 2000)
+            count += 1
+            assert time.monotonic() < deadline, "the disk is never full"
+        assert victim.process.returncode in (70, 72)
+        assert await group.append("still", but=victim) == count + 1
+        victim.settings["prefix"] = ()
+        await victim.start()  # the mount went with its process: an empty directory, so it joins anew
+        await group.same_everywhere(count + 1)
+
+
+async def test_a_member_without_descriptors_goes_on(tmp_path: Path) -> None:
+    """Strangers hold all of them: it keeps its links, votes, and listens again afterwards."""
+    async with Processes(tmp_path, compaction_entries=5_000, each={"n0": {"nofile": 30}}) as group:
+        first = group.all[0]
+        await group.append("first")
+        await group.whole()
+        address = first.settings["members"]["n0"]
+        strangers = [socket.create_connection(address) for _ in range(60)]
+        try:
+            leader = await group.active()
+            if leader is first:
+                assert await leader.ask(transfer="n1") == "Applied"
+                leader = await group.active(but=first)
+            await leader.end(signal.SIGKILL)
+            assert await group.append("second") == 2, "n0 gave its vote, and stored it"
+        finally:
+            for stranger in strangers:
+                stranger.close()
+        await leader.start()
+        await group.whole()
+        await group.same_everywhere(2)
+
+
+async def test_a_lost_disk_and_a_new_member(tmp_path: Path) -> None:
+    async with Processes(tmp_path, compaction_entries=20) as group:
+        for count in range(50):
+            await group.append(f"{count}")
+        leader = await group.active()
+        victim = next(each for each in group.all if each is not leader)
+        await victim.end(signal.SIGKILL)
+        shutil.rmtree(victim.settings["directory"])
+        await victim.start()
+        await group.same_everywhere(50)
+        settings = dict(victim.settings, self_id="n3", directory=str(tmp_path / "n3"))
+        settings["members"] = {**settings["members"], "n3": ("127.0.0.1", free_ports(1)[0])}
+        newcomer = MemberProcess(settings)
+        await newcomer.start()
+        group.all.append(newcomer)
+        leader = await group.active()
+        assert await leader.ask(add="n3", address=settings["members"]["n3"]) == "Applied"
+        await group.append("with four")
+        await group.same_everywhere(51)
+        assert sorted((await newcomer.ask(status=True))["members"]) == ["n0", "n1", "n2", "n3"]
+        gone = next(each for each in group.all if each not in (leader, newcomer))
+        assert await leader.ask(remove=gone.settings["self_id"]) == "Applied"
+        assert await leader.ask(transfer="n3") == "Applied"
+        assert await group.append("with three", but=gone) == 52

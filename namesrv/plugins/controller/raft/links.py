@@ -219,7 +219,7 @@ class Links:
             self._links[member].close("not a member any more")
 
     def _is_ours_to_dial(self, member: str, now: float) -> bool:
-        """The greater id's job; the smaller one's too when nothing comes, for the other may not know us yet."""
+        """The greater id's job; the smaller one's too when nothing comes: the other may not know us yet."""
         missing_since = self._missing_since.setdefault(member, now)
         return member < self.settings.self_id or now - missing_since > DIAL_ANYWAY_S
 
