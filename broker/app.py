@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -341,6 +342,12 @@ class Broker:
         return "master" if ha.mastership is not None else "slave" if ha.client is not None else "none"
 
     @property
+    def task_deaths(self) -> Counter[str]:
+        """How often each background task has ended by an error."""
+        ha = self._controlled.ha.task_deaths if self._controlled is not None else Counter[str]()
+        return self._tasks.deaths + ha
+
+    @property
     def standing(self) -> Standing:
         """What readiness is judged by."""
         return Standing(
@@ -361,7 +368,7 @@ class Broker:
     def _store_host(self) -> bytes:
         try:
             packed = socket.inet_aton(socket.gethostbyname(self.host))
-        except OSError:
+        except (OSError, UnicodeError):
             packed = bytes(4)
         return packed + self._port.to_bytes(4, "big")
 

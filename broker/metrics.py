@@ -48,7 +48,18 @@ TABLE = Table(
         ),
         Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
         Metric("rocketmq_broker_connections", "open connections of clients"),
-        Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas"),
+        Metric(
+            "rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"
+        ),
+        Metric(
+            "rocketmq_broker_forwarded_sends_total",
+            "messages of clients with an old route, handed on to the master",
+        ),
+        Metric(
+            "rocketmq_background_task_deaths_total",
+            "background tasks that ended by an error and were started again; the log has the traceback",
+            ("task",),
+        ),
         Metric("rocketmq_broker_name_servers", "name servers that took the last registration"),
         Metric("rocketmq_broker_role", "1 master, 0 slave, -1 none (yet, or during a change)"),
         Metric("rocketmq_broker_epoch", "masterEpoch of the last finished role change; 0: none"),
@@ -87,6 +98,10 @@ def scrape(broker: "Broker") -> Scrape:
     made.add("rocketmq_broker_connections", broker.connection_count)
     made.add("rocketmq_broker_waiting_replies", len(broker.pending))
     made.add("rocketmq_broker_name_servers", len(broker.standing.registered))
+    for task, deaths in sorted(broker.task_deaths.items()):
+        made.add("rocketmq_background_task_deaths_total", deaths, task)
+    if broker.controlled is not None and broker.controlled.late is not None:
+        made.add("rocketmq_broker_forwarded_sends_total", broker.controlled.late.forwarded)
     _add_messages(made, broker)
     _add_storage(made, broker)
     _add_role(made, broker)

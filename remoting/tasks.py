@@ -1,10 +1,11 @@
-"""Background tasks that cannot die unseen: a task that ends by an exception is logged and started again.
+"""Background tasks that cannot die unseen: one that ends by an error is logged, counted and started again.
 
 `stop()` cancels and waits for all of them: no task outlives its owner.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from remoting.clock import now_ms
@@ -17,7 +18,9 @@ HEALTHY_AFTER_MS = 10_000
 """A task that ran this long starts again with the first back-off."""
 
 
-async def supervise(name: str, factory: Callable[[], Awaitable[None]]) -> None:
+async def supervise(
+    name: str, factory: Callable[[], Awaitable[None]], deaths: Counter[str] | None = None
+) -> None:
     """Run `factory()` until it returns; each exception is logged with its traceback, then it runs again."""
     backoff_ms = BACKOFF_FIRST_MS
     while True:
@@ -27,6 +30,8 @@ async def supervise(name: str, factory: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             if now_ms() - started_ms >= HEALTHY_AFTER_MS:
                 backoff_ms = BACKOFF_FIRST_MS
+            if deaths is not None:
+                deaths[name] += 1
             logger.exception("background task %s died; it starts again in %d ms", name, backoff_ms)
         await asyncio.sleep(backoff_ms / 1000)
         backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
@@ -37,9 +42,11 @@ class TaskSet:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self.deaths: Counter[str] = Counter()
+        """By name; for metrics: somebody should look at the log."""
 
     def start(self, name: str, factory: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(supervise(name, factory), name=name)
+        task = asyncio.create_task(supervise(name, factory, self.deaths), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -9,6 +9,7 @@ confirmOffset.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -293,6 +294,10 @@ class HaService:
     def in_sync_count(self) -> int:
         """Members that the controller has agreed to (minInSyncReplicas); 0 when not master."""
         return len(self.mastership.keeper.agreed.members) if self.mastership is not None else 0
+
+    @property
+    def task_deaths(self) -> Counter[str]:
+        return self._tasks.deaths + self._role_tasks.deaths
 
     @property
     def links(self) -> Mapping[int, MasterLink]:

@@ -25,7 +25,7 @@ async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCa
         async with asyncio.timeout(5):
             await alive_again.wait()
     await tasks.stop()
-    assert lives == 2
+    assert lives == 2 and tasks.deaths == {"mortal": 1}
     assert "background task mortal died" in caplog.text and "on purpose" in caplog.text
 
 

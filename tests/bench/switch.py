@@ -1,0 +1,214 @@
+"""Planned hand-overs under load, and a master that hangs: what a producer of 2,000 messages a second sees.
+
+A hand-over is asked for in turn by electMaster and by SIGTERM. A send counts as one "during the switch" when
+it began within WINDOW_S after that. Hung: SIGSTOP, and the time until a send that began later is stored.
+"""
+
+import asyncio
+import gc
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cli.cluster import Cluster, ClusterError, Program
+from cli.watch import Picture, Watcher
+from client import Message, Producer, SendError
+from client.admin import AdminClient
+from remoting.client import RemotingClient
+
+TOPIC = "KeelBench"
+RATE = 2_000
+BODY = b"x" * 128
+IN_FLIGHT_MAX = 2_048
+TICK_S = 0.002
+WINDOW_S = 1.0
+STEADY_S = 2.0
+PLANNED, HUNG = 6, 3
+TIMEOUT_S = 30.0
+HEARTBEAT_TIMEOUT_MS = 3_000
+SETTINGS = {
+    "allAckInSyncStateSet": "true",
+    "minInSyncReplicas": "2",
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "controllerHeartBeatTimeoutMills": str(HEARTBEAT_TIMEOUT_MS),
+}
+
+
+@dataclass
+class Load:
+    """Sends at RATE until it is closed; every send's beginning and duration, in seconds."""
+
+    namesrv_addr: str
+    rate: int = RATE
+    timeout_ms: int = 3_000
+    sends: list[tuple[float, float]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    retried: int = 0
+    uncertain: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def __aenter__(self) -> Self:
+        self._producer = Producer(self.namesrv_addr, "keelmq-bench", in_flight_max=IN_FLIGHT_MAX)
+        self._feed = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._feed.cancel()
+        await asyncio.gather(self._feed, *self._tasks, return_exceptions=True)
+        await self._producer.close()
+
+    async def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            while due <= time.monotonic():
+                task = asyncio.create_task(self._send())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                due += 1 / self.rate
+            await asyncio.sleep(TICK_S)
+
+    async def _send(self) -> None:
+        began = time.monotonic()
+        try:
+            result = await self._producer.send(Message(TOPIC, BODY), timeout_ms=self.timeout_ms)
+        except SendError as error:
+            self.errors.append(str(error))
+            return
+        self.sends.append((began, time.monotonic() - began))
+        self.retried += result.attempts > 1
+        self.uncertain += result.uncertain_attempts
+
+    def within(self, begin: float, end: float) -> list[float]:
+        """Durations of the sends that began then, ascending."""
+        return sorted(took for began, took in self.sends if begin <= began <= end)
+
+    def first_stored_after(self, moment: float) -> float | None:
+        """When the first send that began later was answered; None: not yet."""
+        return min((began + took for began, took in self.sends if began >= moment), default=None)
+
+
+class Group:
+    """Three controllers and three brokers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cluster = Cluster(directory, name_servers=3, brokers=3, broker_settings=SETTINGS)
+
+    async def __aenter__(self) -> Self:
+        self._watcher = Watcher(self.cluster)
+        try:
+            self.cluster.start()
+            await self.all_in_sync()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._watcher.close()
+        await asyncio.to_thread(self.cluster.close)
+        gc.collect()  # Popen objects that outlive their process warn when they are collected later
+
+    async def all_in_sync(self) -> Picture:
+        async def look() -> Picture | None:
+            picture = await self._watcher.look()
+            return picture if picture.all_in_sync(3) else None
+
+        return await self.cluster.until("3 brokers in sync", look, timeout_s=TIMEOUT_S)
+
+    async def master(self) -> Program:
+        picture = await self.all_in_sync()
+        return next(program for program in self.cluster.brokers if program.name == picture.master)
+
+    async def elect_another(self) -> None:
+        """electMaster for a slave; returns when it is elected."""
+        picture = await self.all_in_sync()
+        heir = next(replica for replica in picture.replicas if replica.role == "slave")
+        assert heir.broker_id is not None
+        client = RemotingClient()
+        try:
+            await AdminClient(client).elect_master(
+                self.cluster.controller_addr,
+                cluster_name=self.cluster.cluster_name,
+                broker_name=self.cluster.broker_name,
+                broker_id=heir.broker_id,
+            )
+        finally:
+            await client.close()
+
+    async def stop_master(self) -> Program:
+        """SIGTERM; returns when it has ended by itself."""
+        master = await self.master()
+        assert master.process is not None
+        master.process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(master.process.wait, TIMEOUT_S)
+        if code != 0:
+            raise ClusterError(f"{master.name} ended with exit code {code} after SIGTERM")
+        return master
+
+
+@dataclass(frozen=True)
+class Found:
+    failed: int
+    p99_ms: float
+    max_ms: float
+    hung_ms: float
+    errors: tuple[str, ...]
+
+
+async def measure(planned: int = PLANNED, hung: int = HUNG) -> Found:
+    with tempfile.TemporaryDirectory(prefix="keelmq-switch-") as directory:
+        async with Group(Path(directory)) as group, Load(group.cluster.namesrv_addr) as load:
+            await asyncio.sleep(STEADY_S)
+            took: list[float] = []
+            for number in range(planned):
+                took += await _switch(group, load, by_signal=bool(number % 2))
+            took.sort()
+            errors = tuple(load.errors)
+            load.timeout_ms = 5 * HEARTBEAT_TIMEOUT_MS  # nobody promises that a hung master fails no send
+            gaps = [await _hang(group, load) for _ in range(hung)]
+    return Found(
+        failed=len(errors),
+        p99_ms=1_000 * took[int(len(took) * 0.99)],
+        max_ms=1_000 * took[-1],
+        hung_ms=1_000 * sorted(gaps)[len(gaps) // 2],
+        errors=errors,
+    )
+
+
+async def _switch(group: Group, load: Load, *, by_signal: bool) -> list[float]:
+    await group.all_in_sync()
+    began = time.monotonic()
+    if by_signal:
+        group.cluster.start_program(await group.stop_master())
+    else:
+        await group.elect_another()
+    await asyncio.sleep(max(STEADY_S - (time.monotonic() - began), 0))
+    await group.all_in_sync()
+    return load.within(began, began + WINDOW_S)
+
+
+async def _hang(group: Group, load: Load) -> float:
+    """Seconds from SIGSTOP to the first answer to a later send."""
+    master = await group.master()
+    group.cluster.pause(master)
+    began = time.monotonic()
+
+    async def stored() -> bool:
+        return load.first_stored_after(began) is not None
+
+    try:
+        await group.cluster.until("a message stored after SIGSTOP", stored, timeout_s=TIMEOUT_S)
+    finally:
+        group.cluster.resume(master)
+    await group.all_in_sync()
+    end = load.first_stored_after(began)
+    assert end is not None
+    return end - began

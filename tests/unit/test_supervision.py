@@ -1,0 +1,49 @@
+"""S14: a background task that dies is an alarm and lives again. Upstream's shrink task died for ever (#7219)."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker import metrics
+from broker.app import Broker
+from broker.ha.mastership import Mastership
+from tests.unit.test_broker_app import config
+from tests.unit.test_ha_service import group, until
+
+pytestmark = pytest.mark.timeout(20)
+
+
+async def test_the_keeper_of_the_set_dies_and_the_set_still_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """broker-ha.md pitfall 8, user pain 23."""
+    alive, deaths = Mastership._settled, 2
+
+    async def dies_twice(self: Mastership) -> bool:
+        nonlocal deaths
+        if deaths:
+            deaths -= 1
+            raise RuntimeError("set changed size during iteration")
+        return await alive(self)
+
+    monkeypatch.setattr(Mastership, "_settled", dies_twice)
+    async with group(tmp_path, 2) as (master, slave):
+        with caplog.at_level(logging.ERROR):
+            await master.lead(1)
+            await slave.follow(master, 1)
+            await until(lambda: master.in_sync() == [1, 2], "the slave joins")
+        assert master.service.task_deaths == {"SyncStateSet": 2}
+        assert "background task SyncStateSet died" in caplog.text and "changed size" in caplog.text
+
+
+async def test_a_death_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(self: Broker) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(Broker, "_expire_forever", dies)
+    async with Broker(config(tmp_path)) as broker:
+        await until(lambda: bool(broker.task_deaths))
+        families = {family.name: family for family in metrics.scrape(broker)}
+    (sample,) = families["rocketmq_background_task_deaths"].samples
+    assert sample.labels["task"] == "expiry of waiting requests" and sample.value >= 1
