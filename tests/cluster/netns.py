@@ -1,6 +1,6 @@
 """A small network of its own for each test: a bridge and one network namespace for each member.
 
-Everything is inside namespaces named after this process; the host's own network is not touched. Cuts: a member
+All is inside namespaces named after this process; the host's own network is not touched. Cuts: a member
 from all, two members from each other, and one way only.
 """
 

@@ -51,6 +51,11 @@ class ControllerConfig(TelemetryConfig):
     )
     controller_raft_secret: SecretStr | None = Field(None, description="the key itself; rather use the file")
     controller_raft_insecure: bool = Field(False, description="no key; only between loopback addresses")
+    controller_raft_bootstrap: bool = Field(
+        False,
+        description="this group is new: start it although not every member is there. "
+        "Never with a member whose disk was lost",
+    )
     enable_elect_unclean_master: bool = Field(
         False, description="a replica outside the SyncStateSet may become master: messages can be lost"
     )

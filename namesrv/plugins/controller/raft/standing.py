@@ -12,7 +12,7 @@ Two different rosters can never both be complete: each needs the promise of ever
 durable and given once for each incarnation. A welcome is an entry that was appended after the directory was
 created and committed without our help: a leader that can do that has, and hands over, every entry that this
 member may once have helped to commit; and no vote that it may have forgotten can elect anybody any more
-(docs/adr/0007). Pure, but for load() and save().
+(docs/adr/0010). Pure, but for load() and save().
 """
 
 import logging
