@@ -12,6 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from broker.core.promise import Durability, rpo
+from remoting.config import home_path
 from remoting.telemetry import TelemetryConfig
 
 LOOPBACK = "127.0.0.1"
@@ -153,7 +154,7 @@ class BrokerConfig(TelemetryConfig):
     @field_validator("store_path_root_dir", "store_path_epoch_file")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
-        return path.expanduser() if path is not None else None
+        return home_path(path)
 
     @model_validator(mode="after")
     def _together(self) -> Self:
@@ -248,7 +249,7 @@ def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((host, int(port)))
-            except OSError:
+            except (OSError, UnicodeError):
                 continue
             return str(probe.getsockname()[0])
     return LOOPBACK

@@ -2,7 +2,6 @@
 broker."""
 
 import contextlib
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from broker.slave_sync import SlaveSync
 from broker.store.meta_file import MetaFiles
 from broker.telemetry import BrokerTelemetry
 from remoting.client import RemotingClient
-from remoting.config import ConfigError
+from remoting.config import ConfigError, why_refused
 from remoting.operation import Call, OperationTable, Reply
 from remoting.operations.broker import (
     GET_BROKER_EPOCH_CACHE,
@@ -99,11 +98,10 @@ class Controlled:
         config = self._broker.config
         try:
             await self.ha.start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             port = config.ha_listen_port or config.listen_port + 1
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConfigError(
-                f"haListenPort: cannot listen on {config.bind_address}:{port}: {reason}"
+                f"haListenPort: cannot listen on {config.bind_address}:{port}: {why_refused(error)}"
             ) from error
 
     def bind(self, table: OperationTable) -> None:

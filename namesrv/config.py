@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from remoting.config import Config
+from remoting.config import Config, home_path
 from remoting.doors.http_late import http_listen_port
 
 AT_RUN_TIME = frozenset(
@@ -74,15 +74,15 @@ class NamesrvConfig(Config):
     default_thread_pool_queue_capacity: int = Field(10_000, ge=1, description="without effect")
     un_register_broker_queue_capacity: int = Field(3_000, ge=1, description="without effect: applied at once")
 
-    @field_validator("analytics_output_dir", mode="before")
+    @field_validator("analytics_output_dir", "config_store_path", "kv_config_path", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
 
-    @field_validator("analytics_output_dir")
+    @field_validator("analytics_output_dir", "config_store_path")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
-        return path.expanduser() if path is not None else None
+        return home_path(path)
 
     def http_listen_port(self, listen_port: int) -> int | None:
         """None: no HTTP. `listen_port` is the bound one."""

@@ -100,8 +100,11 @@ def with_stored(
 ) -> NamesrvConfig:
     """`config` with the changes that an earlier run kept in configStorePath. Raises ConfigError."""
     stored = store_path(config, path)
-    if stored is None or stored == path or not stored.exists():
-        return config
+    try:
+        if stored is None or stored == path or not stored.exists():
+            return config
+    except OSError as error:
+        raise ConfigError(f"configStorePath: cannot use {stored}: {error.strerror}") from error
     load_config(NamesrvConfig, path=stored, environ={}, overrides={})  # names file and line of a bad key
     settings = {
         key: value

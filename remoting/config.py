@@ -5,6 +5,7 @@ A key that no model knows is an error: a typo must not start a server with a def
 """
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 ENVIRON_PREFIX = "KEELMQ_"
+SHOWN_CHARACTERS = 200
 
 
 C = TypeVar("C", bound="Config")
@@ -21,6 +23,21 @@ C = TypeVar("C", bound="Config")
 
 class ConfigError(Exception):
     """The program cannot run as configured. The text is for the operator: one line per problem."""
+
+
+def why_refused(error: OSError | UnicodeError) -> str:
+    """Of a port that cannot be opened: the reason alone, which asyncio hides in a text with the address."""
+    if isinstance(error, UnicodeError):
+        return "that is no host name"
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
+def home_path(path: Path | None) -> Path | None:
+    """With ~ and ~user replaced. ValueError, as validators want it: there is no such home."""
+    try:
+        return None if path is None else path.expanduser()
+    except RuntimeError:
+        raise ValueError("there is no such home directory; write the whole path") from None
 
 
 class Config(BaseModel):
@@ -121,8 +138,15 @@ def _text_settings(text: str, source: str) -> Iterator[tuple[str, _Setting]]:
             continue
         key, equals, value = stripped.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{source} line {number}: {stripped!r} is not key=value")
+            raise ConfigError(f"{source} line {number}: {_short(stripped)} is not key=value")
+        if "\0" in stripped:
+            raise ConfigError(f"{source} line {number}: {_short(stripped)} has a NUL character")
         yield key.strip(), _Setting(value.strip(), f"{source} line {number}")
+
+
+def _short(text: str) -> str:
+    """As an operator can find it: a line of garbage may be long."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
 def _unknown_key(key: str, setting: _Setting, known: list[str]) -> str:

@@ -224,7 +224,7 @@ class SlaveClient:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 _, protocol = await loop.create_connection(self._new_protocol, *self.address)
-        except (OSError, TimeoutError) as error:
+        except (OSError, UnicodeError, TimeoutError) as error:
             return Close(f"cannot connect: {error or 'timeout'}"), False
         self.protocol = protocol
         try:

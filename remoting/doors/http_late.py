@@ -7,12 +7,11 @@ program serves already. Imports nothing of it itself.
 
 import asyncio
 import gc
-import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from remoting.config import ConfigError
+from remoting.config import ConfigError, why_refused
 
 if TYPE_CHECKING:
     from remoting.doors.http import HttpServer
@@ -43,8 +42,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f"http: cannot listen on {host}:{port}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"http: cannot listen on {host}:{port}: {why_refused(error)}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
@@ -52,8 +51,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ConfigError(f"http: cannot listen on {host}:{port}: {reason}") from error
+        raise ConfigError(f"http: cannot listen on {host}:{port}: {why_refused(error)}") from error
     return sock
 
 

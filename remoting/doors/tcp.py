@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 
 from remoting.codes import ResponseCode
-from remoting.config import ConfigError
+from remoting.config import ConfigError, why_refused
 from remoting.connection import SCRATCH_BYTES, Connection, close_all
 from remoting.dispatch import Dispatcher
 from remoting.operation import OperationTable
@@ -54,10 +53,9 @@ class TcpDoor:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._connection, self._host, self._port, backlog=BACKLOG)
-        except OSError as error:
-            # asyncio's own text repeats the address and hides the reason in the middle of it
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise ConfigError(f"{self.name}: cannot listen on {self._host}:{self._port}: {reason}") from error
+        except (OSError, UnicodeError) as error:
+            where = f"{self._host}:{self._port}"
+            raise ConfigError(f"{self.name}: cannot listen on {where}: {why_refused(error)}") from error
         self._sweep_timer = loop.call_later(self._idle_ms / IDLE_SWEEPS / 1000, self._sweep)
 
     @property
