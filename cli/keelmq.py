@@ -12,7 +12,7 @@ import typer
 from cli import analytics
 from cli.doctor.command import doctor
 
-BENCH_SUITES = ("codec", "send", "replication", "failover", "telemetry")
+BENCH_SUITES = ("codec", "send", "replication", "failover", "telemetry", "controller")
 
 app = typer.Typer(
     no_args_is_help=True,

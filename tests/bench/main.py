@@ -6,7 +6,7 @@ import sys
 from tests.bench.native import BenchError
 from tests.bench.report import print_json, print_table
 
-SUITES = ("codec", "send", "replication", "failover", "telemetry")
+SUITES = ("codec", "send", "replication", "failover", "telemetry", "controller")
 
 
 def run(suite: str, as_json: bool = False) -> int:

@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 
@@ -30,6 +30,10 @@ def alternate(*subjects: Callable[[], float], rounds: int = ROUNDS) -> list[floa
         for sample, subject in zip(samples, subjects, strict=True):
             sample.append(subject())
     return [statistics.median(each) for each in samples]
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
 
 
 def print_table(results: Results) -> None:
