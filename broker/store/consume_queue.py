@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files
+from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class ConsumeQueue:
         if keep < self.max_offset:
             position = keep * UNIT_BYTES
             while len(self._files) > 1 and self._files[-1].start_offset >= position:
-                self._files.pop().delete()
+                self._delete_last_file()
             file = self._files[-1]
             if position < file.end_offset:
                 file.zero_from(max(position - file.start_offset, 0), allocate=False)
@@ -245,8 +245,15 @@ class ConsumeQueue:
                 finally:
                     os.close(fd)
 
+    def _delete_last_file(self) -> None:
+        """Durably, one by one: after a power cut no file is back behind a missing or a short one."""
+        self._files.pop().delete()
+        sync_directory(self.directory)
+
     def destroy(self) -> None:
-        self.close()
+        while self._files:
+            self._delete_last_file()
+        self._use_last_file()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.min_offset = self.max_offset = self.next_offset = 0
 

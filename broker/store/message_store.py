@@ -28,9 +28,7 @@ from remoting.clock import wall_ms
 
 log = logging.getLogger(__name__)
 
-ABORT_PREFIX: Final = (
-    "keelmq "  # our own crashed process: its checkpoint promises what flush_checkpoint() did
-)
+ABORT_PREFIX: Final = "keelmq "  # our own process crashed: its checkpoint keeps flush_checkpoint()'s promise
 SCAN_BYTES: Final = 8 << 20
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
@@ -113,6 +111,8 @@ class MessageStore:
         while self.dispatch(1024):
             pass
         self._rebuild_next_offsets()
+        if self._checkpoint.confirm_offset > self.confirm_offset:
+            self.flush_checkpoint()  # it is of before a cut: what comes here now was never confirmed
         log.info(
             "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
             "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
