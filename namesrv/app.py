@@ -30,6 +30,8 @@ from remoting.operation import OperationTable
 
 log = logging.getLogger(__name__)
 
+SWEEP_PAUSE_MS = 50
+"""Somebody may time out any moment, but nobody is looked for more often."""
 STALL_MS = 2_000
 """A scan that comes this late found a stopped process, not dead brokers: read the sockets first."""
 STALL_GRACE_MS = 1_000
@@ -96,7 +98,7 @@ class Namesrv:
         self._door = self._make_door() if route_service else None
         self._http: LateHttp | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._next_scan_ms = self._judge_from_ms = 0
+        self._next_scan_ms = self._judge_from_ms = self._scanned_ms = 0
         self._started = False
 
     @property
@@ -187,7 +189,8 @@ class Namesrv:
 
     def scan(self) -> None:
         """Act on everything that became inactive by now."""
-        keys = self.liveness.scan_not_active(self._clock())
+        self._scanned_ms = self._clock()
+        keys = self.liveness.scan_not_active(self._scanned_ms)
         self._registrations.expired(key for key in keys if isinstance(key, RouteKey))
         for key in keys:
             if isinstance(key, BrokerKey):
@@ -224,8 +227,11 @@ class Namesrv:
         if self._timer is not None:
             self._timer.cancel()
         now = self._clock()
-        deadline = self.liveness.next_deadline_ms()
-        at_ms = self._next_scan_ms if deadline is None else min(deadline, self._next_scan_ms)
+        at_ms = self._next_scan_ms
+        if (deadline_ms := self.liveness.next_deadline_ms()) is not None:
+            at_ms = min(at_ms, deadline_ms)
+        if (timeout_ms := self.liveness.next_timeout_ms()) is not None:
+            at_ms = min(at_ms, max(timeout_ms, self._scanned_ms + SWEEP_PAUSE_MS))
         due_ms = max(at_ms, self._judge_from_ms, now)
         delay_s = (due_ms - now) / 1_000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer, due_ms)

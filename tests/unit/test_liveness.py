@@ -152,3 +152,17 @@ def test_when_a_key_was_last_seen_and_found_missing() -> None:
     assert table.last_seen(A) == (100, 1_300)
     beat(table, now=2_000)
     assert table.last_seen(A) == (2_000, None)
+
+
+def test_who_hangs_is_looked_for_when_it_can_be_found_first() -> None:
+    """Not at the next second: a hung master costs its group the timeout, and no more."""
+    table = HeartbeatTable()
+    assert table.next_timeout_ms() is None
+    beat(table, A, connection=1, now=1_000)
+    beat(table, B, connection=2, now=1_500)
+    assert table.next_timeout_ms() == 2_001
+    beat(table, A, connection=1, now=1_900)
+    assert table.scan_not_active(2_001) == []
+    assert table.next_timeout_ms() == 2_501
+    assert table.scan_not_active(2_501) == [B]
+    assert table.next_timeout_ms() == 2_901
