@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 
 from broker.core.readiness import not_ready
 from broker.metrics import scrape
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def make_app(broker: "Broker") -> FastAPI:
-    app = FastAPI(title="KeelMQ broker", docs_url="/docs", redoc_url=None)
+    app = FastAPI(
+        title="KeelMQ broker",
+        docs_url="/docs",
+        redoc_url=None,
+        exception_handlers={RequestValidationError: input_refused},
+    )
     add_health(app, health=lambda: health(broker), collectors=[ScrapeCollector(lambda: [scrape(broker)])])
     return app
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 
 from namesrv.dashboard import dashboard_router
 from namesrv.metrics import scrape
 from remoting.doors.health import add_health
 from remoting.doors.http import http_router
+from remoting.doors.http_answers import input_refused
 from remoting.doors.metrics import Scrape, ScrapeCollector
 from remoting.operation import OperationTable
 
@@ -20,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def make_app(server: "Namesrv") -> FastAPI:
-    app = FastAPI(title="KeelMQ name server", docs_url="/docs", redoc_url=None)
+    app = FastAPI(
+        title="KeelMQ name server",
+        docs_url="/docs",
+        redoc_url=None,
+        exception_handlers={RequestValidationError: input_refused},
+    )
     if server.has_route_service:
         app.include_router(http_router(server.table))
     for door in server.context.http:

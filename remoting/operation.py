@@ -50,6 +50,10 @@ class CommandError(Exception):
         self.code, self.remark, self.header, self.body = int(code), remark, header, body
 
 
+class UnknownOutcome(CommandError):
+    """It may or may not have happened, and is safe to repeat. Over TCP a response, over HTTP a 504."""
+
+
 class RemoteProtocolError(Exception):
     """No correct peer sends that: the connection is closed with one log line."""
 

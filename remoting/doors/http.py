@@ -1,35 +1,41 @@
 """An OperationTable served over HTTP: POST /v1/{operation.name}, for administration and for people with curl.
 
 Request: the header fields and, if the operation has one, "body". Answer: the response's header fields and
-"body". Raw bodies are base64 text. Refused: 409 {code, remark}; bad input: 422; may or may not have
-happened: 504. Data-path (hot) operations are not served here. Imports FastAPI, and only late: http_late.py.
+"body". Refusals: http_answers.py. A raw body is base64 text in JSON; or it is the whole body of a request of
+type text/plain or application/octet-stream (header fields are then the query), and of an answer to one that
+accepts such a type. Data-path (hot) operations are not served here. Imports FastAPI, and only late:
+http_late.py.
 """
 
 import asyncio
 import base64
-import logging
 import socket
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import fastapi
 import uvicorn
+from fastapi import Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ValidationError, create_model
 
 from remoting.codes import VERSION, ResponseCode
 from remoting.command import BadRequest, body_bytes, decode_body, header_fields, parse_header
 from remoting.config import ConfigError
 from remoting.dispatch import as_reply
+from remoting.doors.http_answers import BODY_REFUSED, JSON, BadBody, Refusal, problems_of, refusal
 from remoting.doors.http_late import BACKLOG, listening_socket
 from remoting.frame import FRAME_BYTES_MAX
-from remoting.operation import Call, CommandError, Handler, Operation, OperationTable, Reply, Unknown
-
-logger = logging.getLogger(__name__)
+from remoting.operation import Call, CommandError, Handler, Operation, OperationTable, Reply, UnknownOutcome
+from remoting.operation import Unknown as UnknownReply
+from remoting.operations.examples import EXAMPLES
 
 GRACEFUL_SHUTDOWN_S = 1
 CONCURRENCY_MAX = 256
+READING = ("GET", "HEAD", "OPTIONS")
+RAW_TYPES = ("text/plain", "application/octet-stream")
 
 
 class HttpPeer:
@@ -45,59 +51,20 @@ class HttpPeer:
         return False
 
 
-class Refusal(BaseModel):
-    """409: understood and refused, with the code that the TCP door would answer."""
-
-    code: int
-    remark: str
-
-
-class BadBody(BaseModel):
-    """400: the body is no text or no JSON; 413: it is too large."""
-
-    detail: str
-
-
-class BadInput(BaseModel):
-    """422: one text, or the place and the text of each problem."""
-
-    detail: str | list[dict[str, Any]]
-
-
-class NoOutcome(BaseModel):
-    """504: nobody knows whether it happened. It is safe to repeat."""
-
-    remark: str
-
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": BadBody, "description": "The body is no text or no JSON"},
-    409: {"model": Refusal, "description": "Understood and refused"},
-    413: {"model": BadBody, "description": "The body is too large"},
-    422: {"model": BadInput, "description": "The input does not fit"},
-    504: {"model": NoOutcome, "description": "It may or may not have happened"},
-}
-
-
 def http_router(table: OperationTable) -> fastapi.APIRouter:
     """One POST route per coroutine operation; the OpenAPI text comes from the operations' models."""
-    router = fastapi.APIRouter(prefix="/v1")
+    router = fastapi.APIRouter(prefix="/v1", tags=["operations"])
     for operation, handler in table.handlers.values():
+        request = _with_body(operation.name + "Request", operation.request, operation.request_body)
         router.add_api_route(
             f"/{operation.name}",
-            _endpoint(operation, handler),
+            _endpoint(operation, handler, request),
             methods=["POST"],
             name=operation.name,
             summary=f"{operation.name} (request code {operation.code})",
             response_model=None,
-            responses={
-                200: {
-                    "model": _with_body(
-                        operation.name + "Response", operation.response, operation.response_body
-                    )
-                },
-                **_ERRORS,
-            },
+            responses={200: _answer_described(operation), **BODY_REFUSED},
+            openapi_extra={"requestBody": {"content": _request_described(operation, request)}},
         )
     return router
 
@@ -112,33 +79,92 @@ def _with_body(name: str, header: type[BaseModel], body: Any) -> type[BaseModel]
     return create_model(model_name, __base__=header, body=optional)
 
 
-def _endpoint(operation: Operation[Any, Any], handler: Handler) -> Callable[..., Any]:
-    model = _with_body(operation.name + "Request", operation.request, operation.request_body)
+def _is_raw(operation: Operation[Any, Any]) -> bool:
+    return bytes in (operation.request_body, operation.response_body)
 
-    async def endpoint(request: BaseModel) -> JSONResponse:
-        try:
-            reply = await _handled(operation, handler, request)
-        except BadRequest as error:
-            return JSONResponse({"detail": error.remark}, 422)
-        except CommandError as error:
-            return JSONResponse({"code": error.code, "remark": error.remark}, 409)
-        except TimeoutError as error:
-            return JSONResponse({"remark": str(error) or "no outcome in time"}, 504)
-        except Exception as error:
-            logger.exception("http: handler of code %d failed", operation.code)
-            remark = f"internal error: {type(error).__name__}: {error}"
-            return JSONResponse({"code": int(ResponseCode.SYSTEM_ERROR), "remark": remark}, 500)
-        return _response(operation, reply)
+
+def _request_described(operation: Operation[Any, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """OpenAPI's content of the request; FastAPI adds the schema where it reads the body itself."""
+    content: dict[str, Any] = {JSON: {}}
+    if operation.name in EXAMPLES:
+        content[JSON]["example"] = EXAMPLES[operation.name][0]
+    if _is_raw(operation):
+        content[JSON]["schema"] = model.model_json_schema()
+    if operation.request_body is bytes:
+        content |= {each: {"schema": {"type": "string"}} for each in RAW_TYPES}
+    return content
+
+
+def _answer_described(operation: Operation[Any, Any]) -> dict[str, Any]:
+    model = _with_body(operation.name + "Response", operation.response, operation.response_body)
+    content: dict[str, Any] = {}
+    if operation.name in EXAMPLES:
+        content[JSON] = {"example": EXAMPLES[operation.name][1]}
+    if operation.response_body is bytes:
+        content |= {each: {"schema": {"type": "string"}} for each in RAW_TYPES}
+    return {"model": model, "content": content}
+
+
+def _endpoint(operation: Operation[Any, Any], handler: Handler, model: type[BaseModel]) -> Callable[..., Any]:
+    if _is_raw(operation):
+        return _raw_endpoint(operation, handler, model)
+
+    async def endpoint(request: BaseModel) -> Response:
+        return await _answered(operation, None, lambda: _handled(operation, handler, request))
 
     endpoint.__annotations__["request"] = model
+    if not any(field.is_required() for field in model.model_fields.values()):
+        endpoint.__defaults__ = (model(),)  # nothing that must be said: a request without a body is one
     return endpoint
 
 
+def _raw_endpoint(
+    operation: Operation[Any, Any], handler: Handler, model: type[BaseModel]
+) -> Callable[..., Any]:
+    async def handled(request: fastapi.Request) -> object:
+        type_ = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        raw = await request.body()
+        if operation.request_body is bytes and type_ in RAW_TYPES:
+            return await _called(operation, handler, dict(request.query_params), raw)
+        if type_ != JSON:
+            raise BadRequest(f"content type {type_}: {JSON}, or for the bare body {' or '.join(RAW_TYPES)}")
+        return await _handled(operation, handler, model.model_validate_json(raw or b"{}"))
+
+    async def endpoint(request: fastapi.Request) -> Response:
+        accept = request.headers.get("accept", "") if operation.response_body is bytes else ""
+        bare_type = next((each for each in RAW_TYPES if each in accept), None)
+        return await _answered(operation, bare_type, lambda: handled(request))
+
+    return endpoint
+
+
+async def _answered(
+    operation: Operation[Any, Any], bare_type: str | None, handled: Callable[[], Awaitable[object]]
+) -> Response:
+    try:
+        return _response(operation, await handled(), bare_type)
+    except ValidationError as error:
+        return JSONResponse({"detail": problems_of(error.errors())}, 422)
+    except Exception as error:  # noqa: BLE001 - answered, and a bug is logged with its traceback
+        return refusal(error, operation.name)
+
+
 async def _handled(operation: Operation[Any, Any], handler: Handler, request: BaseModel) -> object:
-    """Takes the same way as a TCP request: extFields and body bytes, so that both doors accept the same."""
     fields = operation.request.model_validate(request.model_dump(exclude={"body"}, exclude_unset=True))
     ext_fields = header_fields(fields)
-    raw = _raw_body(operation, getattr(request, "body", None))
+    try:
+        raw = _raw_body(operation, getattr(request, "body", None))
+        for text in ext_fields.values():
+            text.encode()
+    except UnicodeEncodeError:  # "\ud800" is JSON
+        raise BadRequest("the input has half a character (a lone surrogate), which is no text") from None
+    return await _called(operation, handler, ext_fields, raw)
+
+
+async def _called(
+    operation: Operation[Any, Any], handler: Handler, ext_fields: Mapping[str, str], raw: bytes
+) -> object:
+    """The same way as a TCP request, extFields and body bytes, so that both doors accept the same."""
     header = parse_header(operation.request, ext_fields)
     body = decode_body(operation.request_body, raw)
     return await handler(header, Call(HttpPeer(), body, VERSION, ext_fields, raw))
@@ -153,15 +179,17 @@ def _raw_body(operation: Operation[Any, Any], body: Any) -> bytes:
     return body_bytes(body)
 
 
-def _response(operation: Operation[Any, Any], result: object) -> JSONResponse:
-    if isinstance(result, Unknown):
-        return JSONResponse({"remark": result.remark}, 504)
+def _response(operation: Operation[Any, Any], result: object, bare_type: str | None) -> Response:
+    if isinstance(result, UnknownReply):
+        raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, result.remark)
     assert result is None or isinstance(result, (Reply, BaseModel))
     reply = as_reply(result)  # type: ignore[arg-type]
     if reply is None:
         return JSONResponse({}, 202)
     if reply.code != ResponseCode.SUCCESS:
-        return JSONResponse({"code": int(reply.code), "remark": reply.remark or ""}, 409)
+        raise CommandError(reply.code, reply.remark or "")
+    if bare_type is not None:
+        return Response(body_bytes(reply.body), media_type=bare_type)
     content = (
         {} if reply.header is None else reply.header.model_dump(by_alias=True, exclude_none=True, mode="json")
     )
@@ -178,10 +206,11 @@ _Receive = Callable[[], Any]
 _Send = Callable[[MutableMapping[str, Any]], Any]
 
 
-def _body_limit(app: Any) -> Any:
-    """An ASGI app in front of `app` that refuses bodies above the frame limit of the TCP door."""
+def _guarded(app: Any) -> Any:
+    """An ASGI app in front of `app`: refuses bodies above the frame limit of the TCP door, and what a web
+    page of another site asks for in the name of whoever looks at it (reading is left to the browser)."""
 
-    async def limited(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
+    async def guarded(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         left = FRAME_BYTES_MAX
 
         async def counted() -> Any:
@@ -190,13 +219,32 @@ def _body_limit(app: Any) -> Any:
             left -= len(message.get("body", b""))
             return message if left >= 0 else {"type": "http.disconnect"}
 
-        declared = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        headers = dict(scope.get("headers", ()))
+        declared = headers.get(b"content-length", b"0")
+        refused: tuple[int, BaseModel] | None = None
         if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
-            await JSONResponse({"detail": f"body above {FRAME_BYTES_MAX} bytes"}, 413)(scope, receive, send)
+            refused = 413, BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes")
+        elif scope.get("method") not in READING and _is_foreign(headers):
+            remark = f"a page of {headers.get(b'origin', b'another site').decode(errors='replace')} asks"
+            refused = 403, Refusal(code=ResponseCode.NO_PERMISSION, remark=f"{remark}: not from here")
+        if refused is not None:
+            status, said = refused
+            await JSONResponse(said.model_dump(mode="json"), status)(scope, receive, send)
             return
         await app(scope, counted, send)
 
-    return limited
+    return guarded
+
+
+def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
+    """Browsers say where the page comes from; programs say nothing."""
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    if site is not None:
+        return site not in (b"same-origin", b"none")
+    try:
+        return origin is not None and urlsplit(origin).netloc != headers.get(b"host")
+    except ValueError:
+        return True
 
 
 class _Server(uvicorn.Server):
@@ -230,7 +278,7 @@ class HttpServer:
         sock = self._socket or listening_socket(self._host, self._port)
         self._address = sock.getsockname()[:2]
         config = uvicorn.Config(
-            _body_limit(self._app),
+            _guarded(self._app),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -129,13 +129,16 @@ class ReplicaInfoRequest(BrokerNameRequest):
 
 
 class ControllerMetadata(Wire):
-    """1005: answered by every controller from its own view. `isLeader` is spelled so on the wire."""
+    """1005: answered by every controller from its own view. `isLeader` is spelled so on the wire.
+
+    http_address (ours): of the HTTP door of whoever answers."""
 
     group: str | None = None
     controller_leader_id: str | None = None
     controller_leader_address: str | None = None
     is_leader: bool = False
     peers: str | None = None
+    http_address: str | None = None
 
 
 class ReplicaIdentity(Wire):

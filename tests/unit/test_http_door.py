@@ -1,16 +1,19 @@
 """The HTTP door: statuses, the same answers as the TCP door, start and stop."""
 
 import asyncio
+import base64
 from typing import Any
 
 import fastapi
 import httpx
 import pytest
+from fastapi.exceptions import RequestValidationError
 
 from remoting.client import RemotingClient
 from remoting.command import header_fields
 from remoting.config import ConfigError
 from remoting.doors.http import HttpServer, http_router
+from remoting.doors.http_answers import input_refused, page_of, some_of
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import (
     Call,
@@ -22,6 +25,7 @@ from remoting.operation import (
     OperationTable,
     Reply,
     Unknown,
+    UnknownOutcome,
     Wire,
 )
 from remoting.operations.controller import ALTER_SYNC_STATE_SET, AlterSyncStateSetRequest, SyncStateSet
@@ -56,15 +60,28 @@ async def raw(_: Empty, call: Call) -> Reply:
     return Reply(body=call.body[::-1])
 
 
+class NamedRaw(Wire):
+    name: str
+    times: int = 1
+
+
+NAMED_RAW = Operation(27, "namedRaw", NamedRaw, NamedRaw, request_body=bytes, response_body=bytes)
+
+
+async def named_raw(header: NamedRaw, call: Call) -> Reply:
+    return Reply(header, call.body * header.times)
+
+
 def table() -> OperationTable:
     made = OperationTable()
+    made.bind(NAMED_RAW, named_raw)
     made.bind(ECHO, echo)
     made.bind(RAW, raw)
     return made
 
 
 def app(of: OperationTable) -> fastapi.FastAPI:
-    made = fastapi.FastAPI()
+    made = fastapi.FastAPI(exception_handlers={RequestValidationError: input_refused})
     made.include_router(http_router(of))
     return made
 
@@ -120,8 +137,71 @@ async def test_raw_bodies_are_base64() -> None:
         assert (await http.post("/v1/raw", json={"body": "!"})).status_code == 422
 
 
-async def test_unknown_outcome_is_504() -> None:
+@pytest.mark.parametrize("type_", ["text/plain", "text/plain; charset=utf-8", "application/octet-stream"])
+async def test_a_raw_body_may_be_the_whole_body(type_: str) -> None:
+    async with http_client(table()) as http:
+        bare = await http.post("/v1/raw", content=b"a=1\n\xff", headers={"content-type": type_})
+        assert bare.json() == {"body": base64.b64encode(b"a=1\n\xff"[::-1]).decode()}
+        named = await http.post(
+            "/v1/namedRaw?name=n&times=2",
+            content=b"ab",
+            headers={"content-type": type_, "accept": "text/plain"},
+        )
+        nameless = await http.post("/v1/namedRaw", content=b"ab", headers={"content-type": type_})
+    assert (named.content, named.headers["content-type"]) == (b"abab", "text/plain; charset=utf-8")
+    assert (nameless.status_code, nameless.json()) == (422, {"detail": "header field name is missing"})
+
+
+async def test_other_types_of_raw_bodies_are_refused_in_words() -> None:
+    async with http_client(table()) as http:
+        answer = await http.post("/v1/raw", content=b"<a/>", headers={"content-type": "text/xml"})
+        broken = await http.post("/v1/raw", content=b'{"body":', headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == (
+        "content type text/xml: application/json, or for the bare body text/plain or application/octet-stream"
+    )
+    assert broken.status_code == 422 and broken.json()["detail"][0]["type"] == "json_invalid"
+
+
+async def test_what_needs_no_input_needs_no_body() -> None:
+    async with http_client(table()) as http:
+        assert (await http.post("/v1/raw")).json() == {"body": ""}
+        assert (await http.post("/v1/raw", json={})).status_code == 200
+
+
+NO_TEXT = "the input has half a character (a lone surrogate), which is no text"
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', "NaN", '{"\\ud800": 1}', '"b", "\\ud800": 1'])
+async def test_input_that_is_no_text_is_422(text: str) -> None:
+    async with http_client(table()) as http:
+        for path in ("/v1/echo", "/v1/namedRaw"):
+            json = f'{{"brokerName": {text}, "name": {text}, "masterBrokerId": "x", "body": 7}}'
+            answer = await http.post(path, content=json, headers={"content-type": "application/json"})
+            assert answer.status_code == 422, answer.text
+            assert all(set(each) == {"type", "loc", "msg"} for each in answer.json()["detail"])
+
+
+async def test_half_characters_reach_no_handler() -> None:
+    async with http_client(table()) as http:
+        for part in (
+            '"brokerName": "\\ud800"',
+            '"brokerName": "b", "body": {"syncStateSetEpoch": "\\ud800"}',
+        ):
+            json = f'{{{part}, "masterBrokerId": 1, "masterEpoch": 1}}'
+            answer = await http.post("/v1/echo", content=json, headers={"content-type": "application/json"})
+            assert answer.status_code == 422, answer.text
+    async with http_client(table()) as http:
+        json = '{"brokerName": "\\ud800", "masterBrokerId": 1, "masterEpoch": 1}'
+        answer = await http.post("/v1/echo", content=json, headers={"content-type": "application/json"})
+    assert answer.json() == {"detail": NO_TEXT}
+
+
+@pytest.mark.parametrize("raised", [False, True])
+async def test_unknown_outcome_is_504(raised: bool) -> None:
     async def lost(_: Wire, __: Call) -> Any:
+        if raised:
+            raise UnknownOutcome(1, "no quorum in time")
         return Unknown("no quorum in time")
 
     of = OperationTable()
@@ -134,7 +214,11 @@ async def test_unknown_outcome_is_504() -> None:
 async def test_openapi_names_every_operation() -> None:
     async with http_client(table()) as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
-    assert set(paths) == {"/v1/echo", "/v1/raw"}
+    assert set(paths) == {"/v1/echo", "/v1/raw", "/v1/namedRaw"}
+    raw_types = {"application/json", "text/plain", "application/octet-stream"}
+    assert set(paths["/v1/raw"]["post"]["requestBody"]["content"]) == raw_types
+    assert set(paths["/v1/raw"]["post"]["responses"]["200"]["content"]) == raw_types
+    assert paths["/v1/namedRaw"]["post"]["requestBody"]["content"]["application/json"]["schema"]["required"]
     assert header_fields(INPUTS[0])  # the same models describe both doors
 
 
@@ -163,3 +247,40 @@ async def test_taken_port_is_one_clear_error() -> None:
     ):
         await HttpServer(app(table()), host="127.0.0.1", port=port).start()
     await door.close()
+
+
+FOREIGN = [
+    ({}, 200),
+    ({"origin": "http://{host}"}, 200),
+    ({"origin": "http://elsewhere.example"}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": "http://[x"}, 403),
+    ({"sec-fetch-site": "same-origin", "origin": "http://proxy.example"}, 200),
+    ({"sec-fetch-site": "none"}, 200),
+    ({"sec-fetch-site": "cross-site"}, 403),
+    ({"sec-fetch-site": "same-site"}, 403),
+]
+
+
+async def test_a_page_of_another_site_changes_nothing() -> None:
+    """A browser sends text/plain to anybody without asking: the door must know who wants it."""
+    server = HttpServer(app(table()), host="127.0.0.1", port=0)
+    await server.start()
+    host = "{}:{}".format(*server.address)
+    async with httpx.AsyncClient(base_url=f"http://{host}") as http:
+        for headers, status in FOREIGN:
+            sent = {name: value.replace("{host}", host) for name, value in headers.items()}
+            answer = await http.post("/v1/raw", content=b"a", headers={"content-type": "text/plain", **sent})
+            assert answer.status_code == status, (headers, answer.text)
+            assert (await http.get("/openapi.json", headers=sent)).status_code == 200
+    await server.close()
+    assert answer.json()["code"] == 16
+
+
+def test_pages() -> None:
+    names = ["d", "b", "a", "c"]
+    assert page_of(names, "", 2) == (["a", "b"], "b")
+    assert page_of(names, "b", 2) == (["c", "d"], None)
+    assert page_of(names, "z", 2) == ([], None)
+    assert some_of([]) == "(known: none)" and some_of(["b", "a"]) == "(known: a, b)"
+    assert some_of(f"t{each:02}" for each in range(12)).endswith("t09, ...)")

@@ -20,7 +20,7 @@ from namesrv.plugins.controller.watch import Watch
 from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
 from remoting.config import to_properties
-from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply
+from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, UnknownOutcome
 from remoting.operations import controller as wire
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class AdminHandlers:
                 raise CommandError(code, f"controller {leader}, which leads: {remark}")
             case unknown:
                 remark = f"outcome unknown at controller {leader}, which leads ({unknown.remark}): repeat"
-                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+                raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, remark)
 
     async def get_config(self, request: Empty, call: Call) -> Reply:
         """1010: what is in force here."""

@@ -22,7 +22,7 @@ from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft import api as raft
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
-from remoting.operation import CommandError, Unknown
+from remoting.operation import CommandError, Unknown, UnknownOutcome
 
 TRIES_MAX = 3
 """A group that changes more often than that between a decision and its place in the log: repeat later."""
@@ -116,6 +116,5 @@ def _result_of(outcome: raft.AppendOutcome) -> object:
                 ResponseCode.SYSTEM_BUSY, "the controller has too many changes waiting: repeat"
             )
         case Unknown():
-            raise CommandError(
-                ResponseCode.SYSTEM_ERROR, f"outcome unknown ({outcome.remark}): it may have happened, repeat"
-            )
+            remark = f"outcome unknown ({outcome.remark}): it may have happened, repeat"
+            raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,160 @@
+"""What HTTP routes answer: errors as statuses, the same ones for every route, and models as JSON.
+
+    CommandError    409  understood and refused: {code, remark}, the code that the TCP door would answer
+    BadRequest      422  the input does not fit
+    NotFound        404  a read of something that is not here: {remark}
+    UnknownOutcome  504  it may or may not have happened: {remark}; safe to repeat
+    anything else   500  a bug, and logged as one
+
+Imports FastAPI: see http_late.py.
+"""
+
+import functools
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Any, ParamSpec
+
+from fastapi import Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from remoting.codes import ResponseCode
+from remoting.command import BadRequest
+from remoting.operation import CommandError, UnknownOutcome, Wire
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+Answers = dict[int | str, dict[str, Any]]
+
+PAGE_MAX = 500
+NAMES_SHOWN = 10
+"""Known names in a remark about an unknown one."""
+JSON = "application/json"
+
+
+class NotFound(Exception):
+    """A read of something that is not here. The remark says what is."""
+
+
+class Refusal(BaseModel):
+    """409: understood and refused, with the code that the TCP door would answer."""
+
+    code: int
+    remark: str
+
+
+class NothingHere(BaseModel):
+    """404: the remark says what is here instead."""
+
+    remark: str
+
+
+class BadBody(BaseModel):
+    """400: the body is no text or no JSON; 413: it is too large."""
+
+    detail: str
+
+
+class BadInput(BaseModel):
+    """422: one text, or the place and the text of each problem."""
+
+    detail: str | list[dict[str, Any]]
+
+
+class NoOutcome(BaseModel):
+    """504: nobody knows whether it happened. It is safe to repeat."""
+
+    remark: str
+
+
+REFUSED: Answers = {
+    409: {"model": Refusal, "description": "Understood and refused"},
+    422: {"model": BadInput, "description": "The input does not fit"},
+    504: {"model": NoOutcome, "description": "It may or may not have happened: repeat it"},
+}
+BODY_REFUSED: Answers = {
+    400: {"model": BadBody, "description": "The body is no text or no JSON"},
+    403: {"model": Refusal, "description": "Asked by a web page of another site"},
+    413: {"model": BadBody, "description": "The body is too large"},
+    **REFUSED,
+}
+NOT_HERE: Answers = {404: {"model": NothingHere, "description": "It is not here; the remark says what is"}}
+
+After = Annotated[str, Query(description="names behind this one: `nextAfter` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="at most so many", examples=[100])]
+
+
+def answer_of(example: BaseModel) -> Answers:
+    """200 with an example, which is a value of the model and so fits it."""
+    shown = example.model_dump(by_alias=True, mode="json")
+    return {200: {"model": type(example), "content": {JSON: {"example": shown}}}}
+
+
+def refused_as_statuses(endpoint: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
+    """Around a view: it raises what a handler may raise, or NotFound."""
+
+    @functools.wraps(endpoint)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> Response:
+        try:
+            return await endpoint(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - answered, and a bug is logged with its traceback
+            return refusal(error, endpoint.__name__)
+
+    return answered
+
+
+def refusal(error: Exception, name: str) -> JSONResponse:
+    """Called inside the except block. `name`: of the route, for the log."""
+    match error:
+        case NotFound():
+            return JSONResponse({"remark": str(error)}, 404)
+        case BadRequest():
+            return JSONResponse({"detail": error.remark}, 422)
+        case UnknownOutcome():
+            return JSONResponse({"remark": error.remark}, 504)
+        case CommandError():
+            return JSONResponse({"code": error.code, "remark": error.remark}, 409)
+        case TimeoutError():
+            return JSONResponse({"remark": str(error) or "no outcome in time"}, 504)
+    logger.error("http: %s failed", name, exc_info=error)
+    remark = f"internal error: {type(error).__name__}: {error}"
+    return JSONResponse({"code": int(ResponseCode.SYSTEM_ERROR), "remark": remark}, 500)
+
+
+async def input_refused(_request: Request, error: Exception) -> Response:
+    """An app's handler of RequestValidationError: the places and texts, without the input. FastAPI's own
+    repeats the input, and fails where that is no text (a lone surrogate) or no JSON (NaN)."""
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": problems_of(error.errors())}, 422)
+
+
+def problems_of(errors: Iterable[Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": each["type"], "loc": [_printable(part) for part in each["loc"]], "msg": each["msg"]}
+        for each in errors
+    ]
+
+
+def as_json(view: Wire) -> Response:
+    """Made once: FastAPI would validate and encode it a second time."""
+    return Response(view.model_dump_json(by_alias=True), media_type=JSON)
+
+
+def page_of(names: Iterable[str], after: str, limit: int) -> tuple[list[str], str | None]:
+    """The first `limit` names behind `after`, in order, and the `after` of the next page, if there is one."""
+    found = heapq.nsmallest(limit + 1, (name for name in names if name > after))
+    return found[:limit], found[limit - 1] if len(found) > limit else None
+
+
+def some_of(names: Iterable[str]) -> str:
+    """For a remark: "(known: a, b)"."""
+    found = heapq.nsmallest(NAMES_SHOWN + 1, names)
+    more = ", ..." if len(found) > NAMES_SHOWN else ""
+    return f"(known: {', '.join(found[:NAMES_SHOWN]) or 'none'}{more})"
+
+
+def _printable(part: object) -> int | str:
+    return part if isinstance(part, int) else str(part).encode(errors="replace").decode()
