@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 
 from broker.core.readiness import not_ready
 from broker.metrics import scrape
@@ -15,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_app(broker: "Broker") -> FastAPI:
-    app = FastAPI(
-        title="KeelMQ broker",
-        docs_url="/docs",
-        redoc_url=None,
-        exception_handlers={RequestValidationError: input_refused},
-    )
+    app = FastAPI(title="KeelMQ broker", docs_url="/docs", redoc_url=None)
     add_health(app, health=lambda: health(broker), collectors=[ScrapeCollector(lambda: [scrape(broker)])])
     return app
 
