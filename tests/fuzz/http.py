@@ -68,7 +68,7 @@ async def programs(directory: Path) -> AsyncIterator[dict[str, str]]:
     """Name -> base URL."""
     async with AsyncExitStack() as stack:
         controller = config(
-            controllerDLegerPeers=f"n0-{HOST}:{_free_port()}",
+            controllerDLegerPeers=f"n0-{HOST}:{free_port()}",
             controllerStorePath=directory / "controller",
             telemetryEnable=False,
         )
@@ -211,7 +211,7 @@ def run_http(count: int, seed: int) -> int:
     return 1 if report.findings else 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
