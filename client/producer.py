@@ -10,6 +10,7 @@ duplicate it. SendResult.uncertain_attempts counts these; all attempts of a mess
 """
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 SEND_TIMEOUT_MS = 3_000
 ATTEMPT_TIMEOUT_MS = 3_000
 IN_FLIGHT_MAX = 1_024
+SILENT_MS = 500
+"""So long an answer is out until the route is asked again: the broker may hang, and be master no more."""
+WATCH_MS = 100
 RETRY_PAUSE_MIN_MS = 5
 RETRY_PAUSE_MAX_MS = 20
 COMPRESS_OVER_BYTES = 4_096
@@ -164,6 +168,8 @@ class Producer:
         self._recoveries: dict[str, _Recovery] = {}
         self._slots = asyncio.Semaphore(in_flight_max)
         self._tasks: set[asyncio.Task[SendResult]] = set()
+        self._waiting: dict[int, tuple[int, str, str, str]] = {}  # since when, topic, broker name, address
+        self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -177,9 +183,10 @@ class Producer:
     async def close(self) -> None:
         """Sends that are under way are cancelled: wait for them first if they matter."""
         self._closed = True
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *([self._watcher] if self._watcher is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._routes.close()
         if self._own_client:
             await self._client.close()
@@ -276,9 +283,15 @@ class Producer:
         letter.last_broker = queue.broker_name
         letter.in_doubt = True
         timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, letter.deadline_ms - now_ms()))
-        outcome = await self._client.call(
-            address, SEND_MESSAGE_V2, header, letter.body, timeout_ms=timeout_ms
-        )
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch(), name="producer's watch for hung masters")
+        self._waiting[id(letter)] = (now_ms(), letter.topic, queue.broker_name, address)
+        try:
+            outcome = await self._client.call(
+                address, SEND_MESSAGE_V2, header, letter.body, timeout_ms=timeout_ms
+            )
+        finally:
+            del self._waiting[id(letter)]
         letter.in_doubt = False
         match outcome:
             case Ok(header=answer):
@@ -306,6 +319,19 @@ class Producer:
                 letter.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}")
         recovery.failed()
         return None
+
+    async def _watch(self) -> None:
+        """A master that hangs keeps its connections: who waits for it goes on as soon as there is another."""
+        while True:
+            await asyncio.sleep(WATCH_MS / 1_000)
+            oldest = next(iter(self._waiting.values()), None)
+            if oldest is None or now_ms() - oldest[0] < SILENT_MS:
+                continue
+            _, topic, broker_name, address = oldest
+            with contextlib.suppress(RouteError):
+                route = await self._routes.refresh(topic, borrow=True)
+                if route.master(broker_name) not in (None, address):
+                    self._client.drop(address)
 
 
 def _choose(queues: tuple[MessageQueue, ...], recovery: _Recovery, last_broker: str) -> MessageQueue | None:

@@ -106,6 +106,13 @@ class RemotingClient:
             connection = found
         return connection.send(frame)
 
+    def drop(self, address: str) -> None:
+        """Cuts the connection, if there is one: what waits for it ends Unknown now, not at its timeout."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            self._forget(address, connection)
+            connection.abort()
+
     async def close(self) -> None:
         """Closes every connection; waiting calls end with Unknown. May be called twice."""
         self._closed = True

@@ -85,6 +85,7 @@ class FakeBroker(Server):
     def __init__(self) -> None:
         super().__init__()
         self.script: list[int | None] = []
+        self.moved_to: str | None = None
         self.hold = asyncio.Event()
         self.hold.set()
         self.sends: list[tuple[SendMessageRequestV2, bytes]] = []
@@ -112,7 +113,8 @@ class FakeBroker(Server):
         if code:
             raise CommandError(code, "scripted")
         offset = len(self.sends) - 1
-        return Reply(SendMessageResponse(msg_id="7F", queue_id=request.queue_id, queue_offset=offset))
+        answer = SendMessageResponse(msg_id="7F", queue_id=request.queue_id, queue_offset=offset)
+        return Reply(answer.model_copy(update={"master_address": self.moved_to}))
 
     async def _pull(self, request: PullMessageRequest, _: Call) -> Reply:
         self.pulls.append(request)

@@ -179,3 +179,37 @@ async def test_large_bodies_are_compressed(producer: Producer, broker: FakeBroke
 async def test_separators_in_properties_are_refused(producer: Producer) -> None:
     with pytest.raises(ValueError, match="cannot contain"):
         await producer.send(Message(TOPIC, b"", properties={"a": "b\x02"}))
+
+
+async def test_who_waits_for_a_hung_master_goes_on_when_there_is_another(
+    producer: Producer, broker: FakeBroker, name_server: FakeNameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP: its connections stay open. The attempt would end after ATTEMPT_TIMEOUT_MS."""
+    monkeypatch.setattr("client.producer.SILENT_MS", 50)
+    monkeypatch.setattr("client.producer.WATCH_MS", 5)
+    broker.hold.clear()
+    async with FakeBroker() as heir:
+        name_server.routes[TOPIC] = {0: broker.address}
+        sending = asyncio.create_task(producer.send(Message(TOPIC, b"x"), timeout_ms=10_000))
+        await broker.received(1)
+        name_server.routes[TOPIC] = {0: heir.address, 1: broker.address}
+        async with asyncio.timeout(2):
+            result = await sending
+        assert (result.attempts, result.uncertain_attempts) == (2, 1)
+        assert len(heir.sends) == 1
+    broker.hold.set()
+
+
+async def test_a_forwarded_message_says_that_the_route_is_old(
+    producer: Producer, broker: FakeBroker, name_server: FakeNameServer
+) -> None:
+    """A slave that was master handed it on (broker/late_sends.py): the next ones go to the new master."""
+    async with FakeBroker() as heir:
+        name_server.routes[TOPIC] = {0: broker.address}
+        broker.moved_to = heir.address
+        await producer.send(Message(TOPIC, b"x"))
+        name_server.routes[TOPIC] = {0: heir.address, 1: broker.address}
+        async with asyncio.timeout(5):
+            while not heir.sends:
+                await producer.send(Message(TOPIC, b"x"))
+        assert (await producer.send(Message(TOPIC, b"x"))).attempts == 1
