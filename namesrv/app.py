@@ -27,6 +27,7 @@ from remoting.config import Config
 from remoting.doors.http_late import LateHttp
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
+from remoting.request_counts import RequestCounts
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ class Namesrv:
             ConfigAdmin(self.settings),
         ):
             part.bind(self.table)
+        self.requests = RequestCounts()
+        self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
         self.context = PluginContext(
             liveness=self.liveness,

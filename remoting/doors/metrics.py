@@ -6,24 +6,42 @@ Values are read when somebody asks, from state that is there anyway: nothing is 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
 
-Family = CounterMetricFamily | GaugeMetricFamily
+from remoting.histogram import Histogram
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A counter if the name ends with _total, else a gauge. `labels`: beside those of the whole table."""
+    """A counter if the name ends with _total, a histogram if it says so, else a gauge. `labels`: beside those
+    of the whole table."""
 
     name: str
     meaning: str
     labels: tuple[str, ...] = ()
+    is_histogram: bool = False
 
     @property
     def kind(self) -> str:
+        if self.is_histogram:
+            return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
+
+    def samples(self) -> Mapping[str, tuple[str, ...]]:
+        """The names that a scrape shows, with the labels that each has beside the table's."""
+        if not self.is_histogram:
+            return {self.name: self.labels}
+        return {
+            self.name + "_bucket": (*self.labels, "le"),
+            self.name + "_count": self.labels,
+            self.name + "_sum": self.labels,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +64,41 @@ class Scrape:
         self._families: dict[str, Family] = {}
 
     def add(self, name: str, value: float, *labels: str) -> None:
+        family = self._family(name, labels)
+        assert not isinstance(family, HistogramMetricFamily), name
+        family.add_metric([*self._labels, *labels], value)
+
+    def add_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
+        self.add_buckets(name, histogram.bounds, histogram.counts, histogram.total, *labels)
+
+    def add_buckets(
+        self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float, *labels: str
+    ) -> None:
+        """As Histogram has them: each count of its own bucket, one more for what is above all bounds."""
+        family = self._family(name, labels)
+        assert isinstance(family, HistogramMetricFamily), name
+        edges = [*map(floatToGoString, bounds), "+Inf"]
+        buckets = list(zip(edges, accumulate(counts), strict=True))
+        family.add_metric([*self._labels, *labels], buckets, total)
+
+    def _family(self, name: str, labels: Sequence[str]) -> Family:
         metric = self._metrics[name]
         assert len(labels) == len(metric.labels), name
         family = self._families.get(name)
         if family is None:
             names = (*self._table.labels, *metric.labels)
-            maker = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = self._families[name] = maker(name, metric.meaning, labels=names)
-        family.add_metric([*self._labels, *labels], value)
+            family = self._families[name] = _MAKERS[metric.kind](name, metric.meaning, labels=names)
+        return family
 
     def __iter__(self) -> Iterator[Family]:
         return iter(self._families.values())
+
+
+_MAKERS: Mapping[str, Callable[..., Family]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 class ScrapeCollector:
@@ -98,9 +140,10 @@ def add_telemetry(scrape: Scrape, writer: TelemetryCounts | None) -> None:
 
 
 def documented(tables: Iterable[Table]) -> Mapping[str, tuple[str, frozenset[str]]]:
-    """{name: (kind, all labels)}: what a scrape may show."""
+    """{name of a sample: (kind, all labels)}: what a scrape may show."""
     return {
-        metric.name: (metric.kind, frozenset((*table.labels, *metric.labels)))
+        name: (metric.kind, frozenset((*table.labels, *labels)))
         for table in tables
         for metric in table.metrics
+        for name, labels in metric.samples().items()
     }

@@ -11,6 +11,7 @@ from namesrv.plugins.controller.core.state import BrokerSet, Replica
 from namesrv.plugins.controller.core.tally import ELECTED, KEPT, NOBODY, OTHER, kind_of
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK
 from remoting.doors.metrics import ScrapeCollector, documented
+from remoting.operation import CommandError, Unknown, UnknownOutcome
 from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, address
 from tests.unit.http_parts import Samples, samples, shapes, value
 
@@ -47,6 +48,46 @@ async def test_a_group_and_its_elections(tmp_path: Path) -> None:
     assert value(found, elections, result=KEPT, reason="master_alive", **GROUP_LABELS) == 1
     assert value(found, "election_total", election_result=ELECTED, group="group1") == 1
     assert shapes(text(bench)).items() <= documented([metrics.OURS, metrics.UPSTREAM]).items()
+
+
+async def test_requests_and_heartbeats(tmp_path: Path) -> None:
+    """RocketMQ counts every answer as a success; our own counter tells the answers apart."""
+    bench = Bench(tmp_path)
+    await bench.group_of(1, 2)
+    with pytest.raises(CommandError):
+        await bench.alter([1], master=1, epoch=0, set_epoch=2)
+    bench.replicator.next_outcome = Unknown("no majority")
+    with pytest.raises(UnknownOutcome):
+        await bench.alter([1], master=1, epoch=1, set_epoch=2)
+    found = scraped(bench)
+    alter = "CONTROLLER_ALTER_SYNC_STATE_SET"
+    assert value(found, "request_total", request_type=alter, request_handle_status="success") == 2
+    assert value(found, "request_total", request_type=alter, request_handle_status="timeout") == 1
+    assert value(found, "request_total", request_type="CONTROLLER_BROKER_HEARTBEAT") == 2
+    assert value(found, "rocketmq_controller_heartbeats_total") == 2
+    codes = "rocketmq_controller_requests_total"
+    for answer in ("SUCCESS", "CONTROLLER_FENCED_MASTER_EPOCH", "UNKNOWN"):
+        assert value(found, codes, request_code=alter, response_code=answer) == 1
+    assert value(found, "request_latency_microseconds_count", request_type=alter) == 3
+    assert value(found, "request_latency_microseconds_bucket", request_type=alter, le="1e+07") == 3
+    assert shapes(text(bench)).items() <= documented([metrics.OURS, metrics.UPSTREAM]).items()
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (904, "CONTROLLER_BROKER_HEARTBEAT"),
+        (1001, "CONTROLLER_ALTER_SYNC_STATE_SET"),
+        (1005, "CONTROLLER_GET_METADATA_INFO"),
+        (1006, "CONTROLLER_GET_SYNC_STATE_DATA"),
+        (1009, "CONTROLLER_UPDATE_CONTROLLER_CONFIG"),
+        (1010, "CONTROLLER_GET_CONTROLLER_CONFIG"),
+        (1011, "CONTROLLER_CLEAN_BROKER_DATA"),
+        (29011, "KEELMQ_EXPLAIN_ELECTION"),
+    ],
+)
+def test_request_types_are_rocketmqs(code: int, name: str) -> None:
+    assert metrics.request_type(code) == name
 
 
 async def test_a_group_without_master(tmp_path: Path) -> None:

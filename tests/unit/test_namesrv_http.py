@@ -66,6 +66,10 @@ async def test_a_name_server_alone() -> None:
     assert value(found, "rocketmq_namesrv_topics") == 1
     assert value(found, "rocketmq_namesrv_connections") == 1
     assert "role" not in found
+    requests = "rocketmq_namesrv_requests_total"
+    assert value(found, requests, request_code="REGISTER_BROKER", response_code="SUCCESS") == 1
+    latency = "rocketmq_namesrv_request_latency_seconds_count"
+    assert value(found, latency, request_code="REGISTER_BROKER") == 1
     assert {"/livez", "/readyz", "/metrics", "/dashboard", "/v1/analytics/dashboard"} <= set(paths)
     assert shapes(text).items() <= documented(ALL_TABLES).items()
 
@@ -109,6 +113,10 @@ async def test_a_name_server_with_a_controller(tmp_path: Path) -> None:
     assert value(found, "rocketmq_controller_raft_applied_index") >= 3
     assert value(found, "dledger_op_total", dLedger_operation_status="success") >= 3
     assert value(found, "dledger_disk_usage_bytes") > 0
+    assert value(found, "rocketmq_controller_raft_commit_seconds_count") >= 3
+    assert value(found, "dledger_op_latency_microseconds_count") >= 3
+    assert value(found, "rocketmq_controller_raft_sync_seconds_count") >= 3
+    assert value(found, "rocketmq_controller_raft_members") == 1
     assert value(found, "rocketmq_telemetry_dropped_records_total") == 0
     assert shapes(text).items() <= documented(ALL_TABLES).items()
 

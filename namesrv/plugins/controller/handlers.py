@@ -50,12 +50,13 @@ class ControllerHandlers:
         clock: Callable[[], int],
     ) -> None:
         self._config, self._proposer, self._replicator = config, proposer, replicator
-        self._elections, self._watch, self._liveness, self._clock = elections, watch, liveness, clock
+        self._elections, self._watch, self._clock = elections, watch, clock
+        self.heartbeats = HeartbeatHandler(config, liveness, clock, self._came_back)
 
     def bind(self, table: OperationTable) -> None:
         """For the TCP door."""
         self.bind_requests(table)
-        HeartbeatHandler(self._config, self._liveness, self._clock, self._came_back).bind(table)
+        self.heartbeats.bind(table)
 
     def bind_requests(self, table: OperationTable) -> None:
         """For any door: all but the heartbeat, which says that a connection lives."""

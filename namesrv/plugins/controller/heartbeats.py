@@ -57,6 +57,7 @@ class HeartbeatHandler:
         came_back: Callable[[BrokerKey], None],
     ) -> None:
         self._config, self._liveness, self._clock, self._came_back = config, liveness, clock, came_back
+        self.beats = 0  # taken since the start
 
     def bind(self, table: OperationTable) -> None:
         table.bind_hot(RequestCode.BROKER_HEARTBEAT, Hot(Heartbeat, _lenient, self.beat))
@@ -68,6 +69,7 @@ class HeartbeatHandler:
             raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
         if peer.is_closing():
             return None  # its close was seen already: this beat would outlive its connection
+        self.beats += 1
         config, timeout_ms = self._config.current, ext.heartbeat_timeout_mills or 0
         key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
         live = LiveInfo(ext.broker_addr, ext.epoch, ext.max_offset, ext.confirm_offset, ext.election_priority)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.state import BrokerSet
+from remoting.codes import RequestCode
 from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
+from remoting.request_counts import INTERNAL_ERROR, UNKNOWN
 
 if TYPE_CHECKING:
     from namesrv.plugins.controller.plugin import ControllerPlugin
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 GROUPS_MAX = 1_000
 ROLE_UNKNOWN, ROLE_CANDIDATE, ROLE_FOLLOWER, ROLE_LEADER = 0, 1, 2, 3
 OPERATION_STATUS = {"applied": "success", "unknown": "timeout", "notActive": "failed", "busy": "failed"}
+REQUEST_STATUS = {UNKNOWN: "timeout", INTERNAL_ERROR: "failed"}
 _GROUP = ("cluster", "broker_name")
 _FEW = "; of the first 1000 groups"
 
@@ -38,6 +41,24 @@ UPSTREAM = Table(
             "dledger_op_total",
             "changes proposed here since the start: success, timeout (fate unknown), failed (not done)",
             ("dledger_operation", "dLedger_operation_status"),
+        ),
+        Metric(
+            "dledger_op_latency_microseconds",
+            "from a change's proposal here to its commit",
+            ("dledger_operation", "dledger_operation_status"),
+            is_histogram=True,
+        ),
+        Metric(
+            "request_total",
+            "requests since the start, over TCP and HTTP: success (answered, also with a refusal), timeout "
+            "(fate unknown), failed (a bug)",
+            ("request_type", "request_handle_status"),
+        ),
+        Metric(
+            "request_latency_microseconds",
+            "from a request's handler to its answer; heartbeats are not timed",
+            ("request_type",),
+            is_histogram=True,
         ),
     ),
 )
@@ -69,6 +90,22 @@ OURS = Table(
         Metric("rocketmq_controller_raft_applied_index", "entries applied here"),
         Metric("rocketmq_controller_raft_log_entries", "entries behind the last snapshot"),
         Metric("rocketmq_controller_raft_waiting", "proposals whose outcome is awaited"),
+        Metric("rocketmq_controller_raft_members", "controllers that form the group"),
+        Metric("rocketmq_controller_raft_connected_members", "other controllers with a link to this one"),
+        Metric("rocketmq_controller_raft_campaigns_total", "elections of a leader that this one asked for"),
+        Metric(
+            "rocketmq_controller_raft_commit_seconds",
+            "from a change's proposal here to its commit; of the leader",
+            is_histogram=True,
+        ),
+        Metric("rocketmq_controller_raft_sync_seconds", "fdatasync of the log", is_histogram=True),
+        Metric("rocketmq_controller_raft_batch_events", "changes in one log entry", is_histogram=True),
+        Metric(
+            "rocketmq_controller_requests_total",
+            "request_total by RocketMQ's names of request and answer",
+            ("request_code", "response_code"),
+        ),
+        Metric("rocketmq_controller_heartbeats_total", "heartbeats of brokers taken since the start"),
         *TELEMETRY_METRICS,
     ),
 )
@@ -78,6 +115,13 @@ _RAFT = {
     "rocketmq_controller_raft_applied_index": "lastApplied",
     "rocketmq_controller_raft_log_entries": "logEntries",
     "rocketmq_controller_raft_waiting": "waiting",
+    "rocketmq_controller_raft_campaigns_total": "campaigns",
+}
+
+_RAFT_HISTOGRAMS = {
+    "rocketmq_controller_raft_commit_seconds": "commitSeconds",
+    "rocketmq_controller_raft_sync_seconds": "syncSeconds",
+    "rocketmq_controller_raft_batch_events": "batchSizes",
 }
 
 
@@ -88,6 +132,7 @@ def scrapes(plugin: "ControllerPlugin") -> list[Scrape]:
     ours = Scrape(OURS, ("controller", self_id))
     status = plugin.replicator.status()
     _add_raft(upstream, ours, plugin, status)
+    _add_requests(upstream, ours, plugin)
     for counted, count in plugin.tally.counts.items():
         ours.add("rocketmq_controller_elections_total", count, *counted)
     for labels, count in _by_result(plugin).items():
@@ -114,6 +159,38 @@ def _add_raft(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", status
         upstream.add("dledger_op_total", count, "append", kind)
     for name, key in _RAFT.items():
         ours.add(name, status[key])
+    ours.add("rocketmq_controller_raft_members", len(status["members"]))
+    ours.add("rocketmq_controller_raft_connected_members", len(status["connected"]))
+    for name, key in _RAFT_HISTOGRAMS.items():
+        values = status[key]
+        ours.add_buckets(name, values["bounds"], values["counts"], values["sum"])
+    commit = status["commitSeconds"]
+    bounds = [round(each * 1e6) for each in commit["bounds"]]
+    upstream.add_buckets(
+        "dledger_op_latency_microseconds", bounds, commit["counts"], commit["sum"] * 1e6, "append", "success"
+    )
+
+
+def _add_requests(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin") -> None:
+    """Heartbeats, the data path, are counted by an integer."""
+    beats = plugin.handlers.heartbeats.beats
+    ours.add("rocketmq_controller_heartbeats_total", beats)
+    totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}
+    for (code, answer), count in sorted(plugin.requests.answers.items()):
+        ours.add("rocketmq_controller_requests_total", count, RequestCode(code).name, answer)
+        status = REQUEST_STATUS.get(answer, "success")
+        key = (request_type(code), status)
+        totals[key] = totals.get(key, 0) + count
+    for labels, count in totals.items():
+        upstream.add("request_total", count, *labels)
+    for code, latency in plugin.requests.latencies.items():
+        upstream.add_histogram("request_latency_microseconds", latency, request_type(code))
+
+
+def request_type(code: int) -> str:
+    """RocketMQ's enum of the controller's requests; ours keep their names."""
+    name = RequestCode(code).name
+    return name if name.startswith(("CONTROLLER_", "KEELMQ_")) else f"CONTROLLER_{name}"
 
 
 def _role(plugin: "ControllerPlugin", status: dict[str, Any]) -> int:

@@ -25,7 +25,9 @@ from namesrv.plugins.controller.watch import Watch
 from remoting.codes import ResponseCode
 from remoting.config import Config, ConfigError
 from remoting.doors.tcp import TcpDoor
+from remoting.histogram import BOUNDS_US
 from remoting.operation import OperationTable
+from remoting.request_counts import RequestCounts
 from remoting.tasks import TaskSet
 
 if TYPE_CHECKING:
@@ -81,8 +83,10 @@ class ControllerPlugin:
         self.handlers.bind(self.table)
         http_table = OperationTable()
         self.handlers.bind_requests(http_table)
+        self.requests = RequestCounts(BOUNDS_US, scale=1e6)
         for table in (self.table, http_table):
             self.admin.bind(table)
+            self.requests.watch(table)
         context.http += [http_table, self._groups_router]
         context.scrapes.append(self._scrapes)
         host, port = config.request_addresses[config.controller_d_leger_self_id]

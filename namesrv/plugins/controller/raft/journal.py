@@ -36,7 +36,7 @@ from namesrv.plugins.controller.raft.files import (
     unseal,
     write_all,
 )
-from namesrv.plugins.controller.raft.histogram import Histogram
+from remoting.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, Busy, NotActive
-from namesrv.plugins.controller.raft.histogram import BOUNDS_COUNT, Histogram
 from namesrv.plugins.controller.raft.ledger import Batch, Item, encode_batch
+from remoting.histogram import BOUNDS_COUNT, Histogram
 from remoting.operation import LocalProtocolError, Unknown
 
 QUEUED_MAX = 5_000  # appends that wait for their turn; more are Busy
