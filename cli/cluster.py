@@ -77,6 +77,20 @@ class Program:
         return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
+class Place:
+    """Where and how programs run: all on this machine's loopback. `keelmq chaos` has another one."""
+
+    def host(self, name: str) -> str:
+        """What others dial."""
+        return HOST
+
+    def bind(self, name: str) -> str:
+        return HOST
+
+    def command(self, program: Program) -> list[str]:
+        return [sys.executable, "-m", program.module, "-c", str(program.config_path)]
+
+
 class Cluster:
     """`with Cluster(tmp_path) as cluster: cluster.start()`. Leaving the block ends every program."""
 
@@ -92,11 +106,13 @@ class Cluster:
         broker_settings: Mapping[str, str] | None = None,
         detached: bool = False,
         http: bool = False,
+        place: Place | None = None,
     ) -> None:
         """`http`: every program serves HTTP, too (it starts slower). `detached`: outlives this process."""
         self.directory = directory
         self.cluster_name, self.broker_name = cluster_name, broker_name
         self._detached, self._http = detached, http
+        self._place = place or Place()
         directory.mkdir(parents=True, exist_ok=True)
         ports = _free_ports()
         self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
@@ -139,7 +155,7 @@ class Cluster:
         assert not program.is_running, program.name
         with program.log_path.open("ab") as log:
             program.process = subprocess.Popen(
-                [sys.executable, "-m", program.module, "-c", str(program.config_path)],
+                self._place.command(program),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -225,14 +241,15 @@ class Cluster:
         secret_path = self.directory / "raft-secret"
         secret_path.touch(mode=0o600)
         secret_path.write_text(secrets.token_hex(32) + "\n")
-        requests = [f"{HOST}:{next(ports)}" for _ in range(count)]
-        rafts = [f"{HOST}:{next(ports)}" for _ in range(count)]
+        hosts = [self._place.host(f"namesrv-{index}") for index in range(count)]
+        requests = [f"{host}:{next(ports)}" for host in hosts]
+        rafts = [f"{host}:{next(ports)}" for host in hosts]
         programs = []
-        for index in range(count):
-            address = f"{HOST}:{next(ports)}"
+        for index, host in enumerate(hosts):
+            address = f"{host}:{next(ports)}"
             http_port = str(next(ports)) if self._http else HTTP_OFF
             settings = {
-                "bindAddress": HOST,
+                "bindAddress": self._place.bind(f"namesrv-{index}"),
                 "listenPort": _port(address),
                 "httpPort": http_port,
                 "enableControllerInNamesrv": "true",
@@ -248,21 +265,22 @@ class Cluster:
             program = Program(
                 f"namesrv-{index}", "namesrv", self.directory, settings, address, requests[index]
             )
-            program.http_address = f"{HOST}:{http_port}" if self._http else ""
-            programs.append(_written(program))
+            program.http_address = f"{host}:{http_port}" if self._http else ""
+            programs.append(write_config(program))
         return programs
 
     def _brokers(self, count: int, ports: Iterator[int], extra: dict[str, str]) -> list[Program]:
         programs = []
         for index in range(count):
-            address = f"{HOST}:{next(ports)}"
+            host = self._place.host(f"broker-{index}")
+            address = f"{host}:{next(ports)}"
             http_port = str(next(ports)) if self._http else HTTP_OFF
             settings = {
                 "brokerClusterName": self.cluster_name,
                 "brokerName": self.broker_name,
                 "brokerId": "-1",
-                "bindAddress": HOST,
-                "brokerIP1": HOST,
+                "bindAddress": self._place.bind(f"broker-{index}"),
+                "brokerIP1": host,
                 "listenPort": _port(address),
                 "httpPort": http_port,
                 "haListenPort": str(next(ports)),
@@ -273,12 +291,12 @@ class Cluster:
                 **extra,
             }
             program = Program(f"broker-{index}", "broker", self.directory, settings, address)
-            program.http_address = f"{HOST}:{http_port}" if self._http else ""
-            programs.append(_written(program))
+            program.http_address = f"{host}:{http_port}" if self._http else ""
+            programs.append(write_config(program))
         return programs
 
 
-def _written(program: Program) -> Program:
+def write_config(program: Program) -> Program:
     lines = [f"{key}={value}\n" for key, value in program.settings.items()]
     program.config_path.write_text("".join(lines))
     return program

@@ -23,9 +23,11 @@ def print_report(report: Report) -> None:
     print(f"gaps          {gaps} from SIGKILL to the first acknowledged send that was started after it")
 
 
-def keep_telemetry_only(directory: Path) -> None:
-    """What the report is made of stays, some kilobytes; the logs and the messages go."""
+def keep_telemetry_only(directory: Path, *also: str) -> None:
+    """What the report is made of stays, some kilobytes, and these files; the logs and the messages go."""
     for path in directory.iterdir():
+        if path.name in also:
+            continue
         if not path.is_dir():
             path.unlink()
             continue

@@ -20,6 +20,21 @@ REFRESH_PER_SECOND = 5
 ROLE_STYLES = {"master": "bold green", "slave": "cyan", "down": "bold red"}
 
 
+class Counts(Protocol):
+    """What a Ledger knows, as far as it is shown."""
+
+    @property
+    def sent(self) -> int: ...
+    @property
+    def acked(self) -> int: ...
+    @property
+    def retried(self) -> int: ...
+    @property
+    def gaps_ms(self) -> list[int]: ...
+    @property
+    def is_waiting(self) -> bool: ...
+
+
 class View(Protocol):
     def __enter__(self) -> Self: ...
 
@@ -29,7 +44,7 @@ class View(Protocol):
 
     def event(self, text: str) -> None: ...
 
-    def show(self, picture: Picture, ledger: Ledger) -> None: ...
+    def show(self, picture: Picture, ledger: Counts) -> None: ...
 
 
 class PlainView:
@@ -50,7 +65,7 @@ class PlainView:
     def event(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started:6.2f} s] {text}", flush=True)
 
-    def show(self, picture: Picture, ledger: Ledger) -> None:
+    def show(self, picture: Picture, ledger: Counts) -> None:
         roles = ", ".join(f"{replica.name} {replica.role}" for replica in picture.replicas)
         line = f"{_headline(picture)}; {roles}"
         if line != self._last:
@@ -66,7 +81,7 @@ class LiveView:
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self._picture = Picture()
         self._rates: deque[tuple[float, int]] = deque(maxlen=2 * REFRESH_PER_SECOND)
-        self._ledger = Ledger()
+        self._ledger: Counts = Ledger()
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
@@ -82,7 +97,7 @@ class LiveView:
         self._events.append(f"{time.monotonic() - self._started:6.2f} s  {text}")
         self._draw()
 
-    def show(self, picture: Picture, ledger: Ledger) -> None:
+    def show(self, picture: Picture, ledger: Counts) -> None:
         self._picture, self._ledger = picture, ledger
         self._rates.append((time.monotonic(), ledger.acked))
         self._draw()

@@ -1,4 +1,4 @@
-"""keelmq: demo, doctor, report, benchmarks, version. Exit codes: 0 done, 1 failed, 2 usage."""
+"""keelmq: demo, chaos, doctor, report, benchmarks, version. Exit codes: 0 done, 1 failed, 2 usage."""
 
 import importlib
 import importlib.metadata
@@ -36,6 +36,59 @@ def demo(
     from cli.demo import DemoOptions, run_demo
 
     raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate)))
+
+
+@app.command()
+def chaos(
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="How long faults are made")] = 5.0,
+    faults: Annotated[
+        int | None, typer.Option("--faults", min=1, help="How many faults; else as many as fit")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="What the dice begin with; else it is drawn and told")
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="KINDS",
+            help="Of kill, stop, restart, partition, address, disk, slow, clock; with commas; else all",
+        ),
+    ] = None,
+    min_in_sync: Annotated[
+        int, typer.Option("--min-in-sync", min=1, max=3, help="minInSyncReplicas of the brokers")
+    ] = 1,
+    sync_flush: Annotated[
+        bool, typer.Option("--sync-flush", help="SYNC_FLUSH instead of ASYNC_FLUSH")
+    ] = False,
+    rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
+    plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a clean run, too")] = False,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="FILE", help="No run: judge this history again")
+    ] = None,
+) -> None:
+    """Kill, pause, cut and fill a cluster of real processes under traffic, and check what clients saw."""
+    from cli.chaos.run import ChaosOptions, run_chaos, run_check
+
+    if check is not None:
+        raise typer.Exit(run_check(check))
+    families = tuple(part.strip() for part in only.split(",") if part.strip()) if only else ()
+    raise typer.Exit(
+        run_chaos(
+            ChaosOptions(
+                minutes=minutes,
+                faults=faults,
+                seed=seed,
+                families=families,
+                min_in_sync=min_in_sync,
+                sync_flush=sync_flush,
+                rate=rate,
+                plain=plain,
+                keep=keep,
+            )
+        )
+    )
 
 
 app.add_typer(analytics.app, name="analytics")

@@ -1,0 +1,352 @@
+"""Judges a history. Pure: entries in, findings out; a finding is one thing that must not be, in words.
+
+What a client may assume is the measure, nothing of how brokers work: an acknowledged message is there, where
+and as it was acknowledged; what a consumer saw stays; a refused message is not there; a committed offset is
+never forgotten. From the brokers' and controllers' own files: one master per epoch, one log of controllers,
+replicas with equal bytes. tests/unit/test_chaos_checkers.py has bad histories for each checker.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cli.chaos.history import (
+    DAMAGED,
+    AnyEntry,
+    Commit,
+    Event,
+    Exit,
+    Fault,
+    Fetch,
+    Log,
+    Read,
+    Role,
+    Send,
+    Stuck,
+)
+
+MESSAGES_SHOWN = 10
+
+Place = tuple[int, int]
+"""Queue and queue offset."""
+
+
+@dataclass(slots=True)
+class World:
+    """A history sorted by kind. `final`: the last reading; `copies`: number -> where it is there."""
+
+    invoked: dict[int, Send] = field(default_factory=dict)
+    ended: dict[int, Send] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)
+    final: dict[Place, int] = field(default_factory=dict)
+    final_reads: list[Read] = field(default_factory=list)
+    copies: dict[int, list[Place]] = field(default_factory=dict)
+    commits: list[Commit] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    exits: list[Exit] = field(default_factory=list)
+    stuck: list[Stuck] = field(default_factory=list)
+
+    @property
+    def acked(self) -> Iterator[Send]:
+        return (send for send in self.ended.values() if send.type == "ok")
+
+
+def sort(entries: Iterable[AnyEntry]) -> World:
+    world = World()
+    for entry in entries:
+        match entry:
+            case Send(type="invoke"):
+                world.invoked[entry.number] = entry
+            case Send():
+                world.ended[entry.number] = entry
+            case Read(type="ok"):
+                (world.final_reads if entry.final else world.reads).append(entry)
+            case Commit():
+                world.commits.append(entry)
+            case Fetch():
+                world.fetches.append(entry)
+            case Fault():
+                world.faults.append(entry)
+            case Role():
+                world.roles.append(entry)
+            case Event():
+                world.events.append(entry)
+            case Log():
+                world.logs.append(entry)
+            case Exit():
+                world.exits.append(entry)
+            case Stuck():
+                world.stuck.append(entry)
+    for read in world.final_reads:
+        for offset, number in read.messages:
+            world.final[read.queue, offset] = number
+            world.copies.setdefault(number, []).append((read.queue, offset))
+    return world
+
+
+# -- messages ----------------------------------------------------------------------------------------------
+
+
+def lost(world: World) -> Iterator[str]:
+    """Acknowledged and not read back."""
+    for send in world.acked:
+        if send.number not in world.copies:
+            yield f"{_send(send)} is not there at the end"
+
+
+def moved(world: World) -> Iterator[str]:
+    """Acknowledged at a place where something else is at the end."""
+    for send in world.acked:
+        if send.offset is None or send.queue is None or send.number not in world.copies:
+            continue  # not there at all: lost
+        found = world.final.get((send.queue, send.offset))
+        if found != send.number:
+            yield f"{_send(send)}: {_named(found)} is there at the end"
+
+
+def damaged(world: World) -> Iterator[str]:
+    """Read, but never sent; or not as it was sent."""
+    for read in (*world.reads, *world.final_reads):
+        for offset, number in read.messages:
+            if number == DAMAGED or number not in world.invoked:
+                yield f"{read.by} read {_named(number)} at {_place(read.queue, offset)}, which nobody sent"
+
+
+def unexplained(world: World) -> Iterator[str]:
+    """More than one copy of a message though no attempt of its sender was uncertain."""
+    for number, places in world.copies.items():
+        ended = world.ended.get(number)
+        sure = ended is not None and ended.type == "ok" and ended.uncertain == 0
+        if sure and len(places) > 1:
+            yield f"message {number} was sent once, and is there {len(places)} times: {places[:5]}"
+
+
+def phantom(world: World) -> Iterator[str]:
+    """The producer was told that it is surely not stored."""
+    for send in world.ended.values():
+        if send.type == "fail" and send.number in world.copies:
+            yield f"{_send(send)} was refused ({send.remark}), but is there: {world.copies[send.number]}"
+
+
+def reordered(world: World) -> Iterator[str]:
+    """An ordered sender sends the next message when the last one is acknowledged: their places ascend."""
+    last: dict[tuple[str, int], Send] = {}
+    for send in world.ended.values():
+        if send.type != "ok" or not send.ordered or send.queue is None or send.offset is None:
+            continue
+        before = last.get((send.by, send.queue))
+        if before is not None:
+            if before.offset is not None and before.offset >= send.offset:
+                yield f"{_send(before)}, and after it {_send(send)}"
+            first, second = _first(world, before), _first(world, send)
+            if first is not None and second is not None and first >= second:
+                yield f"{before.number} was sent before {send.number} and stands behind it: {first}, {second}"
+        last[send.by, send.queue] = send
+
+
+def vanished(world: World) -> Iterator[str]:
+    """A consumer read it, and it is not there any more: it was shown before it was confirmed."""
+    for read in world.reads:
+        for offset, number in read.messages:
+            if world.final.get((read.queue, offset)) != number:
+                there = _named(world.final.get((read.queue, offset)))
+                yield (
+                    f"{read.by} read {_named(number)} at {_place(read.queue, offset)}, "
+                    f"t={read.t / 1e6:.3f} s; {there} is there at the end"
+                )
+
+
+def reused(world: World) -> Iterator[str]:
+    """One place is one message, for ever: for producers, for consumers, and in the last reading."""
+    owner: dict[Place, int] = {}
+    for send in world.acked:
+        if send.queue is not None and send.offset is not None:
+            other = owner.setdefault((send.queue, send.offset), send.number)
+            if other != send.number:
+                yield f"{_place(send.queue, send.offset)} was acknowledged to {other} and to {send.number}"
+    seen: dict[Place, int] = {}
+    for read in (*world.reads, *world.final_reads):
+        for offset, number in read.messages:
+            other = seen.setdefault((read.queue, offset), number)
+            if other != number:
+                yield f"{_place(read.queue, offset)} was read as {_named(other)} and as {_named(number)}"
+
+
+def holes(world: World) -> Iterator[str]:
+    """The last reading finds every offset of a queue, from its first message on."""
+    for queue in sorted({read.queue for read in world.final_reads}):
+        offsets = sorted(offset for of, offset in world.final if of == queue)
+        for before, after in itertools.pairwise(offsets):
+            if after != before + 1:
+                yield f"queue {queue} has nothing from offset {before + 1} to {after - 1}"
+
+
+# -- consumer offsets --------------------------------------------------------------------------------------
+
+
+def rewound(world: World) -> Iterator[str]:
+    """What a master answers is at or above the last acknowledged commit, and was committed by somebody."""
+    moves: list[Commit | Fetch] = sorted([*world.commits, *world.fetches], key=lambda each: each.t)
+    acknowledged: dict[tuple[str, int], int] = {}
+    floors: dict[tuple[str, int], int] = {}
+    tried: dict[tuple[str, int], set[int]] = {}
+    for move in moves:
+        key = (move.group, move.queue)
+        if isinstance(move, Commit):
+            if move.type == "invoke":
+                tried.setdefault(key, set()).add(move.offset)
+            elif move.type == "ok":
+                acknowledged[key] = move.offset
+        elif move.type == "invoke":
+            floors[key] = acknowledged.get(key, -1)
+        elif move.type == "ok":
+            if (-1 if move.offset is None else move.offset) < floors.get(key, -1):
+                yield f"{_group(move)}: offset {move.offset}, after {floors[key]} was acknowledged"
+            elif move.offset is not None and move.offset not in tried.get(key, set()):
+                yield f"{_group(move)}: offset {move.offset}, which nobody committed"
+
+
+# -- masters, controllers, disks ---------------------------------------------------------------------------
+
+
+def masters(world: World) -> Iterator[str]:
+    """One master per epoch, for ever."""
+    owners: dict[int, set[int]] = {}
+    for role in world.roles:
+        owners.setdefault(role.master_epoch, set()).add(role.broker_id)
+    for epoch, brokers in sorted(owners.items()):
+        if len(brokers) > 1:
+            yield f"masterEpoch {epoch} had the masters {sorted(brokers)}"
+
+
+def diverged(world: World) -> Iterator[str]:
+    """Controllers apply one log; replicas have one CommitLog."""
+    first: dict[tuple[int, str], Event] = {}
+    for event in world.events:
+        other = first.setdefault((event.event_id, event.type), event)
+        if other.after != event.after:
+            yield (
+                f"event {event.event_id} ({event.type}) is {other.after} at controller {other.controller} "
+                f"and {event.after} at {event.controller}"
+            )
+    for log in world.logs:
+        if log.crc is None:
+            yield f"the CommitLog of {log.program} has less than the {log.bytes} bytes that are confirmed"
+        elif log.crc != world.logs[0].crc:
+            first_program = world.logs[0].program
+            yield f"{first_program} and {log.program} differ in the first {log.bytes} bytes of the CommitLog"
+
+
+def crashed(world: World) -> Iterator[str]:
+    for end in world.exits:
+        if not end.excused:
+            yield f"{end.program} ended by itself with code {end.code} at t={end.t / 1e6:.3f} s"
+
+
+# -- recovery ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """`ms`: from the begin of the fault to the first acknowledged send that was started when the fault was in
+    effect; None: there was none. `held_ms`: how long the fault lasted."""
+
+    number: int
+    kinds: tuple[str, ...]
+    targets: tuple[str, ...]
+    master: str
+    start_t: int
+    held_ms: int
+    ms: int | None
+
+
+def recoveries(world: World) -> list[Recovery]:
+    placed = {fault.number: fault for fault in world.faults if fault.phase == "placed"}
+    ended = {fault.number: fault.t for fault in world.faults if fault.phase == "end"}
+    started = {fault.number: fault.t for fault in world.faults if fault.phase == "start"}
+    accepted = sorted(
+        (send.t, world.invoked[send.number].t) for send in world.acked if send.number in world.invoked
+    )
+    found, index = [], 0
+    for number, fault in sorted(placed.items()):
+        while index < len(accepted) and accepted[index][0] < fault.t:
+            index += 1
+        later = itertools.islice(accepted, index, None)
+        ack_t = next((ack for ack, begun in later if begun >= fault.t), None)
+        start_t = started.get(number, fault.t)
+        found.append(
+            Recovery(
+                number=number,
+                kinds=fault.kinds,
+                targets=fault.targets,
+                master=fault.master,
+                start_t=start_t,
+                held_ms=(ended.get(number, fault.t) - start_t) // 1_000,
+                ms=None if ack_t is None else (ack_t - start_t) // 1_000,
+            )
+        )
+    return found
+
+
+def unrecovered(world: World) -> Iterator[str]:
+    for recovery in recoveries(world):
+        if recovery.ms is None:
+            yield f"fault {recovery.number} ({' and '.join(recovery.kinds)}): no send was accepted after it"
+    for stuck in world.stuck:
+        yield f"not in time: {stuck.what}"
+
+
+Checker = Callable[[World], Iterator[str]]
+CHECKERS: dict[str, Checker] = {
+    checker.__name__: checker
+    for checker in (
+        lost, moved, damaged, reordered, vanished, unexplained, phantom, reused, holes, rewound, masters,
+        diverged, crashed, unrecovered,
+    )
+}  # fmt: skip
+
+
+def duplicated(world: World) -> int:
+    """Surplus copies: allowed where an attempt was uncertain."""
+    return sum(len(places) - 1 for number, places in world.copies.items() if number != DAMAGED)
+
+
+def check(world: World) -> dict[str, list[str]]:
+    """Every checker's findings, by its name."""
+    return {name: list(checker(world)) for name, checker in CHECKERS.items()}
+
+
+# -- words -------------------------------------------------------------------------------------------------
+
+
+def _first(world: World, send: Send) -> int | None:
+    """The offset of its first copy in its queue."""
+    offsets = [offset for queue, offset in world.copies.get(send.number, ()) if queue == send.queue]
+    return min(offsets, default=None)
+
+
+def _send(send: Send) -> str:
+    where = "" if send.offset is None or send.queue is None else f" at {_place(send.queue, send.offset)}"
+    return f"message {send.number} of {send.by} ({send.type}{where}, t={send.t / 1e6:.3f} s)"
+
+
+def _place(queue: int, offset: int) -> str:
+    return f"queue {queue} offset {offset}"
+
+
+def _named(number: int | None) -> str:
+    return "nothing" if number is None else "a damaged message" if number == DAMAGED else f"message {number}"
+
+
+def _group(fetch: Fetch) -> str:
+    return f"group {fetch.group}, queue {fetch.queue} at t={fetch.t / 1e6:.3f} s"
+
+
+def shown(findings: Sequence[str]) -> list[str]:
+    """The first ones; the history has them all."""
+    more = len(findings) - MESSAGES_SHOWN
+    return [*findings[:MESSAGES_SHOWN], *([f"and {more} more"] if more > 0 else [])]

@@ -1,0 +1,219 @@
+"""The history of a run: everything that clients did, that was broken and that the cluster said, in one file.
+
+One JSON object per line, in the order in which it was seen by one process with one monotonic clock; `t` is
+microseconds since the run began. An operation is two lines, `invoke` and how it ended: `ok`; `fail` (surely
+did not happen); `info` (nobody knows). What telemetry and disks say after the run follows at the end.
+A message is known by its number: (sender, count) in one integer, see make_number.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal, Self
+
+import msgspec
+
+from remoting.records import ControllerEvent, HaSample, RoleChange
+
+SENDER_STEP = 1_000_000_000
+DAMAGED = -1
+"""Stands for a message that was read but is none of ours, or is not what was sent."""
+
+End = Literal["ok", "fail", "info"]
+Phase = Literal["invoke", "ok", "fail", "info"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="entry", omit_defaults=True, gc=False):
+    t: int
+    by: str = ""
+
+
+class Run(Entry, tag="run", frozen=True, kw_only=True):
+    """First line. `wall_ms`: the wall clock at t = 0."""
+
+    seed: int
+    wall_ms: int
+    settings: dict[str, str] = {}
+
+
+class Send(Entry, tag="send", frozen=True, kw_only=True):
+    """`ordered`: its sender waits for the end of a send before the next. `queue`: None until the broker says.
+    `uncertain`: attempts of this send that may have stored another copy."""
+
+    type: Phase
+    number: int
+    ordered: bool = False
+    queue: int | None = None
+    offset: int | None = None
+    attempts: int = 1
+    uncertain: int = 0
+    remark: str = ""
+
+
+class Read(Entry, tag="read", frozen=True, kw_only=True):
+    """`messages`: (queue offset, number). `final`: of the last reading, when all faults were over."""
+
+    type: Phase
+    queue: int
+    start: int
+    messages: tuple[tuple[int, int], ...] = ()
+    final: bool = False
+    remark: str = ""
+
+
+class Commit(Entry, tag="commit", frozen=True, kw_only=True):
+    """A consumer's offset, told to the master. One group is committed by one consumer only."""
+
+    type: Phase
+    group: str
+    queue: int
+    offset: int
+    remark: str = ""
+
+
+class Fetch(Entry, tag="fetch", frozen=True, kw_only=True):
+    """A group's committed offset, asked from the master; None: it has none."""
+
+    type: Phase
+    group: str
+    queue: int
+    offset: int | None = None
+    remark: str = ""
+
+
+class Fault(Entry, tag="fault", frozen=True, kw_only=True):
+    """start: about to be made; placed: in effect; end: healed. `kinds`: more than one at once, sometimes."""
+
+    phase: Literal["start", "placed", "end"]
+    number: int
+    kinds: tuple[str, ...]
+    targets: tuple[str, ...] = ()
+    master: str = ""
+
+
+class View(Entry, tag="view", frozen=True, kw_only=True):
+    """What the controllers say; written when it changes."""
+
+    master: str
+    master_epoch: int
+    sync_state_set: tuple[int, ...]
+    leader: str
+
+
+class Exit(Entry, tag="exit", frozen=True, kw_only=True):
+    """A program that nobody killed has ended. `excused`: its disk was full, and it said so."""
+
+    program: str
+    code: int
+    excused: bool = False
+
+
+class Role(Entry, tag="role", frozen=True, kw_only=True):
+    """A broker acted as master of this epoch, by its own telemetry."""
+
+    broker_id: int
+    master_epoch: int
+
+
+class Event(Entry, tag="event", frozen=True, kw_only=True):
+    """An event of the controllers' log as one of them applied it."""
+
+    controller: str
+    event_id: int
+    type: str
+    after: str
+
+
+class Log(Entry, tag="log", frozen=True, kw_only=True):
+    """A replica's CommitLog on its disk at the end: the CRC-32 of its first `bytes`; None: it has fewer."""
+
+    program: str
+    bytes: int
+    crc: int | None
+
+
+class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):
+    """Something that must come back after faults did not, in time."""
+
+    what: str
+
+
+AnyEntry = Run | Send | Read | Commit | Fetch | Fault | View | Exit | Role | Event | Log | Stuck
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyEntry)
+
+
+class HistoryError(Exception):
+    """The file is no history; the text says where."""
+
+
+class History:
+    """Appends to the file; `t` comes from the caller's clock. Lines reach the file at every flush()."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = path.open("wb", buffering=1 << 20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def put(self, entry: AnyEntry) -> None:
+        if self._file is not None:
+            self._file.write(_encoder.encode(entry) + b"\n")
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_history(path: Path) -> list[AnyEntry]:
+    """HistoryError for a line that is none; half a last line (the run was killed) is left out."""
+    entries: list[AnyEntry] = []
+    lines = path.read_bytes().split(os.linesep.encode())
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            entries.append(_decoder.decode(line))
+        except msgspec.DecodeError as error:
+            if number == len(lines):
+                break
+            raise HistoryError(f"{path}, line {number}: {error}") from None
+    return entries
+
+
+def make_number(sender: int, count: int) -> int:
+    return sender * SENDER_STEP + count
+
+
+def sender_of(number: int) -> int:
+    return number // SENDER_STEP
+
+
+def entries_of(records: Iterator[object], began_wall_ms: int) -> Iterator[AnyEntry]:
+    """What telemetry records say about masters and about the controllers' log."""
+    seen: set[tuple[int, int]] = set()
+    for record in records:
+        if isinstance(record, RoleChange | HaSample) and record.role == "master":
+            claim = (record.broker_id, record.master_epoch)
+            if claim not in seen:
+                seen.add(claim)
+                t = (record.ts - began_wall_ms) * 1_000
+                yield Role(t=t, broker_id=record.broker_id, master_epoch=record.master_epoch)
+        elif isinstance(record, ControllerEvent) and record.type != "snapshot":
+            yield Event(
+                t=(record.ts - began_wall_ms) * 1_000,
+                controller=record.controller_id,
+                event_id=record.event_id,
+                type=record.type,
+                after=msgspec.json.encode([record.after, record.refused]).decode(),
+            )

@@ -1,0 +1,91 @@
+"""The end of a run: its files become findings, a table and the verdict line; the report finds the rest."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from cli.chaos.checkers import Recovery, check, recoveries, sort
+from cli.chaos.history import AnyEntry, HistoryError, Run, read_history
+from cli.chaos.summary import findings_text, is_clean, table, verdict
+from cli.demo_end import TELEMETRY, keep_telemetry_only, print_report_command
+from remoting.records import AnyRecord, SendGap, decode_record, encode_record, name_of
+
+HISTORY = "history.jsonl"
+CLUSTER_NAME, BROKER_NAME = "KeelCluster", "broker-a"
+OWN = "chaos"
+"""Folder of our own telemetry: what producers saw of each fault of a master."""
+
+
+def judge(directory: Path, broker_ids: Mapping[str, int], *, keep: bool) -> int:
+    """The exit code. Prints; deletes data and logs of a clean run unless `keep`."""
+    entries = read_history(directory / HISTORY)
+    world = sort(entries)
+    put_gaps(directory, recoveries(world), broker_ids, began_wall_ms=run_of(entries).wall_ms)
+    findings = check(world)
+    clean = is_clean(world, findings)
+    print()
+    _print(table(recoveries(world)), findings_text(findings))
+    if clean and not keep:
+        keep_telemetry_only(directory, HISTORY)
+    print(f"history       {directory / HISTORY}")
+    if not clean or keep:
+        print(f"data, logs    {directory}")
+    print_report_command(directory)
+    print(verdict(run_of(entries).seed, world, findings), flush=True)
+    return 0 if clean else 1
+
+
+def check_file(path: Path) -> int:
+    """The checkers alone, on the history of an earlier run. HistoryError: it is none."""
+    entries = read_history(path)
+    world = sort(entries)
+    findings = check(world)
+    _print(table(recoveries(world)), findings_text(findings))
+    print(verdict(run_of(entries).seed, world, findings), flush=True)
+    return 0 if is_clean(world, findings) else 1
+
+
+def _print(*texts: Iterator[str]) -> None:
+    for line in itertools.chain(*texts):
+        print(line)
+
+
+def run_of(entries: Sequence[AnyEntry]) -> Run:
+    if not entries or not isinstance(entries[0], Run):
+        raise HistoryError("the first line of a history tells the run: this has another one, or none")
+    return entries[0]
+
+
+def telemetry_of(directory: Path) -> Iterator[AnyRecord]:
+    """Every record that the programs wrote; what a kill left half-written is left out."""
+    for path in sorted(directory.glob(f"*/{TELEMETRY}/**/*.jsonl*")):
+        for line in path.read_bytes().splitlines():
+            try:
+                yield decode_record(line)
+            except msgspec.DecodeError:
+                continue
+
+
+def put_gaps(
+    directory: Path, found: Sequence[Recovery], broker_ids: Mapping[str, int], *, began_wall_ms: int
+) -> None:
+    """For `keelmq report`: how long producers waited when the master was hit."""
+    gaps = [
+        SendGap(
+            ts=began_wall_ms + each.start_t // 1_000 + each.ms,
+            cluster_name=CLUSTER_NAME,
+            broker_name=BROKER_NAME,
+            broker_id=broker_ids[each.master],
+            program=each.master,
+            started_ts=began_wall_ms + each.start_t // 1_000,
+            gap_ms=each.ms,
+        )
+        for each in found
+        if each.ms is not None and each.master in each.targets and each.master in broker_ids
+    ]
+    if gaps:
+        path = directory / OWN / TELEMETRY / name_of(SendGap) / f"{OWN}.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"".join(map(encode_record, gaps)))

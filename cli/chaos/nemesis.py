@@ -1,0 +1,265 @@
+"""Does to the cluster what the plan says: each fault is made, held and healed, and told to the history.
+
+Every kind is a method that makes the fault and gives back how to heal it.
+"""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from cli.chaos.history import Fault, Stuck
+from cli.chaos.net import OUR_HOST
+from cli.chaos.plan import Step
+from cli.chaos.stage import Stage
+from cli.cluster import Program
+
+ACCEPTED_TIMEOUT_S = 60.0
+IN_SYNC_TIMEOUT_S = 90.0
+POLL_S = 0.02
+BALLAST = "ballast"
+BALLAST_PIECES = (1 << 26, 1 << 20, 4_096)
+CLOCK_JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -2_000, 2_000, 60_000, 3_600_000, 86_400_000)
+FLUSH_LONGER_MS = (20, 200, 1_000, 3_000)
+
+Heal = Callable[[], Awaitable[None]]
+
+
+class StuckError(Exception):
+    """The cluster did not come back although every fault was healed. The run ends; its history is judged."""
+
+
+class Nemesis:
+    """`tell` gets a line per fault, for people."""
+
+    def __init__(self, stage: Stage, tell: Callable[[str], None]) -> None:
+        self._stage, self._tell = stage, tell
+        self._dice = random.Random(0)
+        self._taken: list[Program] = []
+        self.struck = 0
+
+    async def strike(self, step: Step) -> None:
+        """StuckError when the cluster does not accept messages, or has not all replicas back, in time."""
+        self._dice, self._taken = random.Random(step.dice), []
+        stage, recorder = self._stage, self._stage.recorder
+        master = stage.picture.master
+        begun = recorder.clock()
+        recorder.put(Fault(t=begun, phase="start", number=step.number, kinds=step.kinds, master=master))
+        heals: list[Heal] = []
+        try:
+            for kind in step.kinds:
+                heals.append(await self._make(kind))
+            placed = recorder.clock()
+            targets = tuple(program.name for program in self._taken)
+            recorder.put(
+                Fault(
+                    t=placed,
+                    phase="placed",
+                    number=step.number,
+                    kinds=step.kinds,
+                    targets=targets,
+                    master=master,
+                )
+            )
+            self.struck += 1
+            what = f"fault {step.number}: {' and '.join(step.kinds)}"
+            self._tell(f"{what}: {', '.join(targets)} for {step.hold_ms} ms")
+            await asyncio.sleep(step.hold_ms / 1_000)
+        finally:
+            for heal in reversed(heals):
+                await heal()
+        recorder.put(Fault(t=recorder.clock(), phase="end", number=step.number, kinds=step.kinds))
+        await self.until(
+            f"a send that is accepted after {what}",
+            lambda: recorder.counts.last_ok_begun >= placed,
+            ACCEPTED_TIMEOUT_S,
+        )
+        if not step.impatient:
+            await self.all_in_sync(f"all replicas in sync after {what}")
+
+    async def all_in_sync(self, what: str) -> None:
+        brokers = len(self._stage.cluster.brokers)
+        await self.until(what, lambda: self._stage.picture.all_in_sync(brokers), IN_SYNC_TIMEOUT_S)
+
+    async def until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        recorder = self._stage.recorder
+        deadline = recorder.clock() + int(timeout_s * 1e6)
+        while not condition():
+            if recorder.clock() > deadline:
+                recorder.put(Stuck(t=recorder.clock(), what=f"{what} ({timeout_s:g} s)"))
+                raise StuckError(what)
+            await asyncio.sleep(POLL_S)
+
+    # -- aim ---------------------------------------------------------------------------------------------
+
+    def _aim(self, role: str) -> Program:
+        """Who has the role now, and is no target yet; nobody has it: any of that kind."""
+        stage, picture = self._stage, self._stage.picture
+        controllers = role in ("leader", "controller")
+        programs = stage.cluster.name_servers if controllers else stage.cluster.brokers
+        name = picture.controller_leader if role == "leader" else picture.master
+        free = [program for program in programs if program not in self._taken]
+        if role in ("leader", "master"):
+            chosen = [program for program in free if program.name == name]
+        elif role == "slave":
+            chosen = [program for program in free if program.name != name]
+        else:
+            chosen = []
+        program = self._dice.choice(chosen or free or programs)
+        self._taken.append(program)
+        return program
+
+    async def _make(self, kind: str) -> Heal:
+        verb, _, role = kind.partition("-")
+        if kind in ("kill-brokers", "kill-controllers", "kill-all"):
+            return await self._kill_many(role)
+        if verb == "part":
+            return await self._part(*role.split("-"))
+        make = {
+            "kill": self._kill,
+            "pause": self._pause,
+            "restart": self._restart,
+            "cut": self._cut,
+            "mute": self._mute,
+            "deaf": self._deaf,
+            "move": self._move,
+            "fill": self._fill,
+            "slow": self._slow,
+            "clock": self._clock,
+        }[verb]
+        return await make(self._aim(role))
+
+    # -- programs ----------------------------------------------------------------------------------------
+
+    async def _kill(self, program: Program) -> Heal:
+        await self._stage.kill(program)
+        return self._starting([program])
+
+    async def _kill_many(self, which: str) -> Heal:
+        cluster = self._stage.cluster
+        programs = {
+            "brokers": cluster.brokers,
+            "controllers": cluster.name_servers,
+            "all": cluster.programs,
+        }[which]
+        self._taken += programs
+        await asyncio.gather(*(self._stage.kill(program) for program in programs))
+        return self._starting(programs)
+
+    async def _restart(self, program: Program) -> Heal:
+        """As a rolling upgrade does it: SIGTERM, and a master hands over."""
+        recorder = self._stage.recorder
+        if program.is_running and not await self._stage.terminate(program):
+            recorder.put(Stuck(t=recorder.clock(), what=f"{program.name} does not end at SIGTERM"))
+        return self._starting([program])
+
+    def _starting(self, programs: Sequence[Program]) -> Heal:
+        async def heal() -> None:
+            for program in programs:
+                self._stage.start(program)
+
+        return heal
+
+    async def _pause(self, program: Program) -> Heal:
+        self._stage.cluster.pause(program)
+
+        async def heal() -> None:
+            self._stage.cluster.resume(program)
+
+        return heal
+
+    # -- network -----------------------------------------------------------------------------------------
+
+    async def _cut(self, program: Program) -> Heal:
+        net = self._stage.place.net
+        assert net is not None
+        net.unplug(program.name)
+
+        async def heal() -> None:
+            net.plug(program.name)
+
+        return heal
+
+    async def _mute(self, program: Program) -> Heal:
+        return await self._cut_ways([(program.name, other) for other in self._others(program)])
+
+    async def _deaf(self, program: Program) -> Heal:
+        return await self._cut_ways([(other, program.name) for other in self._others(program)])
+
+    async def _part(self, one: str, others: str) -> Heal:
+        """Both directions, between the one and these others only; clients reach all of them."""
+        cluster, program = self._stage.cluster, self._aim(one)
+        group = cluster.name_servers if others == "controllers" else cluster.brokers
+        names = [other.name for other in group if other is not program]
+        ways = [(program.name, name) for name in names]
+        return await self._cut_ways(ways + [(name, program.name) for name in names])
+
+    async def _cut_ways(self, ways: list[tuple[str, str]]) -> Heal:
+        net = self._stage.place.net
+        assert net is not None
+        await asyncio.to_thread(net.cut, ways)
+
+        async def heal() -> None:
+            await asyncio.to_thread(net.heal, ways)
+
+        return heal
+
+    def _others(self, program: Program) -> list[str]:
+        return [OUR_HOST, *(other.name for other in self._stage.cluster.programs if other is not program)]
+
+    async def _move(self, program: Program) -> Heal:
+        """It comes back with another address."""
+        await self._stage.kill(program)
+
+        async def heal() -> None:
+            self._stage.place.move(program)
+            self._stage.start(program)
+
+        return heal
+
+    # -- disk and clock ----------------------------------------------------------------------------------
+
+    async def _fill(self, program: Program) -> Heal:
+        self._stage.filled.add(program.name)
+        ballast = self._stage.store(program) / BALLAST
+        await asyncio.to_thread(fill_disk, ballast)
+
+        async def heal() -> None:
+            ballast.unlink()
+            self._stage.filled.discard(program.name)
+
+        return heal
+
+    async def _slow(self, program: Program) -> Heal:
+        weather = self._stage.place.weathers[program.name]
+        weather.set_flush(self._dice.choice(FLUSH_LONGER_MS))
+
+        async def heal() -> None:
+            weather.set_flush(0)
+
+        return heal
+
+    async def _clock(self, program: Program) -> Heal:
+        """A jump, and at the end a jump back."""
+        weather = self._stage.place.weathers[program.name]
+        weather.set_clock(self._dice.choice(CLOCK_JUMPS_MS))
+
+        async def heal() -> None:
+            weather.set_clock(0)
+
+        return heal
+
+
+def fill_disk(path: Path) -> None:
+    """A file that takes every block there is."""
+    with path.open("wb") as file:
+        for piece in BALLAST_PIECES:
+            try:
+                while True:
+                    end = os.fstat(file.fileno()).st_size
+                    os.posix_fallocate(file.fileno(), end, piece)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise

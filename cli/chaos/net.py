@@ -1,0 +1,208 @@
+"""A network of our own for every program of the cluster, in which cables can be cut.
+
+This process moves into a new network namespace, which is the hub (a bridge), and into a new mount namespace;
+every host is one more network namespace with a cable to the hub. Nothing of it is visible from outside, and
+the kernel takes all of it away when the last process of it ends, however it ends. Addresses: 10.77.0.0/24,
+in here only. Needs Linux, iproute2, nftables, and root or the right to make user namespaces.
+"""
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+NETWORK = "10.77.0"
+OUR_HOST = "client"
+OUR_ADDRESS = f"{NETWORK}.1"
+FIRST_ADDRESS = 10
+LAST_ADDRESS = 250
+TABLE = "chaos"
+PROBE_TIMEOUT_S = 10
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+
+class NetError(Exception):
+    """A command of the network failed: which one, and what it said."""
+
+
+@functools.cache
+def missing() -> str | None:
+    """Why there can be no such network here; None: there can. Tried in a process of its own."""
+    if not sys.platform.startswith("linux"):
+        return "network namespaces are Linux's"
+    for tool, package in (("ip", "iproute2"), ("nft", "nftables"), ("mount", "util-linux")):
+        if shutil.which(tool) is None:
+            return f"no {tool} on this machine (package {package})"
+    trial = (
+        "from cli.chaos.net import Net; from pathlib import Path; import tempfile\n"
+        "with tempfile.TemporaryDirectory() as d:\n"
+        " n = Net(Path(d)); n.enter(); n.add('a'); n.add('b'); n.cut([('a', 'b')])"
+    )
+    tried = subprocess.run(
+        [sys.executable, "-c", trial],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROBE_TIMEOUT_S,
+        cwd=Path(__file__).parent.parent.parent,
+    )
+    if tried.returncode == 0:
+        return None
+    reason = tried.stderr.strip().splitlines()[-1:] or ["for a reason unknown"]
+    return f"this machine does not let us make network namespaces ({reason[0]})"
+
+
+class Net:
+    """`enter()` once, in a process without threads: this process stays inside. Then hosts, by name."""
+
+    def __init__(self, directory: Path) -> None:
+        self._hosts_file = directory / "hosts"
+        self._addresses: dict[str, str] = {OUR_HOST: OUR_ADDRESS}
+        self._used = 0
+        self._mounts: list[Path] = []
+        self._cuts: list[tuple[str, str]] = []
+
+    def enter(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        uid, gid = os.geteuid(), os.getegid()
+        flags = CLONE_NEWNS | CLONE_NEWNET | (0 if uid == 0 else CLONE_NEWUSER)
+        _check(libc.unshare(flags), "unshare")
+        if uid != 0:
+            Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+        _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount --make-private")
+        names = Path("/run/netns")
+        place = names if names.is_dir() or os.access("/run", os.W_OK) else Path("/run")
+        place.mkdir(exist_ok=True)
+        _run("mount", "-t", "tmpfs", "tmpfs", str(place))  # the names of hosts are ours alone, too
+        self._write_hosts()
+        _check(libc.mount(os.fsencode(self._hosts_file), b"/etc/hosts", None, MS_BIND, None), "mount hosts")
+        _run("ip", "link", "set", "lo", "up")
+        _run("ip", "link", "add", "br0", "type", "bridge")
+        _run("ip", "addr", "add", f"{OUR_ADDRESS}/24", "dev", "br0")
+        _run("ip", "link", "set", "br0", "up")
+        _add_filter(OUR_HOST)
+
+    def add(self, host: str) -> str:
+        """Its address."""
+        cable = self._cable(host)
+        _run("ip", "netns", "add", host)
+        _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host)
+        _run("ip", "link", "set", cable, "master", "br0", "up")
+        for device in ("lo", "eth0"):
+            _run("ip", "-n", host, "link", "set", device, "up")
+        _add_filter(host)
+        return self.move(host)
+
+    def move(self, host: str) -> str:
+        """A new address, which nobody had before; the names follow it."""
+        self._used += 1
+        if FIRST_ADDRESS + self._used > LAST_ADDRESS:
+            self._used = 1
+        address = f"{NETWORK}.{FIRST_ADDRESS + self._used}"
+        assert address not in self._addresses.values()
+        _run("ip", "-n", host, "addr", "flush", "dev", "eth0")
+        _run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+        self._addresses[host] = address
+        self._write_hosts()
+        return address
+
+    def address(self, host: str) -> str:
+        return self._addresses[host]
+
+    def command(self, host: str) -> list[str]:
+        """In front of what shall run there."""
+        return ["ip", "netns", "exec", host]
+
+    # -- cuts --------------------------------------------------------------------------------------------
+
+    def unplug(self, host: str) -> None:
+        """Nobody reaches it, it reaches nobody."""
+        _run("ip", "link", "set", self._cable(host), "down")
+
+    def plug(self, host: str) -> None:
+        _run("ip", "link", "set", self._cable(host), "up")
+
+    def cut(self, ways: Sequence[tuple[str, str]]) -> None:
+        """Packets (from, to) vanish; the other direction is another way."""
+        self._cuts += ways
+        for source, target in ways:
+            self._drop(source, target)
+
+    def heal(self, ways: Sequence[tuple[str, str]]) -> None:
+        """What cut() was given. Another cut of the same way stays."""
+        for way in ways:
+            self._cuts.remove(way)
+        for host in {target for _, target in ways}:
+            _inside(host, "nft", "flush", "chain", "inet", TABLE, "input")
+            for source in {source for source, target in self._cuts if target == host}:
+                self._drop(source, host)
+
+    def _drop(self, source: str, target: str) -> None:
+        rule = ("ip", "saddr", self.address(source), "drop")
+        _inside(target, "nft", "add", "rule", "inet", TABLE, "input", *rule)
+
+    # -- disks -------------------------------------------------------------------------------------------
+
+    def mount_disk(self, path: Path, disk_bytes: int) -> None:
+        """A file system of its own, in memory; gone with this process: see give_back()."""
+        path.mkdir(parents=True, exist_ok=True)
+        _run("mount", "-t", "tmpfs", "-o", f"size={disk_bytes},mode=755", "tmpfs", str(path))
+        self._mounts.append(path)
+
+    def give_back(self, wanted: str) -> None:
+        """Below each mounted disk: what matches the pattern is copied to the real disk, the rest is gone."""
+        for path in self._mounts:
+            rescued = path.with_name(path.name + ".rescued")
+            for found in path.glob(wanted):
+                target = rescued / found.relative_to(path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copytree(found, target) if found.is_dir() else shutil.copy2(found, target)
+            _run("umount", "--lazy", str(path))
+            if rescued.exists():
+                path.rmdir()
+                rescued.rename(path)
+        self._mounts.clear()
+
+    # -- ours --------------------------------------------------------------------------------------------
+
+    def _cable(self, host: str) -> str:
+        name = f"p-{host}"
+        assert len(name) <= 15, name  # the kernel's limit
+        return name
+
+    def _write_hosts(self) -> None:
+        """In place: it is mounted over /etc/hosts, and programs that run see the change."""
+        lines = ["127.0.0.1 localhost\n"]
+        lines += [f"{address} {host}\n" for host, address in self._addresses.items()]
+        with self._hosts_file.open("w") as file:
+            file.write("".join(lines))
+
+
+def _add_filter(host: str) -> None:
+    _inside(host, "nft", "add", "table", "inet", TABLE)
+    hook = "{ type filter hook input priority 0 ; }"
+    _inside(host, "nft", "add", "chain", "inet", TABLE, "input", hook)
+
+
+def _inside(host: str, *command: str) -> None:
+    """We are the hub: what is for us needs no namespace."""
+    _run(*([] if host == OUR_HOST else ["ip", "netns", "exec", host]), *command)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,0 +1,86 @@
+"""What the nemesis will do: a list of steps made from a seed. Pure: the same seed gives the same steps.
+
+A step names roles ("the master"), not programs: who has the role is seen when it strikes, and `dice` decides
+where there is a choice. Kinds are what can be done to a cluster; families are what `--only` takes.
+"""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "kill": ("kill-master", "kill-slave", "kill-leader", "kill-brokers", "kill-controllers", "kill-all"),
+    "stop": ("pause-master", "pause-slave", "pause-leader"),
+    "restart": ("restart-master", "restart-slave", "restart-leader"),
+    "partition": (
+        "cut-master",
+        "cut-slave",
+        "cut-leader",
+        "mute-master",
+        "deaf-master",
+        "deaf-slave",
+        "part-master-controllers",
+        "part-master-slaves",
+        "part-leader-controllers",
+    ),
+    "address": ("move-master", "move-slave", "move-controller"),
+    "disk": ("fill-master", "fill-slave"),
+    "slow": ("slow-master", "slow-slave"),
+    "clock": ("clock-master", "clock-slave", "clock-leader"),
+}
+NETWORK_FAMILIES = frozenset({"partition", "address", "disk"})
+"""Need namespaces: see net.py."""
+
+SINGLE = frozenset({"kill-brokers", "kill-controllers", "kill-all"})
+"""Leave nothing for a second fault at the same time."""
+TWO_AT_ONCE = 0.2
+IMPATIENT = 0.25
+"""Such a share of steps strikes as soon as something was accepted, while the cluster still heals."""
+HOLD_MS = ((0, 300), (300, 2_500), (2_500, 7_000))
+"""Shorter than anything notices; around the heartbeats; longer than the time-outs."""
+QUIET_MS = (200, 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    number: int
+    kinds: tuple[str, ...]
+    quiet_ms: int
+    hold_ms: int
+    impatient: bool
+    dice: int
+
+
+def kinds_of(families: Collection[str]) -> list[str]:
+    """ValueError names a family that does not exist."""
+    unknown = sorted(set(families) - set(FAMILIES))
+    if unknown:
+        raise ValueError(f"no fault is called {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
+    return [kind for family, kinds in FAMILIES.items() if family in families for kind in kinds]
+
+
+def make_plan(seed: int, kinds: Sequence[str], count: int) -> list[Step]:
+    """A shorter plan of the same seed and kinds is the begin of a longer one. Every kind comes once before
+    one comes again."""
+    dice = random.Random(seed)
+    steps: list[Step] = []
+    bag: list[str] = []
+    while len(steps) < count:
+        if not bag:
+            bag = list(kinds)
+            dice.shuffle(bag)
+        chosen: tuple[str, ...] = (bag.pop(),)
+        partners = [kind for kind in kinds if kind not in SINGLE and kind != chosen[0]]
+        if partners and chosen[0] not in SINGLE and dice.random() < TWO_AT_ONCE:
+            chosen = (chosen[0], dice.choice(partners))
+        steps.append(
+            Step(
+                number=len(steps) + 1,
+                kinds=chosen,
+                quiet_ms=dice.randint(*QUIET_MS),
+                hold_ms=dice.randint(*dice.choice(HOLD_MS)),
+                impatient=dice.random() < IMPATIENT,
+                dice=dice.getrandbits(32),
+            )
+        )
+    return steps

@@ -1,0 +1,283 @@
+"""`keelmq chaos`: start the cluster and its clients, let the nemesis strike, read everything, judge."""
+
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.chaos.history import History, HistoryError, Run, Stuck, entries_of
+from cli.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, judge, telemetry_of
+from cli.chaos.nemesis import Nemesis, StuckError
+from cli.chaos.net import Net, missing
+from cli.chaos.plan import FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
+from cli.chaos.stage import DISK_BYTES, ChaosPlace, Stage
+from cli.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
+from cli.cluster import Cluster, ClusterError
+from cli.demo_view import View, make_view
+from client import MessageQueue, PullConsumer, PullError
+from client.route import DEFAULT_TOPIC
+from remoting.client import RemotingClient
+from remoting.clock import now_ms, wall_ms
+from remoting.operation import Ok
+from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
+
+SEEDS = 1_000_000
+QUEUES = 4
+NAME_SERVERS, BROKERS = 3, 3
+PRODUCERS, UNORDERED = 3, 2
+START_TIMEOUT_S = 60.0
+FINAL_TRIES = 5
+STEPS_PER_MINUTE_MAX = 60
+LOOK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosOptions:
+    """`families`: empty for all that can be made. `minutes` and `faults`: whichever is over first ends it."""
+
+    minutes: float = 5.0
+    faults: int | None = None
+    seed: int | None = None
+    families: tuple[str, ...] = ()
+    min_in_sync: int = 1
+    sync_flush: bool = False
+    rate: int = 300
+    plain: bool = False
+    keep: bool = False
+
+
+class Chaos:
+    """One run in one event loop; the history is complete when run() returns."""
+
+    def __init__(self, options: ChaosOptions, seed: int, stage: Stage, view: View) -> None:
+        self._options, self._stage, self._view = options, stage, view
+        self._recorder, self._client = stage.recorder, RemotingClient()
+        self._nemesis = Nemesis(stage, view.event)
+        addresses = stage.cluster.namesrv_addr
+        rate = options.rate / PRODUCERS
+        self._senders = [
+            Senders(index, addresses, self._recorder, rate=rate, seed=seed) for index in range(PRODUCERS)
+        ]
+        self._consumers = [
+            Consumer(index, addresses, self._recorder, eager=index == 0, seed=seed) for index in range(2)
+        ]
+        self._clients: list[Senders | Consumer] = [*self._senders, *self._consumers]
+
+    async def run(self, steps: list[Step]) -> None:
+        watching = [
+            asyncio.create_task(each)
+            for each in (self._stage.look_forever(), self._stage.guard_forever(), self._show())
+        ]
+        try:
+            queues = await self._start()
+            await self._strike(steps)
+            await self._read_back(queues)
+        except StuckError as error:
+            self._view.event(f"the cluster did not come back: {error}")
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            for senders in self._senders:
+                await senders.cancel()
+            for consumer in self._consumers:
+                await consumer.close()
+            await self._client.close()
+            await self._stage.close()
+
+    async def _show(self) -> None:
+        while True:
+            self._view.show(self._stage.picture, self._recorder.counts)
+            await asyncio.sleep(LOOK_S)
+
+    async def _start(self) -> list[MessageQueue]:
+        """The topic's queues; clients run when this returns."""
+        cluster = self._stage.cluster
+        self._view.event(f"starting {NAME_SERVERS} name servers with controllers and {BROKERS} brokers")
+        cluster.start()
+        await self._nemesis.until(
+            "all replicas in sync after the start",
+            lambda: self._stage.picture.all_in_sync(BROKERS),
+            START_TIMEOUT_S,
+        )
+        queues = await self._make_topic()
+        for consumer in self._consumers:
+            consumer.start(queues)
+        for senders in self._senders:
+            senders.start(queues, UNORDERED)
+        self._view.event(f"all in sync; {PRODUCERS} producers and 2 consumers on {QUEUES} queues begin")
+        return queues
+
+    async def _make_topic(self) -> list[MessageQueue]:
+        """Its queues, when every name server can tell them. StuckError: not in time."""
+        cluster = self._stage.cluster
+        header = CreateTopicRequest(
+            topic=TOPIC, default_topic=DEFAULT_TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6
+        )
+        deadline = now_ms() + START_TIMEOUT_S * 1_000
+        async with PullConsumer(cluster.namesrv_addr, "keelmq-chaos", client=self._client) as consumer:
+            while now_ms() < deadline:
+                master = next(each for each in cluster.brokers if each.name == self._stage.picture.master)
+                made = await self._client.call(master.address, UPDATE_AND_CREATE_TOPIC, header)
+                try:
+                    queues = await consumer.fetch_queues(TOPIC)
+                except PullError:
+                    queues = []
+                if isinstance(made, Ok) and len(queues) == QUEUES:
+                    return queues
+                await asyncio.sleep(LOOK_S)
+        self._recorder.put(Stuck(t=self._recorder.clock(), what="the topic of the run"))
+        raise StuckError("the topic of the run")
+
+    async def _strike(self, steps: list[Step]) -> None:
+        ends = now_ms() + self._options.minutes * 60_000
+        for step in steps:
+            if now_ms() + step.quiet_ms + step.hold_ms >= ends:
+                break
+            await asyncio.sleep(step.quiet_ms / 1_000)
+            self._check()
+            await self._nemesis.strike(step)
+        self._view.event(f"{self._nemesis.struck} faults are over; waiting for the last acknowledgements")
+        await self._nemesis.all_in_sync("all replicas in sync after the last fault")
+
+    def _check(self) -> None:
+        """Raises what ended a sender or a consumer: a bug of ours."""
+        for each in self._clients:
+            each.check()
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    async def _read_back(self, queues: list[MessageQueue]) -> None:
+        for each in self._clients:
+            await each.stop()
+        await self._nemesis.all_in_sync("all replicas in sync at the end")
+        cluster = self._stage.cluster
+        for attempt in range(FINAL_TRIES):
+            try:
+                entries = await read_all(cluster.namesrv_addr, queues, self._recorder)
+                break
+            except PullError as error:
+                if attempt == FINAL_TRIES - 1:
+                    self._recorder.put(Stuck(t=self._recorder.clock(), what=f"the last reading: {error}"))
+                    return
+        for entry in entries:
+            self._recorder.put(entry)
+        self._view.event(f"read {sum(len(entry.messages) for entry in entries):,} messages back")
+        for consumer in self._consumers:
+            for _ in range(FINAL_TRIES):
+                if await consumer.last_fetch(queues):
+                    break
+
+
+def run_chaos(options: ChaosOptions) -> int:
+    """The exit code: 0 nothing found; 1 a checker found something; 2 usage; 130 Ctrl-C."""
+    try:
+        families = possible(options)
+    except ValueError as error:
+        print(f"keelmq chaos: {error}", file=sys.stderr)
+        return 2
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(SEEDS)
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-chaos-"))
+    print(f"seed {seed}; faults: {', '.join(families)}; directory {directory}", flush=True)
+    count = options.faults or int(options.minutes * STEPS_PER_MINUTE_MAX) + 1
+    steps = make_plan(seed, kinds_of(families), count)
+    try:
+        broker_ids = _play(options, seed, directory, steps, networked=bool(NETWORK_FAMILIES & set(families)))
+    except ClusterError as error:
+        print(f"keelmq chaos: {error}\nLogs stay in {directory}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"keelmq chaos: stopped, every program was ended; data stays in {directory}", file=sys.stderr)
+        return 130
+    return judge(directory, broker_ids, keep=options.keep)
+
+
+def run_check(path: Path) -> int:
+    """As run_chaos(); 2: no such file, or no history."""
+    try:
+        return check_file(path)
+    except (OSError, HistoryError) as error:
+        print(f"keelmq chaos: {error}", file=sys.stderr)
+        return 2
+
+
+def possible(options: ChaosOptions) -> list[str]:
+    """The families of faults, and a line for those that are left out. ValueError: asked for what is not."""
+    wanted = options.families or tuple(FAMILIES)
+    kinds_of(wanted)
+    if not NETWORK_FAMILIES & set(wanted) or (reason := missing()) is None:
+        return list(wanted)
+    left = [family for family in wanted if family not in NETWORK_FAMILIES]
+    out = ", ".join(family for family in wanted if family in NETWORK_FAMILIES)
+    if not left:
+        raise ValueError(f"{out}: not possible here, {reason}")
+    print(f"left out: {out}: {reason}", flush=True)
+    return left
+
+
+def _play(
+    options: ChaosOptions, seed: int, directory: Path, steps: list[Step], *, networked: bool
+) -> dict[str, int]:
+    """Until the history is complete and every program has ended. Which broker had which id."""
+    import uvloop
+
+    net = Net(directory) if networked else None
+    if net is not None:
+        net.enter()
+    place = ChaosPlace(directory, net)
+    settings = _broker_settings(options)
+    cluster = Cluster(
+        directory,
+        name_servers=NAME_SERVERS,
+        brokers=BROKERS,
+        cluster_name=CLUSTER_NAME,
+        broker_name=BROKER_NAME,
+        broker_settings=settings,
+        place=place,
+    )
+    if net is not None:
+        for program in cluster.brokers:
+            net.mount_disk(Path(program.settings["storePathRootDir"]), DISK_BYTES)
+    began, began_wall = time.monotonic_ns(), wall_ms()
+    with History(directory / HISTORY) as history:
+        recorder = Recorder(lambda: (time.monotonic_ns() - began) // 1_000, history.put)
+        recorder.put(Run(t=0, seed=seed, wall_ms=began_wall, settings=settings))
+        stage = Stage(cluster, place, recorder)
+        try:
+            with (
+                cluster,
+                make_view(plain=options.plain) as view,
+                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            ):
+                runner.run(_until_sigterm(Chaos(options, seed, stage, view), steps))
+            if (confirmed := stage.confirmed_bytes()) is not None:
+                for log in stage.logs(confirmed):
+                    recorder.put(log)
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None  # SIGTERM ends like Ctrl-C
+        finally:
+            if net is not None:
+                net.give_back("*")
+        for entry in entries_of(telemetry_of(directory), began_wall):
+            recorder.put(entry)
+    return stage.broker_ids
+
+
+async def _until_sigterm(chaos: "Chaos", steps: list[Step]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await chaos.run(steps)
+
+
+def _broker_settings(options: ChaosOptions) -> dict[str, str]:
+    return {
+        "allAckInSyncStateSet": "true",
+        "minInSyncReplicas": str(options.min_in_sync),
+        "flushDiskType": "SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
+        "mappedFileSizeCommitLog": str(16 << 20),
+    }

@@ -1,0 +1,169 @@
+"""The cluster of a run, where its programs are, and the picture of it that the nemesis aims by."""
+
+import asyncio
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from cli.chaos.history import Exit, Log, View
+from cli.chaos.net import Net
+from cli.chaos.traffic import Recorder
+from cli.chaos.weather import Weather
+from cli.cluster import HOST, Cluster, Place, Program, write_config
+from cli.watch import Picture, Watcher
+
+LOOK_S = 0.25
+GUARD_S = 0.1
+RESTART_AFTER_S = 1.0
+STOP_TIMEOUT_S = 20.0
+READ_BYTES = 1 << 20
+DISK_BYTES = 1 << 30
+EVERYWHERE = "0.0.0.0"
+
+
+class ChaosPlace(Place):
+    """Every program below a weather of its own, and with `net` on a host of its own. Controllers and name
+    servers are known by their host's name, which outlives its address; brokers announce addresses."""
+
+    def __init__(self, directory: Path, net: Net | None) -> None:
+        self.net, self._directory = net, directory
+        self.weathers: dict[str, Weather] = {}
+
+    def host(self, name: str) -> str:
+        self.weathers[name] = Weather(self._directory / f"{name}.weather")
+        if self.net is None:
+            return HOST
+        address = self.net.add(name)
+        return name if name.startswith("namesrv") else address
+
+    def bind(self, name: str) -> str:
+        return HOST if self.net is None else EVERYWHERE
+
+    def command(self, program: Program) -> list[str]:
+        where = [] if self.net is None else self.net.command(program.name)
+        weather = str(self.weathers[program.name].path)
+        run = [sys.executable, "-m", "cli.chaos.weather", weather, program.module]
+        return [*where, *run, "-c", str(program.config_path)]
+
+    def move(self, program: Program) -> None:
+        """While it does not run: another address."""
+        assert self.net is not None and not program.is_running, program.name
+        address = self.net.move(program.name)
+        if program.module == "broker":
+            program.address = f"{address}:{program.address.rpartition(':')[2]}"
+            program.settings["brokerIP1"] = address
+            write_config(program)
+
+
+class Stage:
+    """`picture` is looked at again and again while run() runs. Programs in `down` are meant to be so."""
+
+    def __init__(self, cluster: Cluster, place: ChaosPlace, recorder: Recorder) -> None:
+        self.cluster, self.place, self.recorder = cluster, place, recorder
+        self.picture = Picture()
+        self.down: set[str] = set()
+        self.filled: set[str] = set()
+        self.broker_ids: dict[str, int] = {}
+        self.ended: list[Exit] = []
+        self._watcher = Watcher(cluster)
+
+    async def close(self) -> None:
+        await self._watcher.close()
+
+    async def look_forever(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> Picture:
+        picture = await self._watcher.look()
+        seen, before = _view(0, picture), _view(0, self.picture)
+        if seen != before:
+            self.recorder.put(_view(self.recorder.clock(), picture))
+        for replica in picture.replicas:
+            if replica.broker_id is not None:
+                self.broker_ids[replica.name] = replica.broker_id
+        self.picture = picture
+        return picture
+
+    async def guard_forever(self) -> None:
+        """Programs that end by themselves are told and started again."""
+        while True:
+            await asyncio.sleep(GUARD_S)
+            for program in self.cluster.programs:
+                process = program.process
+                if process is None or program.name in self.down or process.poll() is None:
+                    continue
+                code = process.returncode
+                excused = program.name in self.filled and code > 0
+                ended = Exit(t=self.recorder.clock(), program=program.name, code=code, excused=excused)
+                self.recorder.put(ended)
+                self.ended.append(ended)
+                await asyncio.sleep(RESTART_AFTER_S)
+                if program.name not in self.down and not program.is_running:
+                    self.cluster.start_program(program)
+
+    # -- programs ----------------------------------------------------------------------------------------
+
+    async def kill(self, program: Program) -> None:
+        self.down.add(program.name)
+        await self.cluster.kill_and_wait(program)
+
+    async def terminate(self, program: Program) -> bool:
+        """SIGTERM. False: it did not obey, and was killed."""
+        self.down.add(program.name)
+        process = program.process
+        assert process is not None
+        process.terminate()
+        try:
+            await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            await self.cluster.kill_and_wait(program)
+            return False
+        return True
+
+    def start(self, program: Program) -> None:
+        if not program.is_running:
+            self.cluster.start_program(program)
+        self.down.discard(program.name)
+
+    def store(self, program: Program) -> Path:
+        return Path(program.settings["storePathRootDir"])
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def confirmed_bytes(self) -> int | None:
+        """Of the master, when it was looked at last."""
+        replicas = self.picture.replicas
+        return next((each.confirm_offset for each in replicas if each.role == "master"), None)
+
+    def logs(self, confirmed_bytes: int) -> Iterator[Log]:
+        """After the programs have ended."""
+        for program in self.cluster.brokers:
+            crc = log_crc(self.store(program) / "commitlog", confirmed_bytes)
+            yield Log(t=self.recorder.clock(), program=program.name, bytes=confirmed_bytes, crc=crc)
+
+
+def _view(t: int, picture: Picture) -> View:
+    return View(
+        t=t,
+        master=picture.master,
+        master_epoch=picture.master_epoch,
+        sync_state_set=picture.sync_state_set,
+        leader=picture.controller_leader,
+    )
+
+
+def log_crc(directory: Path, wanted_bytes: int) -> int | None:
+    """CRC-32 of the log's first bytes; None: it has fewer. A file is named by the offset it begins with."""
+    crc = done = 0
+    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
+        if not path.name.isdecimal() or int(path.name) != done:
+            continue
+        with path.open("rb") as file:
+            while done < wanted_bytes and (piece := file.read(min(READ_BYTES, wanted_bytes - done))):
+                crc = zlib.crc32(piece, crc)
+                done += len(piece)
+    return crc if done == wanted_bytes else None

@@ -1,0 +1,50 @@
+"""What a run has shown, in words: a table of recovery times, the findings, the verdict line."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from cli.chaos.checkers import Recovery, World, duplicated, recoveries, shown
+
+TWO = "two at once"
+
+
+def table(found: Sequence[Recovery]) -> Iterator[str]:
+    """Per kind of fault: how many, and when the first send was accepted again."""
+    groups: dict[str, list[Recovery]] = {}
+    for recovery in found:
+        groups.setdefault(recovery.kinds[0] if len(recovery.kinds) == 1 else TWO, []).append(recovery)
+    yield f"{'fault':<24} {'count':>5} {'p50 ms':>8} {'max ms':>8}  first accepted send after it"
+    for kind, members in sorted(groups.items(), key=lambda each: (each[0] == TWO, each[0])):
+        times = [member.ms for member in members if member.ms is not None]
+        never = len(members) - len(times)
+        p50, most = (f"{median(times):.0f}", str(max(times))) if times else ("-", "-")
+        remark = f"  {never} x never" if never else ""
+        yield f"{kind:<24} {len(members):>5} {p50:>8} {most:>8}{remark}"
+
+
+def findings_text(findings: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for name, found in findings.items():
+        for line in shown(found):
+            yield f"{name}: {line}"
+
+
+def verdict(seed: int, world: World, findings: Mapping[str, Sequence[str]]) -> str:
+    found = recoveries(world)
+    times = [recovery.ms for recovery in found if recovery.ms is not None]
+    counts = {
+        "seed": seed,
+        "faults": len(found),
+        "sent": len(world.invoked),
+        "acked": sum(1 for _ in world.acked),
+        "read": sum(len(read.messages) for read in world.reads),
+        "duplicated": duplicated(world),
+        **{name: len(each) for name, each in findings.items()},
+        "recovery_ms_p50": round(median(times)) if times else 0,
+        "recovery_ms_max": max(times, default=0),
+    }
+    return "CHAOS " + " ".join(f"{name}={value}" for name, value in counts.items())
+
+
+def is_clean(world: World, findings: Mapping[str, Sequence[str]]) -> bool:
+    """A run in which nothing was acknowledged or read back has shown nothing."""
+    return bool(world.final) and not any(findings.values())

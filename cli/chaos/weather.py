@@ -1,0 +1,77 @@
+"""Runs a program whose wall clock and disk can be changed: python -m cli.chaos.weather FILE MODULE ARGS.
+
+FILE is 16 bytes of shared memory: how far the wall clock is off, and how much longer a flush to disk takes.
+Both are looked up at every call, so that a change is a jump. The program itself knows nothing of this: time
+and os have other functions before its first line runs. Timers and deadlines are monotonic, and stay right.
+"""
+
+import mmap
+import os
+import runpy
+import struct
+import sys
+import time
+from pathlib import Path
+
+_WORDS = struct.Struct("<qq")  # clock offset in ns; ms that a flush takes longer
+
+
+class Weather:
+    """The nemesis' end of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._clock_ms = self._flush_ms = 0
+        self._write()
+
+    def set_clock(self, offset_ms: int) -> None:
+        self._clock_ms = offset_ms
+        self._write()
+
+    def set_flush(self, longer_ms: int) -> None:
+        self._flush_ms = longer_ms
+        self._write()
+
+    def _write(self) -> None:
+        with self.path.open("r+b" if self.path.exists() else "wb") as file:
+            file.write(_WORDS.pack(self._clock_ms * 1_000_000, self._flush_ms))
+
+
+def install(path: Path) -> None:
+    with path.open("rb") as file:
+        words = mmap.mmap(file.fileno(), _WORDS.size, access=mmap.ACCESS_READ)
+    time_ns, fsync, fdatasync, sleep = time.time_ns, os.fsync, os.fdatasync, time.sleep
+
+    def changed_time_ns() -> int:
+        offset_ns: int = _WORDS.unpack_from(words)[0]
+        return time_ns() + offset_ns
+
+    def changed_time() -> float:
+        return changed_time_ns() / 1e9
+
+    def wait() -> None:
+        longer_ms = _WORDS.unpack_from(words)[1]
+        if longer_ms > 0:
+            sleep(longer_ms / 1_000)
+
+    def slow_fsync(fd: int) -> None:
+        wait()
+        fsync(fd)
+
+    def slow_fdatasync(fd: int) -> None:
+        wait()
+        fdatasync(fd)
+
+    vars(time).update(time_ns=changed_time_ns, time=changed_time)
+    vars(os).update(fsync=slow_fsync, fdatasync=slow_fdatasync)
+
+
+def main() -> None:
+    path, module = Path(sys.argv[1]), sys.argv[2]
+    install(path)
+    sys.argv = sys.argv[2:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
