@@ -92,6 +92,7 @@ CALM = {
     "power_cuts": 0,
     "blackouts": 0,
     "pauses": 0,
+    "wipes": 0,
     "fault_every_s": 1.5,
 }
 CROWD = {"in_flight": 24, "clients": 16}

@@ -49,9 +49,9 @@ class Changes:
             if refusal is not None:
                 return refusal
             member = self._core.member
-            member.do(lambda: member.expect(member_id, address))
+            member.do(lambda: member.group.expect(member_id, address))
             try:
-                if not await _until(lambda: member.caught_up(member_id), JOIN_S):
+                if not await _until(lambda: member.group.caught_up(member_id), JOIN_S):
                     return Refused(
                         f"{member_id} at {address[0]}:{address[1]} did not catch up in {JOIN_S:.0f} s: is it "
                         "running, with an empty directory, the same cluster id and secret, and all members?"
@@ -59,7 +59,7 @@ class Changes:
                 return await self._add(member_id, address)
             finally:
                 if member_id not in self._roster.members:
-                    member.do(lambda: member.forget(member_id))
+                    member.do(lambda: member.group.forget(member_id))
 
     async def _add(self, member_id: str, address: Address) -> ChangeOutcome:
         standing = self._core.member.joining.heard.get(member_id)
@@ -97,7 +97,7 @@ class Changes:
         member, asked = self._core.member, [False]
 
         def ask() -> None:
-            asked[0] = asked[0] or member.hand_over(member_id)
+            asked[0] = asked[0] or member.group.hand_over(member_id)
 
         def could_ask() -> bool:
             if self._proposals.in_flight == 0:
@@ -121,7 +121,7 @@ class Changes:
         return None
 
     async def _propose(self, members: dict[str, Address], fresh: tuple[str, str] | None) -> ChangeOutcome:
-        if not self._core.member.reachable(members):
+        if not self._core.member.group.reachable(members):
             return Refused("no majority of the new group answers and has a vote: it could decide nothing")
         change = Change(
             based_on=self._roster.index,

@@ -34,6 +34,7 @@ from namesrv.plugins.controller.raft.codec import (
     encode,
     to_library,
 )
+from namesrv.plugins.controller.raft.electorate import Electorate
 from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.journal import Journal
 from namesrv.plugins.controller.raft.links import Links
@@ -46,8 +47,6 @@ logger = logging.getLogger(__name__)
 FAST_ELECTION_MIN_S = 0.01
 LOG_EVERY_S = 60.0
 NEVER, NEVER_YET = float("inf"), float("-inf")
-RETIRE_S = 2.0
-CATCH_UP_ENTRIES = 100  # a member to be is not more than this behind
 WELCOME_RETRY_S = 0.5
 LOG_WAITING_S = 10.0
 
@@ -96,11 +95,7 @@ class Member:
 
     def __init__(self, settings: RaftSettings) -> None:
         self._settings = settings
-        self._others: list[str] = []  # as the roster says
-        self._voters: frozenset[str] = frozenset()
-        self._addresses = dict(settings.members)
-        self._retire_at: dict[str, float] = {}
-        self._expected: dict[str, tuple[str, int]] = {}  # not members yet, or no longer: they get the log
+        self.group = Electorate(settings, self)
         self._guard: Guard | None = None
         self._prevote = PreVote(settings.self_id, 0)
         self._held: dict[str, list[Acknowledgement]] = {}
@@ -117,7 +112,7 @@ class Member:
     @property
     def guard(self) -> Guard:
         if self._guard is None:
-            self._guard = Guard(self.core, self._reply, self._settings.cluster_id)
+            self._guard = Guard(self.core, self.reply, self._settings.cluster_id)
         return self._guard
 
     # ------------------------------------------------------------------ turn of the raft thread
@@ -128,9 +123,8 @@ class Member:
         while self._actions:
             self._actions.popleft()()
         self._release_acknowledgements()
-        if self._retire_at:
-            self._retire()
-        if self._others:
+        self.group.retire()
+        if self.group.others:
             self._take_deadline()
             if self.may_vote:
                 self._ask_before_campaign(self.core.now())
@@ -154,7 +148,7 @@ class Member:
 
     @property
     def may_vote(self) -> bool:
-        return self.joining.is_member and self._settings.self_id in self._voters
+        return self.joining.is_member and self._settings.self_id in self.group.voters
 
     def wait_s(self) -> float:
         """How long the poll may wait for input."""
@@ -214,7 +208,7 @@ class Member:
         self._appended_at[member] = now
         return False
 
-    def _reply(self, member: str, message: Message) -> None:
+    def reply(self, member: str, message: Message) -> None:
         if isinstance(message, Acknowledgement):
             self._hold(member, message)
         elif self.links is not None:
@@ -242,16 +236,16 @@ class Member:
 
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
-        if member in self._expected:
+        if member in self.group.expected:
             self.core.learner_up(member)
         else:
             self.connected(member)
-        self._reply(member, self.joining.own)
-        self._reply(member, RosterNote(self.roster.index, tuple(sorted(self._voters))))
+        self.reply(member, self.joining.own)
+        self.reply(member, RosterNote(self.roster.index, tuple(sorted(self.group.voters))))
 
     def link_down(self, member: str) -> None:
         self.joining.lost(member)
-        if member in self._expected:
+        if member in self.group.expected:
             self.core.learner_down(member)
         else:
             self.disconnected(member)
@@ -278,7 +272,7 @@ class Member:
                 if self.core.leads:
                     self.welcome(member, message.incarnation)
             case RosterNote():
-                self._compare_rosters(member, message)
+                self.group.compare(member, message)
             case HandOver():
                 if member == self.core.leader_id and message.term == self.core.term and self.may_vote:
                     self._take_deadline()
@@ -291,9 +285,9 @@ class Member:
                 if self._prevote.granted(member, message.term, self.core.term, self.core.now()):
                     self._take_deadline()
                     self._deadline = self.core.now()  # campaign in the next tick
-            case ResponseVote() | PreVoteGrant() if member not in self._voters:
+            case ResponseVote() | PreVoteGrant() if member not in self.group.voters:
                 self.guard.dropped["vote of no member"] += 1
-            case Acknowledgement() if member not in self._voters and member not in self._expected:
+            case Acknowledgement() if not self.group.gets_the_log(member):
                 self.guard.dropped["acknowledgement of no member"] += 1  # the library would stumble over it
             case _:
                 passed = self.guard.incoming(member, message, self.core.now())
@@ -320,88 +314,15 @@ class Member:
             self._tell_standing()
         elif self.joining.rejoins and now >= self._ask_welcome_at and self.core.leader_id is not None:
             self._ask_welcome_at = now + WELCOME_RETRY_S
-            self._reply(self.core.leader_id, WelcomeRequest(self.joining.own.incarnation))
+            self.reply(self.core.leader_id, WelcomeRequest(self.joining.own.incarnation))
         if now >= self._log_waiting_at:
             self._log_waiting_at = now + LOG_WAITING_S
             self._log_waiting()
 
     def follow_roster(self) -> None:
         """The log says who belongs to the group: from now on majorities are counted so."""
-        members, before = self.roster.members, self._voters
-        self._voters = frozenset(members)
-        self._others = sorted(members.keys() - {self._settings.self_id})
-        self._prevote.others = len(self._others)
-        self._addresses.update(members)
-        for member in self._others:
-            self._expected.pop(member, None)
-        self.core.follow(self._others)
-        if self.core.leads:
-            self._tell_removed(before - self._voters)
-        self._follow_links()
-
-    def _tell_removed(self, members: Collection[str]) -> None:
-        """They get the log for a while longer, so that they hear of it."""
-        for member in sorted(members):
-            self._expected[member] = self._addresses.get(member, ("", 0))
-            self._retire_at[member] = self.core.now() + RETIRE_S
-            if self.links is not None and member in self.links.connected():
-                self.core.learner_up(member)
-
-    def _retire(self) -> None:
-        for member, at in list(self._retire_at.items()):
-            if member in self._voters or self.core.now() >= at:
-                del self._retire_at[member]
-                self.forget(member)
-
-    def expect(self, member: str, address: tuple[str, int]) -> None:
-        """Let it link to us, and send it the log, without counting it."""
-        if member not in self._voters:
-            self._expected[member] = address
-            self._follow_links()
-            if self.links is not None and member in self.links.connected():
-                self.core.learner_up(member)
-
-    def forget(self, member: str) -> None:
-        if self._expected.pop(member, None) is not None:
-            self.core.learner_down(member)
-            self._follow_links()
-
-    def caught_up(self, member: str) -> bool:
-        """A member to be has nearly the whole log."""
-        linked = self.links is not None and member in self.links.connected()
-        return linked and self.core.next_index(member) + CATCH_UP_ENTRIES > self.core.log[-1][1]
-
-    def hand_over(self, member: str) -> bool:
-        """False: it has not the whole log, and could not be elected."""
-        linked = self.links is not None and member in self.links.connected()
-        if not linked or not self.core.leads or self.core.match_index(member) < self.core.log[-1][1]:
-            return False
-        self._reply(member, HandOver(self.core.term))
-        return True
-
-    def reachable(self, members: Collection[str]) -> bool:
-        """Leader: a majority of these has a vote and has answered lately, ourselves included."""
-        answered = dict(zip(self._others, self.core.last_responses(), strict=True))
-        limit = self.core.now() - self._settings.leader_fallback_s
-        heard = self.joining.heard
-        able = [name for name in members if name in heard and heard[name].state == "member"]
-        return 1 + sum(answered.get(name, NEVER_YET) > limit for name in able) > len(members) / 2
-
-    def _follow_links(self) -> None:
-        if self.links is not None:
-            self.links.follow(self.roster.members | self._expected)
-
-    def _compare_rosters(self, member: str, note: RosterNote) -> None:
-        """Two changes at once, made by configuration, could make two majorities without a common member."""
-        differs = self._voters ^ set(note.members)
-        if note.index == self.roster.index == 0 and len(differs) > 1:
-            logger.critical(
-                "%s was configured with other members than we: %s differ, one at a time is safe",
-                member,
-                ", ".join(sorted(differs)),
-            )
-            if self.links is not None:
-                self.links.drop(member, "configured with too different members")
+        self.group.follow_roster()
+        self._prevote.others = len(self.group.others)
 
     def _log_waiting(self) -> None:
         if self.joining.is_member:
@@ -415,8 +336,8 @@ class Member:
     def _tell_standing(self) -> None:
         if self.joining.is_member:
             self._deadline = self.core.now() + self._election_timeout()
-        for member in self._others:
-            self._reply(member, self.joining.own)
+        for member in self.group.others:
+            self.reply(member, self.joining.own)
 
     # ------------------------------------------------------------------ pre-vote
     def _take_deadline(self) -> None:
@@ -439,14 +360,14 @@ class Member:
         self._prevote.ask(core.term)
         self.elections_asked += 1
         request = encode(PreVoteRequest(term=core.term, last_log_index=index, last_log_term=term))
-        for member in self._others:
+        for member in self.group.others:
             if self.links is not None:
                 self.links.send(member, request)
 
     def _on_prevote_request(self, member: str, request: PreVoteRequest) -> None:
         core = self.core
         if request.term < core.term:
-            self._reply(member, TermHint(term=core.term))  # else two survivors can block each other
+            self.reply(member, TermHint(term=core.term))  # else two survivors can block each other
             return
         asker = (request.last_log_term, request.last_log_index)
         fresh = self._leader_is_fresh(core.now())
@@ -454,13 +375,13 @@ class Member:
             # do not compete with the one we just let go first
             self._take_deadline()
             self._deadline = max(self._deadline, core.now() + self._settings.election_min_s / 2)
-            self._reply(member, PreVoteGrant(term=request.term))
+            self.reply(member, PreVoteGrant(term=request.term))
 
     def _leader_is_fresh(self, now: float) -> bool:
         limit = self._settings.election_min_s
         if self.core.leads:
             answering = 1 + sum(now - at < limit for at in self.core.last_responses())
-            return answering > (len(self._others) + 1) / 2
+            return answering > (len(self.group.others) + 1) / 2
         return now - self.guard.last_append < limit
 
     def _log_end(self) -> LogEnd:

@@ -37,6 +37,11 @@ def load(path: Path, *, has_journal: bool, bootstrap: bool) -> Standing:
 
     A journal without the file is of a release that had none: a member. Raises DamagedError, OSError.
     """
+    if bootstrap:
+        logger.warning(
+            "bootstrap is switched on; switch it off after the first start of the group: with it, a member "
+            "that has lost its disk votes at once, and acknowledged changes can be lost"
+        )
     if path.exists():
         body = unseal(path.read_bytes())
         if body is None:
