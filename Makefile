@@ -1,11 +1,17 @@
 # Thin wrappers; the scripts do the work.
-.PHONY: run test test-all lock
+.PHONY: run test test-all sim fuzz lock
 run:
 	./run
 test:
 	./test
 test-all:
 	./test --all
+# make sim, make sim KIND=raft SEED=7 (docs/testing.md)
+sim:
+	./run keelmq sim $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
+fuzz:
+	./run keelmq fuzz frames --count 1000000
+	./run keelmq fuzz http --count 10000
 # New lock files from pyproject.toml; no registry address gets in.
 lock:
 	tools/lock.sh

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remoting.doors import http
+from remoting.doors import http_answers
 from remoting.operation import Empty, OperationTable, Reply
 from remoting.operations.route import GET_SYSTEM_TOPIC_LIST
 from tests.fuzz.http import fuzz_http
@@ -26,7 +26,7 @@ def test_a_broken_handler_and_an_undocumented_status_are_found(monkeypatch: pyte
         bind(table, operation, broken if operation is GET_SYSTEM_TOPIC_LIST else handler)  # type: ignore[arg-type]
 
     monkeypatch.setattr(OperationTable, "bind", bind_broken)
-    monkeypatch.delitem(http._ERRORS, 422)
+    monkeypatch.delitem(http_answers.BODY_REFUSED, 422)
     report = fuzz_http(examples=2, seed=1)
     assert any(
         f"/v1/{GET_SYSTEM_TOPIC_LIST.name}" in each and "status 500" in each for each in report.findings

@@ -55,20 +55,19 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert one.controllers.log.entries == other.controllers.log.entries
 
 
-def fails(seeds: range, **settings: bool) -> int:
-    """How many of the seeds break a promise."""
-    count = 0
+def fails(seeds: range, **settings: bool) -> bool:
+    """Does one of the seeds break a promise?"""
     for seed in seeds:
         try:
             Group(seed, **settings).run()
         except Violation:
-            count += 1
-    return count
+            return True
+    return False
 
 
 def test_without_all_ack_messages_are_lost() -> None:
     """S2, protection off: the same runs lose acknowledged records when replies do not wait for the set."""
-    assert fails(range(6), all_ack=False) > 0
+    assert fails(range(6), all_ack=False)
 
 
 def test_without_the_union_messages_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +77,7 @@ def test_without_the_union_messages_are_lost(monkeypatch: pytest.MonkeyPatch) ->
         self.others = self.agreed.members - {self.broker_id}
 
     monkeypatch.setattr(SyncStateSetKeeper, "_count_again", agreed_only)
-    assert fails(range(60)) > 0
+    assert fails(range(60))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,7 +23,8 @@ from remoting.operation import CommandError
 
 @dataclass(frozen=True)
 class Mutant:
-    """`found`: what the violation says (a regular expression); `weather`: where it shows."""
+    """`found`: what the violation says (a regular expression); `weather`: where it shows; `seeds`: from the
+    first that shows it."""
 
     found: str
     patches: tuple[tuple[Any, str, Any], ...]
@@ -101,7 +102,9 @@ MUTANTS = {
         {"replicas": 3},
     ),
     "anybody may win": Mutant("outside the SyncStateSet", ((BrokerSet, "is_new", property(lambda _: True)),)),
-    "replies are hoped for": Mutant("never applied|belongs to", ((Proposer, "propose", _hoped),)),
+    "replies are hoped for": Mutant(
+        "never applied|belongs to", ((Proposer, "propose", _hoped),), seeds=range(13, 60)
+    ),
     "notified before it is applied": Mutant(
         "a notification of", ((Elections, "_propose", _notified_before),), {"fault_every_s": 0.3}
     ),
@@ -113,6 +116,9 @@ MUTANTS = {
         "because a controller died", ((Watch, "became_active", _none),), {"quiet_brokers": True, "loss": 0.0}
     ),
     "the dead stay master": Mutant(
-        "not healed .* may win", ((Elections, "_start_due", _none),), {"loss": 0.0, "fault_every_s": 0.3}
+        "not healed .* may win",
+        ((Elections, "_start_due", _none),),
+        {"loss": 0.0, "fault_every_s": 0.3},
+        range(16, 60),
     ),
 }

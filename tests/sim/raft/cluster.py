@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -389,25 +389,3 @@ def _cancel_all(loop: VirtualLoop) -> None:
         task.cancel()
     if tasks:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-
-
-def run(seeds: Iterable[int], *, verbose: bool = False) -> list[str]:
-    """The failures, one text for each seed that broke a promise."""
-    failures = []
-    for seed in seeds:
-        try:
-            world = run_seed(seed)
-        except Violation as violation:
-            failures.append(str(violation))
-            if verbose:
-                print(f"FAILED {violation}", flush=True)
-        else:
-            if verbose:
-                checker = world.checker
-                print(
-                    f"seed {seed}: {len(checker.acknowledged)} acknowledged, {checker.outcomes}, "
-                    f"{checker.fresh_reads} fresh reads, {len(checker.owners)} epochs, "
-                    f"{world.network.frames} frames",
-                    flush=True,
-                )
-    return failures
