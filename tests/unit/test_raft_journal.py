@@ -1,5 +1,6 @@
 """Journal, vote file, snapshot and data directory: what a crash or a flipped byte may cost, and what not."""
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from namesrv.plugins.controller.raft.directory import DataDirectory
 from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, FatalRaftError
 from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.journal import Journal, LogEntry
+from namesrv.plugins.controller.raft.journal import RESERVE_BYTES_MIN, Journal, LogEntry
 from namesrv.plugins.controller.raft.snapshot import (
     Snapshot,
     decode_snapshot,
@@ -147,6 +148,65 @@ def test_every_flipped_byte_leaves_what_later_records_prove_or_is_refused(tmp_pa
             assert found is None, f"damage at {offset} was not noticed"
         else:
             assert found == entries[:-1]
+
+
+def test_the_log_grows_into_durable_zeros(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "raft.journal"
+    journal, ends = filled(path, [3])
+    size = path.stat().st_size
+    assert size == ends[0] + RESERVE_BYTES_MIN
+    while journal.file_bytes < size - 100:
+        journal.add(NO_OP + b"y" * 50, len(journal) + 1, 1)
+        journal.sync()
+        assert path.stat().st_size == size, "no sync changes the file's size"
+    entries, killed = journal[:], path.read_bytes()
+    journal.setCurrentTerm(1, None)
+    assert killed[journal.file_bytes :] == bytes(size - journal.file_bytes)
+    journal._destroy()
+    assert path.stat().st_size == journal.file_bytes, "a stopped member leaves no zeros"
+    assert recovered(path, killed) == entries
+    assert caplog.records == [], "zeros are no torn tail"
+    again = open_journal(path)
+    again.add(NO_OP, len(entries) + 1, 1)
+    again.sync()
+    assert recovered(path, path.read_bytes()) == [*entries, (NO_OP, len(entries) + 1, 1)]
+
+
+def test_a_record_that_was_torn_in_the_zeros_is_cut(tmp_path: Path) -> None:
+    """As after a power cut: any part of the last record reached the disk, the rest is zeros still."""
+    path = tmp_path / "raft.journal"
+    journal, ends = filled(path, [3, 1])
+    journal.setCurrentTerm(1, None)
+    entries, whole = journal[:], path.read_bytes()
+    journal._destroy()
+    for length in range(ends[0], ends[1]):
+        rest = bytes(len(whole) - length)
+        assert recovered(path, whole[:length] + rest) == entries[:3]
+        page = ends[0] + (ends[1] - ends[0]) // 2  # or the first part is missing
+        assert recovered(path, whole[: ends[0]] + bytes(page - ends[0]) + whole[page:]) == entries[:3]
+    flipped = bytearray(whole)
+    flipped[-5] ^= 8
+    assert recovered(path, bytes(flipped)) == entries, "nothing was durable there"
+
+
+def test_no_room_for_zeros_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "raft.journal"
+    journal = open_journal(path)
+    pwrite = os.pwrite
+
+    def nearly_full(file: int, data: bytes, offset: int) -> int:
+        if len(data) > 4_000:
+            raise OSError(errno.ENOSPC, "full")
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", nearly_full)
+    for index in range(1, 4):
+        journal.add(NO_OP, index, 1)
+        journal.sync()
+    assert path.stat().st_size == journal.file_bytes
+    journal.setCurrentTerm(1, None)
+    journal._destroy()
+    assert len(recovered(path, path.read_bytes()) or ()) == 3
 
 
 def test_a_torn_tail_is_cut_also_with_pages_out_of_order(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ MUTANTS: dict[str, Mutant] = {
     "rule 1": Mutant(
         ((Guard, "_commit_of_snapshot_frame", lambda _self, index: index),),
         {"compaction_entries": 12, "power_cuts": 0, "blackouts": 0},
-        first_seed=4,
+        first_seed=38,
     ),
     "rule 2": Mutant(
         ((Guard, "_of_this_term", _message),), {"duplicates": 0.2, "members": 5, "cuts": 8} | STORMY | CROWD

@@ -72,7 +72,7 @@ def test_the_world_has_faults_in_it() -> None:
 
 def test_in_calm_weather_everything_is_applied_at_once() -> None:
     """No Unknown, one leader, and nothing refused once it is there."""
-    world = run_seed(1, **CALM)
+    world = run_seed(19, **CALM)
     assert world.network.frames < 12 * len(world.checker.acknowledged)  # the library can flood (H16)
     assert set(world.checker.outcomes) <= {"applied", "refused"}
     assert len(world.checker.owners) == 1
