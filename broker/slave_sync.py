@@ -115,7 +115,11 @@ class SlaveSync:
             retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
 
     async def _pull(self, leader: Leader) -> str | None:
-        """One long poll, and what came of it. None: it went well."""
+        """One long poll, and what came of it. None: it went well.
+
+        Never two at a time: the late answer of an earlier one is dropped by the client, and could be a whole
+        table that is older than what was acknowledged since.
+        """
         request = PullMetadataRequest(
             broker_name=self._broker_name,
             broker_id=leader.broker_id,

@@ -22,7 +22,7 @@ from broker.pending import SendGate
 from broker.topics import TopicTable
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
-from remoting.operation import CommandError
+from remoting.operation import CommandError, LocalProtocolError
 from remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,12 @@ class Metadata:
 
     def begin_term(self, epoch: int) -> None:
         """This broker serves as master from now on. Offsets beyond the queues' ends are set back: their
-        messages are gone (broker-ha pitfall 61)."""
+        messages are gone (broker-ha pitfall 61). LocalProtocolError: a table is of a later epoch."""
+        for store in self.stores.values():
+            if epoch < store.table.version.state_version:
+                raise LocalProtocolError(
+                    f"masterEpoch {epoch} is below epoch {store.table.version.state_version} of {store.what}"
+                )
         self._end()
         for store in self.stores.values():
             store.begin_term(epoch)
@@ -193,11 +198,11 @@ class Metadata:
             return
         deadline_ms = self._clock() + self._timeout_ms
         while True:
-            if term is not self._term or self.gate.lease_is_over:
+            if term is not self._term:
                 raise CommandError(
                     ResponseCode.FLUSH_SLAVE_TIMEOUT, f"the broker stopped being master; {FATE_UNKNOWN}"
                 )
-            if self._everywhere(term, store, version):
+            if self._everywhere(term, store, version) and not self.gate.lease_is_over:
                 return
             if self._clock() >= deadline_ms:
                 raise CommandError(

@@ -10,11 +10,20 @@ import pytest
 
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
+from broker.pending import SendGate
 from broker.slave_sync import Leader, SlaveSync
 from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
 from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, CommandError, Empty, Handler, OperationTable, Reply
+from remoting.operation import (
+    Call,
+    CommandError,
+    Empty,
+    Handler,
+    LocalProtocolError,
+    OperationTable,
+    Reply,
+)
 from remoting.operations.broker import GET_ALL_TOPIC_CONFIG
 from remoting.operations.broker_metadata import (
     GET_ALL_CONSUMER_OFFSET,
@@ -162,9 +171,34 @@ async def test_the_end_of_a_term_leaves_a_change_in_doubt(tmp_path: Path) -> Non
         waiting = asyncio.create_task(master.metadata.replicated(topics, topics.table.version))
         await asyncio.sleep(0)
         assert not waiting.done()
-        master.metadata.gate.lease_ends_ms = 0  # cut off: nothing is acknowledged any more
+        master.metadata.end_term()
         with pytest.raises(CommandError, match="stopped being master"):
             await waiting
+
+
+async def test_a_master_that_is_cut_off_acknowledges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(tmp_path, 1) as (master,):
+        master.lead(1)
+        topics = master.metadata.topics
+        topics.update(config("T"))
+        await master.metadata.replicated(topics, topics.table.version)  # alone in its set
+        with monkeypatch.context() as patch:
+            patch.setattr(SendGate, "lease_is_over", property(lambda gate: True))
+            waiting = asyncio.create_task(master.metadata.replicated(topics, topics.table.version))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        await waiting
+
+
+async def test_nobody_leads_below_the_epoch_of_a_table(tmp_path: Path) -> None:
+    """A broker that restarts and hears old news first."""
+    async with nodes(tmp_path, 1) as (node,):
+        node.lead(4)
+        with pytest.raises(LocalProtocolError, match="masterEpoch 3 is below epoch 4 of the topic table"):
+            node.lead(3)
+        assert node.metadata.epoch == 4
 
 
 async def test_a_switch_takes_everything_along_and_the_old_master_follows(tmp_path: Path) -> None:
