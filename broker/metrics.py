@@ -48,9 +48,7 @@ TABLE = Table(
         ),
         Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
         Metric("rocketmq_broker_connections", "open connections of clients"),
-        Metric(
-            "rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"
-        ),
+        Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"),
         Metric(
             "rocketmq_broker_forwarded_sends_total",
             "messages of clients with an old route, handed on to the master",
@@ -64,6 +62,10 @@ TABLE = Table(
         Metric("rocketmq_broker_role", "1 master, 0 slave, -1 none (yet, or during a change)"),
         Metric("rocketmq_broker_epoch", "masterEpoch of the last finished role change; 0: none"),
         Metric("rocketmq_broker_fenced", "1 while a master refuses messages, else 0"),
+        Metric(
+            "rocketmq_broker_isolated",
+            "1 while a master hears neither the controllers nor its in-sync replicas, else 0",
+        ),
         Metric("rocketmq_syncstateset_size", "members of the SyncStateSet; of a master only"),
         Metric("rocketmq_syncstateset_epoch", "syncStateSetEpoch; of a master only"),
         Metric("rocketmq_syncstateset_member", "1 for each member; of a master only", ("replica_id",)),
@@ -81,6 +83,20 @@ TABLE = Table(
         ),
         Metric(
             "rocketmq_ha_connected", "1 while a slave's link to its master is up, else 0; of a slave only"
+        ),
+        Metric(
+            "rocketmq_ha_replica_bytes_per_second", "pace of a connected replica, 10 s mean", ("replica_id",)
+        ),
+        Metric(
+            "rocketmq_ha_replica_eta_seconds",
+            "until a connected replica has everything, at that pace; absent while it does not come nearer",
+            ("replica_id",),
+        ),
+        Metric("rocketmq_ha_bytes_behind", "what a slave lacks of the log that it knows of; of a slave only"),
+        Metric(
+            "rocketmq_ha_fault",
+            "1 while replication is stopped and an operator must act (no common epoch, a damaged epoch file, "
+            "another file size), else 0",
         ),
         Metric("rocketmq_confirm_offset", "confirmOffset, bytes of the CommitLog"),
         Metric("rocketmq_max_offset", "end of the CommitLog, bytes"),
@@ -164,12 +180,15 @@ def _add_role(made: Scrape, broker: "Broker") -> None:
     made.add("rocketmq_broker_role", ROLE_NUMBERS[role])
     made.add("rocketmq_broker_epoch", 0 if controlled is None else controlled.role.epoch)
     made.add("rocketmq_broker_fenced", role == "master" and not broker.gate.writable)
+    made.add("rocketmq_broker_isolated", controlled is not None and controlled.is_isolated)
     made.add("rocketmq_min_in_sync_replicas", broker.config.min_in_sync_replicas)
 
 
 def _add_replication(made: Scrape, status: dict[str, object]) -> None:
     """status: HaService.status(), which is also what people are shown."""
+    made.add("rocketmq_ha_fault", status["fault"] is not None)
     if status["role"] == "slave":
+        made.add("rocketmq_ha_bytes_behind", cast(int, status["bytesBehind"]))
         made.add("rocketmq_ha_connected", bool(status["connected"]))
     if status["role"] != "master":
         return
@@ -184,3 +203,6 @@ def _add_replication(made: Scrape, status: dict[str, object]) -> None:
         made.add("rocketmq_ha_replica_lag_bytes", max(end - max(replica["ackOffset"], 0), 0), name)
         made.add("rocketmq_ha_replica_lag_seconds", replica["lastCaughtUpTimeMs"] / 1_000, name)
         made.add("rocketmq_ha_transfer_bytes_total", replica["sentBytes"], name)
+        made.add("rocketmq_ha_replica_bytes_per_second", replica["bytesPerSecond"], name)
+        if replica["etaMs"] is not None:
+            made.add("rocketmq_ha_replica_eta_seconds", replica["etaMs"] / 1_000, name)
