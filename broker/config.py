@@ -126,6 +126,12 @@ class BrokerConfig(TelemetryConfig):
     )
     async_learner: bool = Field(False, description="replicate, but never join the SyncStateSet")
 
+    sync_from_last_file: bool = Field(
+        False,
+        description="an empty replica begins with the master's last file: older messages are not on it, "
+        "and are gone for consumers if it is elected",
+    )
+
     forward_late_sends: bool = Field(
         True,
         description="a slave hands messages on to the master, for clients whose route is old",
@@ -141,6 +147,15 @@ class BrokerConfig(TelemetryConfig):
     )
     ha_housekeeping_interval: int = Field(20_000, gt=0, description="ms of silence that close a link")
     ha_transfer_batch_size: int = Field(131_072, ge=4_096, le=1_048_576, description="bytes per HA packet")
+    ha_flow_control_enable: bool = Field(
+        False, description="limit what a master sends to each slave: maxHaTransferByteInSecond"
+    )
+    max_ha_transfer_byte_in_second: int = Field(
+        104_857_600,
+        ge=65_536,
+        description="bytes per second to one slave, with haFlowControlEnable; below what producers write, a "
+        "slave leaves the SyncStateSet and never returns",
+    )
     ha_max_time_slave_not_catchup: int = Field(
         2_000,
         gt=0,

@@ -1,13 +1,16 @@
 """Controller mode of a broker: identity, roles, heartbeats and replication, wired to the rest of the
 broker."""
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.controller_client import ControllerClient, Heartbeats
 from broker.core.role import Role
 from broker.ha.ports import HaSettings
+from broker.ha.report import runtime_info
 from broker.ha.service import HaService
 from broker.hand_over import Groups, HandOver, HandOverError
 from broker.identity import Identity
@@ -20,9 +23,10 @@ from broker.store.meta_file import MetaFiles
 from broker.telemetry import BrokerTelemetry
 from remoting.client import RemotingClient
 from remoting.config import ConfigError, why_refused
-from remoting.operation import Call, OperationTable, Reply
+from remoting.operation import Call, Empty, OperationTable, Reply
 from remoting.operations.broker import (
     GET_BROKER_EPOCH_CACHE,
+    GET_BROKER_HA_STATUS,
     BrokerNameOptionalRequest,
     EpochEntryBody,
     EpochEntryCache,
@@ -38,6 +42,8 @@ from remoting.tasks import TaskSet
 
 if TYPE_CHECKING:
     from broker.app import Broker
+
+logger = logging.getLogger(__name__)
 
 NO_ROLE = Role(broker_id=0)
 QUIET_MS = 300
@@ -75,7 +81,11 @@ class Controlled:
                 check_sync_state_set_period_ms=config.check_sync_state_set_period,
                 all_ack=config.all_ack_in_sync_state_set,
                 in_sync_replicas=config.in_sync_replicas,
+                sync_from_last_file=config.sync_from_last_file,
                 async_learner=config.async_learner,
+                bytes_per_second=config.max_ha_transfer_byte_in_second
+                if config.ha_flow_control_enable
+                else 0,
                 sync_flush=config.sync_flush,
             ),
             events=self._events,
@@ -106,6 +116,7 @@ class Controlled:
 
     def bind(self, table: OperationTable) -> None:
         table.bind(GET_BROKER_EPOCH_CACHE, self._get_broker_epoch)
+        table.bind(GET_BROKER_HA_STATUS, self._get_broker_ha_status)
 
     def start(
         self,
@@ -258,6 +269,9 @@ class Controlled:
         if request.master_epoch == self.role.epoch:
             with contextlib.suppress(HandOverError):  # it is logged, and the controller elects without us
                 await self._hand_over.give(request.broker_id)
+
+    async def _get_broker_ha_status(self, request: Empty, call: Call) -> Reply:
+        return Reply(body=runtime_info(self.ha))
 
     async def _get_broker_epoch(self, request: BrokerNameOptionalRequest, call: Call) -> Reply:
         config = self._broker.config

@@ -12,13 +12,15 @@ RoleName = Literal["master", "slave", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`serving`: started and not stopping. `disk_fault`: why the store can write nothing; empty: it can."""
+    """`serving`: started and not stopping. `disk_fault`: why the store can write nothing; empty: it can.
+    `ha_fault`: why this replica copies nothing; empty: it does."""
 
     serving: bool
     role: RoleName
     name_servers: tuple[str, ...]
     registered: tuple[str, ...]
     disk_fault: str
+    ha_fault: str = ""
 
 
 def not_ready(standing: Standing) -> list[str]:
@@ -26,7 +28,9 @@ def not_ready(standing: Standing) -> list[str]:
     if not standing.serving:
         return ["the broker is starting or stopping"]
     reasons = []
-    if standing.role == "none":
+    if standing.ha_fault:
+        reasons.append(f"replication is stopped: {standing.ha_fault}")
+    elif standing.role == "none":
         reasons.append(
             "no role yet: the controllers have not said who is master, or a role change is under way"
         )

@@ -20,8 +20,9 @@ from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
+from broker.ha.report import status_of
 from broker.ha.slave_client import SlaveClient
-from broker.store.epoch_file import EpochFile
+from broker.store.epoch_file import EpochFile, EpochFileError
 from remoting.clock import now_ms
 from remoting.operation import LocalProtocolError
 from remoting.operations.controller import SyncStateSet
@@ -68,7 +69,10 @@ class HaService:
         self._server = MasterServer(
             store.commit_log,
             settings=LinkSettings(
-                settings.batch_bytes, settings.send_heartbeat_interval_ms, settings.housekeeping_interval_ms
+                settings.batch_bytes,
+                settings.send_heartbeat_interval_ms,
+                settings.housekeeping_interval_ms,
+                settings.bytes_per_second,
             ),
             clock=clock,
             on_ack=self._acked,
@@ -78,11 +82,12 @@ class HaService:
         self._role_tasks = TaskSet()
         self._dispatching = False
         self._running = False
+        self._epoch_fault: str | None = None
 
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """EpochFileError: the epochs cannot be believed. OSError: the port is taken."""
+        """OSError: the port is taken."""
         self._load_epochs()
         await self._server.start(self._host, self._port)
         self._running = True
@@ -102,8 +107,11 @@ class HaService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
+            self._forget_old_epochs()
             if self.mastership is not None:
                 self._server.state.min_offset = self.store.commit_log.min_offset
+                for link in self._server.links.values():
+                    link.read_progress(self._clock())
                 self.mastership.advance()
                 self._server.pump()
             self._dispatch_soon()
@@ -120,7 +128,18 @@ class HaService:
         return self.epoch_list.last_epoch
 
     def _load_epochs(self) -> None:
-        self.epoch_list = self._epoch_file.load()
+        """Without them nothing is known of the log's bytes: it is neither copied to nor served as master."""
+        try:
+            self.epoch_list = self._epoch_file.load()
+        except EpochFileError as error:
+            self._epoch_fault = str(error)
+            logger.error("replication is stopped: %s", error)
+
+    def _forget_old_epochs(self) -> None:
+        """Of files that were deleted."""
+        kept = self.epoch_list.drop_below(self.store.commit_log.min_offset)
+        if len(kept.entries) < len(self.epoch_list.entries) and self.client is None:
+            self.save_epochs(kept)
 
     def save_epochs(self, epochs: Epochs) -> None:
         """Durable when it returns; only then the new value counts."""
@@ -131,7 +150,10 @@ class HaService:
     # -- roles -------------------------------------------------------------------------------------------
 
     async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
-        """The caller has fenced the broker. LocalProtocolError: the epoch is below one that we have seen."""
+        """The caller has fenced the broker. LocalProtocolError: the epoch is below one that we have seen, or
+        it is not known which."""
+        if self._epoch_fault is not None:
+            raise LocalProtocolError(self._epoch_fault)
         if epoch < self.last_epoch:
             raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
@@ -188,6 +210,8 @@ class HaService:
             return
         await self._leave_role("this broker is a slave now")
         self.store.become_slave()
+        if self._epoch_fault is not None:
+            return
         self.client = client = SlaveClient(
             self.store,
             self,
@@ -304,6 +328,21 @@ class HaService:
         """The connected slaves by their ids; as master."""
         return self._server.links
 
+    @property
+    def fault(self) -> str | None:
+        """Why this replica copies nothing, and what to do. None: it copies, or tries to."""
+        return self._epoch_fault or (self.client.fault if self.client is not None else None)
+
+    def status(self) -> dict[str, object]:
+        """For people and metrics; see report.py."""
+        return status_of(self)
+
+    def address_of(self, link: MasterLink) -> str:
+        return self._server.address_of(link)
+
+    def now_ms(self) -> int:
+        return self._clock()
+
     def replica_samples(self) -> tuple[ReplicaSample, ...]:
         """For telemetry: the connected slaves as their master sees them; empty when not master."""
         if self.mastership is None:
@@ -318,48 +357,3 @@ class HaService:
             )
             for slave_id, link in sorted(self._server.links.items())
         )
-
-    def status(self) -> dict[str, object]:
-        """For people and GET_BROKER_HA_STATUS. Times are ms since the event; offsets are bytes."""
-        common: dict[str, object] = {
-            "maxOffset": self.store.commit_log.max_offset,
-            "confirmOffset": self.store.confirm_offset,
-            "epoch": self.last_epoch,
-        }
-        if self.mastership is not None:
-            return common | {"role": "master"} | self._master_status(self.mastership)
-        if self.client is None:
-            return common | {"role": "none"}
-        link = self.client.protocol.link if self.client.protocol is not None else None
-        return common | {
-            "role": "slave",
-            "masterHaAddress": ":".join(map(str, self.client.address)),
-            "connected": self.client.connected,
-            "masterMaxOffset": link.master_max_offset if link is not None else None,
-            "receivedBytes": link.received_bytes if link is not None else 0,
-            "fault": self.client.fault,
-            "lastCloseReason": self.client.last_reason,
-        }
-
-    def _master_status(self, mastership: Mastership) -> dict[str, object]:
-        now, keeper = self._clock(), mastership.keeper
-        replicas = [
-            {
-                "brokerId": slave_id,
-                "address": self._server.address_of(link),
-                "ackOffset": link.ack_offset,
-                "transferFromWhere": link.position,
-                "lastCaughtUpTimeMs": now - link.caught_up_ms(now),
-                "inSync": slave_id in keeper.agreed.members,
-                "learner": link.learner,
-                "sentBytes": link.sent_bytes,
-            }
-            for slave_id, link in sorted(self._server.links.items())
-        ]
-        return {
-            "masterEpoch": mastership.epoch,
-            "syncStateSet": sorted(keeper.agreed.members),
-            "syncStateSetEpoch": keeper.agreed.epoch,
-            "syncStateSetInDoubt": keeper.in_flight or keeper.must_read,
-            "replicas": replicas,
-        }

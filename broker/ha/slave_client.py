@@ -128,9 +128,12 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             case SaveEpochs(epochs):
                 self._owner.save_epochs(epochs)
             case Truncate(offset):
-                self.link.truncated(self._truncate(offset))
+                if self._store.commit_log.is_record_start(offset):
+                    self.link.truncated(self._truncate(offset))
+                else:
+                    self.link.not_a_boundary(offset)
             case ResetTo(offset):
-                self._store.reset_to(offset)
+                self._reset_to(offset)
             case Close():
                 self._end(effect)
 
@@ -149,6 +152,17 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             )
         self._owner.cut(before, end)
         return end
+
+    def _reset_to(self, offset: int) -> None:
+        log = self._store.commit_log
+        if log.max_offset > log.min_offset:
+            logger.warning(
+                "this log %d..%d ends before the master's begins: it is deleted, and copied from %d on",
+                log.min_offset,
+                log.max_offset,
+                offset,
+            )
+        self._store.reset_to(offset)
 
     def close(self, reason: str) -> None:
         self._end(Close(reason))
@@ -240,9 +254,9 @@ class SlaveClient:
                 self._prepare()
 
     def _prepare(self) -> None:
-        """Before every dial: no half message at the tail, no epoch that begins behind it."""
+        """Before every dial: no half message at the tail, no epoch that begins behind it or was deleted."""
         end = self._store.truncate_half_message()
-        epochs = self._owner.epoch_list.drop_above(end)
+        epochs = self._owner.epoch_list.drop_above(end).drop_below(self._store.commit_log.min_offset)
         if epochs != self._owner.epoch_list:
             self._owner.save_epochs(epochs)
 

@@ -29,6 +29,7 @@ from broker.store.record import (
     PACK_I16,
     TOPIC_V1_RAW_MAX,
     pack_wide_header,
+    parse,
 )
 
 log = logging.getLogger(__name__)
@@ -232,6 +233,11 @@ class CommitLog:
         file = self._files[(offset - self._files[0].start_offset) // self.file_bytes]
         at = offset - file.start_offset
         return file.view[at : min(stop - file.start_offset, self.file_bytes)]
+
+    def is_record_start(self, offset: int) -> bool:
+        """A whole record begins here, or the log ends here: a cut at `offset` goes through no record."""
+        view = self.view(offset, self.file_bytes)
+        return offset == self.max_offset or parse(view, 0, len(view), offset=offset) is not None
 
     def file_starts(self) -> list[int]:
         """First existing offset of every file, ascending."""

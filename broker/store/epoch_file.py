@@ -62,9 +62,9 @@ class EpochFile:
         except ValueError as error:
             fault = str(error)
         raise EpochFileError(
-            f"{self.path}: {fault}. Restore it, or empty this replica's store directory and let it copy"
-            f" the log again. {self._backup} holds the version before the last change; it is right only if"
-            " no epoch began since"
+            f"{self.path}: {fault}. Restore it, or use `keelmq repair` on the stopped broker."
+            f" {self._backup} holds the version before the last change; it is right only if no epoch began"
+            " since"
         )
 
     def save(self, epochs: Epochs) -> None:

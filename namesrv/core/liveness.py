@@ -185,6 +185,11 @@ class HeartbeatTable:
             self._suspects.pop(key, None)
             self._unbind_all(key, entry)
 
+    @property
+    def count(self) -> int:
+        """Known keys, active or not."""
+        return len(self._entries)
+
     def keys(self) -> Iterator[Hashable]:
         """Every known key, active or not; a snapshot."""
         return iter(list(self._entries))

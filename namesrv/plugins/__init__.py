@@ -56,6 +56,9 @@ class Liveness(Protocol):
 
     def forget(self, key: Hashable) -> None: ...
 
+    @property
+    def count(self) -> int: ...
+
     def keys(self) -> Iterator[Hashable]: ...
 
 

@@ -89,6 +89,43 @@ class EpochEntryCache(Wire):
     max_offset: int
 
 
+class HaConnectionRuntimeInfo(Wire):
+    """One slave, in 907. broker_id and eta_millis are ours."""
+
+    addr: str = ""
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = 0
+    broker_id: int | None = None
+    eta_millis: int | None = None
+
+
+class HaClientRuntimeInfo(Wire):
+    """The slave's own link, in 907; times in wall ms. RocketMQ gives an empty one in a master's answer."""
+
+    master_addr: str | None = None
+    transferred_byte_in_second: int = 0
+    max_offset: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+    activated: bool = False
+    eta_millis: int | None = None
+
+
+class HaRuntimeInfo(Wire):
+    """907. fault (ours): why a replica copies nothing."""
+
+    master: bool
+    master_commit_log_max_offset: int = 0
+    in_sync_slave_nums: int = 0
+    ha_connection_info: list[HaConnectionRuntimeInfo] = Field(default_factory=list)
+    ha_client_runtime_info: HaClientRuntimeInfo = Field(default_factory=HaClientRuntimeInfo)
+    fault: str | None = None
+
+
 class BrokerNameOptionalRequest(Wire):
     broker_name: str | None = None
 
@@ -121,6 +158,7 @@ GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", Empty, Empty, re
 GET_BROKER_EPOCH_CACHE = Operation(
     1007, "getBrokerEpoch", BrokerNameOptionalRequest, Empty, response_body=EpochEntryCache
 )
+GET_BROKER_HA_STATUS = Operation(907, "getBrokerHaStatus", Empty, Empty, response_body=HaRuntimeInfo)
 DELETE_TOPIC_IN_BROKER = Operation(215, "deleteTopicInBroker", TopicRequest, Empty)
 QUERY_TOPIC_CONSUME_BY_WHO = Operation(
     300, "queryTopicConsumeByWho", TopicRequest, Empty, response_body=GroupList

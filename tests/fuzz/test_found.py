@@ -9,6 +9,8 @@ from typing import cast
 
 import pytest
 
+from namesrv.plugins.controller import heartbeats
+from remoting.codes import ResponseCode
 from remoting.command import BadRequest, RemotingCommand, decode, decode_body, encode
 from remoting.connection import SCRATCH_BYTES, Connection
 from remoting.lenient_json import REWRITTEN_BYTES_MAX, load_lenient
@@ -118,3 +120,19 @@ async def test_heartbeats_of_brokers_that_nobody_registered_are_forgotten(contro
         await controller.send(encode(RemotingCommand(BROKER_HEARTBEAT.code, number, ext_fields=fields)))
     controller.connection.connection_lost(None)
     controller.target.emptied()
+
+
+async def test_heartbeats_of_invented_brokers_are_bounded(
+    controller: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over one connection that stays open, too."""
+    monkeypatch.setattr(heartbeats, "KEYS_MAX", 5)
+    header = {"clusterName": "C", "brokerAddr": "10.0.0.1:1", "brokerName": "stranger"}
+    codes = []
+    for number in range(8):
+        fields = {**header, "brokerId": str(number)}
+        frames = encode(RemotingCommand(BROKER_HEARTBEAT.code, number, ext_fields=fields))
+        codes += [answer.code for answer in await controller.send(frames)]
+    assert codes == [ResponseCode.SUCCESS] * 5 + [ResponseCode.SYSTEM_BUSY] * 3
+    assert isinstance(controller.target, ControllerTarget)
+    assert controller.target.bench.liveness.count == 5

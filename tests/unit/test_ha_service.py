@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -14,9 +15,10 @@ import uvloop
 
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.ports import HaSettings
+from broker.ha.report import runtime_info
 from broker.ha.service import HaService
 from broker.store.message_store import MessageStore, StoreConfig
-from remoting.operation import LocalProtocolError
+from remoting.operation import LocalProtocolError, Wire
 from remoting.operations.controller import SyncStateSet
 
 FILE_BYTES = 64 << 10
@@ -115,6 +117,10 @@ class Broker:
 
     def in_sync(self) -> list[int]:
         return self.controller.set.sync_state_set
+
+
+def encode_json(body: Wire) -> dict[str, Any]:
+    return body.model_dump(by_alias=True)
 
 
 async def until(condition: Callable[[], bool], what: str = "") -> None:
@@ -281,6 +287,145 @@ async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None
         await until(lambda: two.service.status()["fault"] is not None, "fault")
         assert "no common epoch" in str(two.service.status()["fault"])
         assert two.log_bytes() == before, "nothing was cut"
+
+
+async def test_a_cut_through_a_record_stops_with_an_explanation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pitfall 44: epochs that agree over bytes that do not; one dial, one line, and nothing is cut."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(b"x" * 30, 4)
+        await two.lead(1)  # two masters of one epoch: the controller never does that
+        two.put(b"y" * 77, 9)
+        before = two.log_bytes()
+        await one.lead(2)
+        await two.follow(one, 2)
+        await until(lambda: two.service.fault is not None, "fault")
+        assert "the logs differ although their epochs agree" in str(two.service.fault)
+        assert two.log_bytes() == before
+        assert [entry.epoch for entry in two.service.epochs] == [1]
+        await asyncio.sleep(0.3)  # no dial comes after it
+        assert len([line for line in caplog.messages if "stopped:" in line]) == 1
+        assert runtime_info(two.service).fault == two.service.fault
+
+
+@pytest.mark.parametrize("content", [b"", b"1\n99\n1-0\n", b"2\n0\n1-0\n"], ids=["empty", "checksum", "cut"])
+async def test_a_damaged_epoch_file_stops_with_an_explanation(tmp_path: Path, content: bytes) -> None:
+    """Pitfall 47: no start without a word, and no list of before the last change either."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(count=3)
+        await two.follow(one, 1)
+        await until(lambda: same(one, two), "copy")
+        await two.service.stop()
+        before = two.log_bytes()
+        path = two.service._epoch_file.path
+        path.write_bytes(content)
+        two.service = HaService(
+            two.store, epoch_path=path, host="127.0.0.1", port=0, settings=FAST, events=two
+        )
+        await two.service.start()
+        assert "epochFileCheckpoint" in str(two.service.fault)
+        assert "keelmq repair" in str(two.service.fault)
+        await two.follow(one, 1)
+        assert two.service.client is None, "nobody is dialled"
+        with pytest.raises(LocalProtocolError, match="epochFileCheckpoint"):
+            await two.lead(2)
+        assert two.log_bytes() == before
+        assert path.read_bytes() == content
+
+
+async def test_a_slave_below_the_masters_minimum_starts_over_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tail was deleted at the master while it was away."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(count=5)
+        await two.follow(one, 1)
+        await until(lambda: same(one, two), "copy")
+        await two.service.stop()
+        one.put(count=1_000)
+        log = one.store.commit_log
+        while log._files[0].end_offset <= log.max_offset:  # what retention will do
+            log._files.pop(0).delete()
+        log.min_offset = log._files[0].start_offset
+        two.service = HaService(
+            two.store,
+            epoch_path=two.service._epoch_file.path,
+            host="127.0.0.1",
+            port=0,
+            settings=FAST,
+            events=two,
+        )
+        await two.service.start()
+        await two.follow(one, 1)
+        await until(lambda: two.store.commit_log.max_offset == log.max_offset, "copy")
+        assert two.store.commit_log.min_offset == log.min_offset > 0
+        assert two.log_bytes() == one.log_bytes()
+        assert any("ends before the master's begins" in line for line in caplog.messages)
+        await until(lambda: one.in_sync() == [1, 2], "and it is in sync again")
+
+
+async def test_an_async_learner_copies_and_is_never_a_member(tmp_path: Path) -> None:
+    """Pitfall 53: nor does it count as a copy."""
+    settings = HaSettings(in_sync_replicas=2, send_heartbeat_interval_ms=200, async_learner=True)
+    async with group(tmp_path, 2, settings) as (master, learner):
+        await master.lead(1)
+        end = master.put(count=10)
+        await learner.follow(master, 1)
+        await until(lambda: learner.store.commit_log.max_offset == end, "copy")
+        link = master.service.links[2]
+        await until(lambda: link.ack_offset == end, "ack")
+        await asyncio.sleep(0.2)  # two looks of the keeper
+        assert link.learner
+        assert master.in_sync() == [1]
+        assert master.replicated == [0], "one copy"
+
+
+async def test_what_907_answers(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        end = master.put(count=3)
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "join")
+        told = encode_json(runtime_info(master.service))
+        assert told["master"] is True
+        assert (told["masterCommitLogMaxOffset"], told["inSyncSlaveNums"]) == (end, 1)
+        (connection,) = told["haConnectionInfo"]
+        assert connection["slaveAckOffset"] == end
+        assert (connection["diff"], connection["inSync"], connection["transferFromWhere"]) == (0, True, 0)
+        assert told["haClientRuntimeInfo"]["activated"] is False
+        told = encode_json(runtime_info(slave.service))
+        assert told["master"] is False
+        client = told["haClientRuntimeInfo"]
+        assert client["masterAddr"] == ":".join(map(str, master.service.address))
+        assert (client["maxOffset"], client["masterFlushOffset"], client["activated"]) == (end, end, True)
+        now = time.time() * 1000
+        assert now - 5_000 < client["lastReadTimestamp"] <= now + 1
+        assert now - 5_000 < client["lastWriteTimestamp"] <= now + 1
+
+
+async def test_a_throttled_catch_up_tells_its_pace_and_its_end(tmp_path: Path) -> None:
+    settings = HaSettings(batch_bytes=8192, send_heartbeat_interval_ms=200, bytes_per_second=400_000)
+    async with group(tmp_path, 2, settings) as (master, slave):
+        await master.lead(1)
+        end = master.put(b"x" * 900, count=600)
+        started = time.monotonic()
+        await slave.follow(master, 1)
+        await until(
+            lambda: 2 in master.service.links and master.service.links[2].ack_offset > end // 2, "half"
+        )
+        (told,) = cast(list[dict[str, int]], master.service.status()["replicas"])
+        assert 0 < told["bytesBehind"] < end
+        assert 200_000 < told["bytesPerSecond"] < 600_000
+        assert told["etaMs"] == pytest.approx(told["bytesBehind"] * 1000 / told["bytesPerSecond"], rel=0.1)
+        status = slave.service.status()
+        assert cast(int, status["bytesBehind"]) > 0
+        assert cast(int, status["etaMs"]) > 0
+        await until(lambda: slave.store.commit_log.max_offset == end, "all")
+        assert time.monotonic() - started > (end - 80_000) / 400_000 * 0.8
 
 
 async def test_a_replica_begins_where_the_master_log_begins(tmp_path: Path) -> None:

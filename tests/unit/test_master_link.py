@@ -1,10 +1,13 @@
 """MasterLink: what it sends, how it labels it, and whom it refuses."""
 
+from itertools import pairwise
+
 import pytest
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import (
     MASTER_HANDSHAKE_BYTES,
+    TRANSFER_BODY_BYTES_MAX,
     TRANSFER_BYTES,
     Ack,
     SlaveHandshake,
@@ -13,6 +16,7 @@ from broker.ha.core.frames import (
     parse_transfer_header,
 )
 from broker.ha.core.master_link import CONFIRM_DELAY_MS, Close, LinkSettings, MasterLink, MasterLog, Send
+from broker.ha.ports import BATCH_BYTES_MAX
 
 SETTINGS = LinkSettings(batch_bytes=100, send_heartbeat_interval_ms=5_000, housekeeping_interval_ms=20_000)
 
@@ -106,10 +110,66 @@ def test_where_an_empty_slave_begins(last_file: bool, start: int) -> None:
     assert packets(link)[0].offset == start
 
 
-@pytest.mark.parametrize("offset", [1, 299, 1_001, -5])
+@pytest.mark.parametrize("offset", [1_001, -5])
 def test_a_request_outside_the_log_is_refused(offset: int) -> None:
     """Pitfall 43: the peer sends heartbeats for ever."""
     assert f"asks for offset {offset}" in reason(link_at(log_of(1_000, (1, 0), min_offset=300), offset))
+
+
+@pytest.mark.parametrize(("last_file", "start"), [(False, 5_000), (True, 8_192)])
+def test_a_slave_below_the_minimum_is_told_where_the_log_begins(last_file: bool, start: int) -> None:
+    """Pitfall 43: it asks for bytes that were deleted here."""
+    log = log_of(8_200, (1, 0), (2, 4_900), min_offset=5_000)
+    link = link_at(log, 400, last_file=last_file)
+    sent = packets(link)
+    assert sent[0] == TransferHeader(0, start, 2, 4_900, 8_200), "a mark without bytes: a Java slave closes"
+    assert (sent[1].offset, link.restarted_from, link.ack_offset) == (start, 400, 400)
+    assert link.progress.bytes_behind == 0, "no pace yet"
+    link.receive_data(Ack(start).encode(), 10)
+    assert link.close_reason is None
+
+
+def test_more_epochs_than_a_java_slave_can_read() -> None:
+    """Pitfall 45: the newest thousand; a slave that knows only older ones has no common epoch."""
+    log = log_of(5_000, *((epoch, epoch) for epoch in range(1, 1_501)))
+    link = MasterLink(log, SETTINGS, now_ms=0)
+    link.receive_data(SlaveHandshake(2).encode(), 0)
+    effect = link.next_effect(0)
+    assert isinstance(effect, Send)
+    told = parse_master_handshake(effect.header)
+    assert told.epochs == tuple((epoch, epoch) for epoch in range(501, 1_501))
+    assert told.last_epoch == 1_500
+
+
+def test_a_packet_fits_a_java_slave_whatever_the_batch_size_is() -> None:
+    """Pitfall 46: 4 MiB with its header is all that it can read."""
+    assert TRANSFER_BODY_BYTES_MAX + TRANSFER_BYTES == 4 << 20
+    assert BATCH_BYTES_MAX <= TRANSFER_BODY_BYTES_MAX
+
+
+def test_no_faster_than_the_limit() -> None:
+    """One packet may overdraw; over a second the limit holds, and nothing goes while it is overdrawn."""
+    log = log_of(1 << 20)
+    log.file_bytes = 1 << 20
+    settings = LinkSettings(batch_bytes=10_000, bytes_per_second=100_000)
+    link = MasterLink(log, settings, now_ms=0)
+    link.receive_data(SlaveHandshake(2).encode() + Ack(0).encode(), 0)
+    link.next_effect(0)
+    at = {now: sum(header.body_bytes for header in packets(link, now)) for now in range(0, 3_000, 100)}
+    assert at[0] == 20_000, "the burst"
+    assert all(count <= 20_000 for count in at.values())
+    assert sum(at.values()) == pytest.approx(300_000, rel=0.1)
+
+
+def test_a_slave_with_a_small_limit_hears_something_in_time() -> None:
+    """Packets become small enough that the housekeeping of the slave does not close the link."""
+    log = log_of(1 << 20)
+    log.file_bytes = 1 << 20
+    link = MasterLink(log, LinkSettings(batch_bytes=1 << 20, bytes_per_second=4_096), now_ms=0)
+    link.receive_data(SlaveHandshake(2).encode() + Ack(0).encode(), 0)
+    link.next_effect(0)
+    heard = [now for now in range(0, 20_000, 100) if packets(link, now)]
+    assert max(later - earlier for earlier, later in pairwise(heard)) <= 1_000
 
 
 def test_a_slave_whose_bytes_were_deleted_is_closed() -> None:

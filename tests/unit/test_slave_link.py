@@ -64,7 +64,7 @@ class Replica:
                 case sl.SaveEpochs(epochs):
                     self.saved = epochs
                 case sl.ResetTo(offset):
-                    assert not self.log
+                    self.log.clear()
                     self.base = offset
                 case sl.BodyAt(offset, _):
                     assert offset == self.base + len(self.log)
@@ -224,6 +224,53 @@ def test_a_gap_closes() -> None:
     replica = Replica(b"a" * 20, (1, 0))
     replica.receive(greeting(100, (1, 0)) + transfer(30, b"b", 1, 0))
     assert replica.close == sl.Close("packet at offset 30, but this log ends at 20")
+
+
+def test_a_log_that_ends_before_the_masters_begins_starts_over() -> None:
+    """Its bytes are older than everything that the master has."""
+    replica = Replica(b"a" * 30, (1, 0))
+    replica.receive(greeting(600, (1, 0), (2, 300)) + transfer(500, b"", 2, 300))
+    assert replica.close is None
+    assert replica.order[-4:] == ["ResetTo", "SaveEpochs", "Confirm", "SendBytes"]
+    assert replica.acks == [30, 500]
+    assert replica.saved == Epochs.of([(2, 300)])
+    replica.receive(transfer(500, b"b" * 10, 2, 300, confirm=505))
+    assert (replica.acks[-1], replica.confirm) == (510, 505)
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        transfer(10, b"", 1, 0),
+        transfer(700, b"", 1, 0),
+        transfer(40, b"b", 1, 0),
+        transfer(20, b"", 1, 0) + transfer(500, b"", 1, 0),
+        transfer(20, b"b", 1, 0) + transfer(500, b"", 1, 0),
+    ],
+    ids=["behind", "beyond the master's end", "with bytes", "second", "after bytes"],
+)
+def test_only_the_first_packet_without_bytes_makes_a_log_start_over(packets: bytes) -> None:
+    replica = Replica(b"a" * 20, (1, 0))
+    replica.receive(greeting(600, (1, 0)) + packets)
+    assert replica.close is not None
+    assert "but this log ends at" in replica.close.reason
+    assert "ResetTo" not in replica.order
+
+
+def test_a_cut_through_a_record_stops_and_changes_nothing() -> None:
+    """Pitfall 44: the epochs agree and the bytes do not."""
+    replica = Replica(b"a" * 300, (1, 0))
+    replica.perform()
+    packet = greeting(250, (1, 0), (2, 250))
+    replica.link.receive_control(packet[:20], 0)
+    replica.link.receive_control(packet[20:], 0)
+    assert replica.link.next_effect(0) == sl.Truncate(250)
+    replica.link.not_a_boundary(250)
+    replica.perform()
+    assert replica.close is not None
+    assert replica.close.fatal
+    assert "the logs differ although their epochs agree" in replica.close.reason
+    assert replica.order == ["SendBytes", "Close"]
 
 
 def test_a_packet_over_the_end_of_a_file_is_fatal() -> None:

@@ -18,6 +18,8 @@ from broker.ha.core.frames import (
     SlaveStreamDecoder,
     TransferHeader,
 )
+from broker.ha.core.progress import Progress
+from broker.ha.core.throttle import Throttle
 from remoting.operation import RemoteProtocolError
 
 CONFIRM_DELAY_MS = 100
@@ -40,6 +42,7 @@ class LinkSettings:
     batch_bytes: int = 131_072
     send_heartbeat_interval_ms: int = 5_000
     housekeeping_interval_ms: int = 20_000
+    bytes_per_second: int = 0  # of one link; 0: as fast as it goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ class MasterLink:
         self.position = -1  # first byte not yet sent; -1: the slave has not said where to begin
         self.sent_bytes = 0
         self.close_reason: str | None = None
+        self.began_at = -1  # offset of the first byte that was sent, or will be
+        self.restarted_from: int | None = None  # where the slave's log ended, if ours begins behind that
+        self.progress = Progress()
         self._log = log
         self._settings = settings
         self._decoder = SlaveStreamDecoder()
@@ -78,14 +84,28 @@ class MasterLink:
         self._read_ms = self._sent_ms = now_ms
         self._caught_up_ms = now_ms
         self._mark_offset, self._mark_ms = log.max_offset, now_ms
+        self._throttle = Throttle(settings.bytes_per_second, now_ms=now_ms)
+        packet_bytes_max = self._throttle.packet_bytes_max or settings.batch_bytes
+        self._batch_bytes = min(settings.batch_bytes, packet_bytes_max)
+        self._restart_due = False
 
     # -- what the keeper of the SyncStateSet asks ----------------------------------------------------------
+
+    @property
+    def read_ms(self) -> int:
+        """When the last byte came."""
+        return self._read_ms
 
     def caught_up_ms(self, now_ms: int) -> int:
         """The last instant at which the slave is known to have had all that we had."""
         if 0 <= self._log.max_offset <= self.ack_offset:
             return now_ms
         return self._caught_up_ms
+
+    def read_progress(self, now_ms: int) -> None:
+        """From time to time. A slave that begins has nothing of the log yet: that is no pace."""
+        if self.ack_offset >= self._log.min_offset and self.position >= 0:
+            self.progress.read(now_ms, has=self.ack_offset, of=self._log.max_offset)
 
     # -- input -------------------------------------------------------------------------------------------
 
@@ -135,19 +155,26 @@ class MasterLink:
             self._note_progress(now_ms)
 
     def _receive_request(self, offset: int) -> None:
-        """The first ack says where the slave's log ends. 0: it is empty, we say where it begins."""
+        """The first ack says where the slave's log ends. 0: it is empty, we say where it begins.
+
+        Below our minimum: what it lacks is deleted here. A packet without bytes tells it where our log
+        begins; a KeelMQ slave starts over there, a RocketMQ slave closes (and needs its store emptied).
+        """
         log = self._log
         start = offset
-        if offset == 0:
+        if 0 <= offset < log.min_offset or offset == 0:
             last_file = log.max_offset - log.max_offset % log.file_bytes
             start = max(log.min_offset, last_file) if self._from_last_file else log.min_offset
+        if 0 < offset < log.min_offset:
+            self._restart_due, self.restarted_from = True, offset
         if not log.min_offset <= start <= log.max_offset:
             self.close(
                 f"slave {self.slave_id} asks for offset {offset}, but the log is"
                 f" {log.min_offset}..{log.max_offset}"
             )
             return
-        self.position, self.ack_offset = start, offset
+        self.position = self.began_at = start
+        self.ack_offset = offset
 
     def _note_progress(self, now_ms: int) -> None:
         """Kafka's rule: at _mark_ms the log ended at _mark_offset, and now the slave has all of that."""
@@ -187,11 +214,14 @@ class MasterLink:
             self.close(f"offset {self.position} of slave {self.slave_id} is no longer in the log")
             return Close(self.close_reason or "")
         end = min(log.max_offset, entry.end_offset, self._file_end())
-        body_bytes = min(end - self.position, self._settings.batch_bytes)
-        if body_bytes <= 0:
+        body_bytes = min(end - self.position, self._batch_bytes)
+        if body_bytes <= 0 or self._restart_due:
             body_bytes = 0
-            if not self._heartbeat_due(entry, now_ms):
+            if not self._restart_due and not self._heartbeat_due(entry, now_ms):
                 return None
+            self._restart_due = False
+        elif not self._throttle.is_open(now_ms):
+            return None  # until the next tick
         elif self.ack_offset == self.position:
             self._caught_up_ms = now_ms  # it had everything until these bytes came
             self._mark_offset, self._mark_ms = log.max_offset, now_ms
@@ -201,6 +231,7 @@ class MasterLink:
         send = Send(header.encode(), self.position, body_bytes)
         self.position += body_bytes
         self.sent_bytes += body_bytes
+        self._throttle.spend(body_bytes)
         self._sent_ms, self._told_epoch, self._told_confirm = now_ms, entry.epoch, log.confirm_offset
         return send
 

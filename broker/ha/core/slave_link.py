@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from broker.ha.core import frames
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import Ack, MasterHandshake, SlaveHandshake, TransferHeader
+from broker.ha.core.progress import Progress
 from broker.ha.core.truncation import CommonPoint, truncation_point
 from remoting.operation import RemoteProtocolError
+
+STOPPED = "Nothing was changed, and nothing is copied: `keelmq repair` shows what can be done"
 
 ACK_DELAY_MS = 100
 """A part of a large packet is reported this late at most."""
@@ -45,7 +48,7 @@ class SaveEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """The empty log begins at offset."""
+    """The log is empty, and begins at offset. What it had is older than all that the master has."""
 
     offset: int
 
@@ -108,15 +111,17 @@ class SlaveLink:
         self.received_bytes = 0
         self.transferring = False
         self.closed = False
+        self.progress = Progress()
         self._settings = settings
         self._log_is_empty = min_offset >= max_offset
         self._effects: deque[Effect] = deque()
         self._control = bytearray()
         self._master_epochs = Epochs()
         self._header: TransferHeader | None = None
+        self._had_packet = False
         self._confirm_offset = -1
         self._reported = self._durable = -1
-        self._read_ms = self._sent_ms = now_ms
+        self.read_ms = self.sent_ms = now_ms
         handshake = SlaveHandshake(
             broker_id, settings.sync_from_last_file, settings.async_learner, settings.pulls_metadata
         )
@@ -153,18 +158,20 @@ class SlaveLink:
 
     def tick(self, now_ms: int) -> None:
         """At least every 100 ms: reports and time-outs that no input triggers."""
-        if now_ms - self._read_ms > self._settings.housekeeping_interval_ms:
-            self._close(f"the master was silent for {now_ms - self._read_ms} ms")
+        if now_ms - self.read_ms > self._settings.housekeeping_interval_ms:
+            self._close(f"the master was silent for {now_ms - self.read_ms} ms")
         if self.closed or not self.transferring or self._effects:
             return
-        late_ms = now_ms - self._sent_ms
+        if not self._log_is_empty:
+            self.progress.read(now_ms, has=self.max_offset, of=self.master_max_offset)
+        late_ms = now_ms - self.sent_ms
         part = self._is_news and late_ms >= ACK_DELAY_MS
         idle = self._reported >= 0 and late_ms >= self._settings.send_heartbeat_interval_ms
         if part or idle:
             self._effects.append(self._report(now_ms))
 
     def _report(self, now_ms: int) -> SendBytes:
-        self._sent_ms, self._reported = now_ms, self._ack
+        self.sent_ms, self._reported = now_ms, self._ack
         return SendBytes(Ack(self._reported).encode())
 
     def _close(self, reason: str, *, fatal: bool = False) -> None:
@@ -177,7 +184,7 @@ class SlaveLink:
     def receive_control(self, data: bytes | memoryview, now_ms: int) -> None:
         """At most control_wanted bytes."""
         assert len(data) <= self.control_wanted and not self.body_wanted
-        self._read_ms = now_ms
+        self.read_ms = now_ms
         self._control += data
         self.control_wanted -= len(data)
         if self.control_wanted or self.closed:
@@ -193,7 +200,7 @@ class SlaveLink:
     def body_received(self, count: int, now_ms: int) -> None:
         """count bytes of the body are in the log."""
         assert 0 < count <= self.body_wanted
-        self._read_ms = now_ms
+        self.read_ms = now_ms
         self.body_wanted -= count
         self.max_offset += count
         self.received_bytes += count
@@ -227,8 +234,7 @@ class SlaveLink:
         if point is None:
             self._close(
                 f"no common epoch: this log has {_text(self.epochs)} up to {self.max_offset}, the master has"
-                f" {_text(self._master_epochs)} up to {handshake.max_offset}. Nothing was changed. If the"
-                " master is right, empty this replica's store directory and let it copy the log again",
+                f" {_text(self._master_epochs)} up to {handshake.max_offset}. {STOPPED}",
                 fatal=True,
             )
             return
@@ -239,6 +245,15 @@ class SlaveLink:
             self.epochs = point.epochs
             self._effects.append(SaveEpochs(point.epochs))
         self.transferring = True
+
+    def not_a_boundary(self, offset: int) -> None:
+        """Truncate asked for a cut inside a record of this log, and nothing was cut."""
+        self._effects.clear()
+        self._close(
+            f"the logs differ although their epochs agree: a cut at {offset} would go through a record of"
+            f" this log ({_text(self.epochs)}). {STOPPED}",
+            fatal=True,
+        )
 
     def truncated(self, max_offset: int) -> None:
         """The cut is durable; the log may end before it, if the cut was inside a message."""
@@ -254,10 +269,12 @@ class SlaveLink:
         header = frames.parse_transfer_header(self._control)
         self._expect_header()
         reset = self._check_place(header)
+        self._had_packet = True
         if self.closed:
             return
         if reset:
             self.max_offset = header.offset
+            self.epochs = Epochs()  # of bytes that go; the ones of the bytes that come are learned below
             self._effects.append(ResetTo(header.offset))
         self._learn_epochs(header)
         if self.closed:
@@ -274,7 +291,9 @@ class SlaveLink:
         """The packet must continue our log. True: our log is empty and begins where the packet does."""
         file_bytes = self._settings.file_bytes
         if header.offset != self.max_offset:
-            if not self._log_is_empty:
+            if self._master_begins_at(header):
+                self._log_is_empty = True
+            elif not self._log_is_empty:
                 self._close(f"packet at offset {header.offset}, but this log ends at {self.max_offset}")
             elif not header.body_bytes:
                 return False  # a heartbeat of a master that has not found our place, perhaps at -1
@@ -284,6 +303,12 @@ class SlaveLink:
         if header.body_bytes and header.offset % file_bytes + header.body_bytes > file_bytes:
             self._mismatch(f"packet {header.offset}+{header.body_bytes} crosses the end of a file of ours")
         return False
+
+    def _master_begins_at(self, header: TransferHeader) -> bool:
+        """A KeelMQ master answers so when it has deleted what follows our end: its log begins there."""
+        if self._log_is_empty or self._had_packet or header.body_bytes:
+            return False
+        return self.max_offset < header.offset <= self.master_max_offset
 
     def _mismatch(self, what: str) -> None:
         self._close(
@@ -320,7 +345,7 @@ class SlaveLink:
 
     def _packet_done(self, header: TransferHeader, now_ms: int) -> None:
         self._header = None
-        self.master_max_offset = max(self.master_max_offset, self.max_offset)
+        self.master_max_offset = max(self.master_max_offset, self.max_offset, header.confirm_offset)
         if header.body_bytes and self._is_news:
             self._effects.append(self._report(now_ms))
         confirm = min(header.confirm_offset, self.max_offset)

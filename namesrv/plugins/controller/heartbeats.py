@@ -20,6 +20,9 @@ from remoting.command import FLAG_ONEWAY, parse_header, response_frame
 from remoting.operation import CommandError, Hot, OperationTable, Peer
 from remoting.operations.route import BrokerHeartbeatRequest
 
+KEYS_MAX = 300_000
+"""In the whole table, a name server's registrations included; more brokers than that somebody made up."""
+
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -83,6 +86,9 @@ class HeartbeatHandler:
             grace_ms=config.controller_connection_loss_grace_ms,
         )
         if is_new:
+            if self._liveness.count > KEYS_MAX:
+                self._liveness.forget(key)
+                raise CommandError(ResponseCode.SYSTEM_BUSY, f"heartbeats of {KEYS_MAX} brokers are known")
             self._came_back(key)
         if command.flag & FLAG_ONEWAY:
             return None

@@ -1,0 +1,38 @@
+"""A limit of bytes per second, as a budget that refills with time and may be overdrawn by one packet. Pure.
+
+Overdrawing keeps packets large: a budget that must cover a packet before it goes would either cut packets
+into crumbs or wait for tokens that a small limit never gathers.
+"""
+
+BURST_MS = 200
+"""What was not used is kept for this long only."""
+
+PACKET_BYTES_MIN = 4_096
+
+
+class Throttle:
+    """bytes_per_second 0: no limit. Times are of one monotonic clock."""
+
+    __slots__ = ("_balance", "_burst", "_now_ms", "bytes_per_second")
+
+    def __init__(self, bytes_per_second: int, *, now_ms: int) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._burst = self._balance = bytes_per_second * BURST_MS  # in thousandths of a byte
+        self._now_ms = now_ms
+
+    @property
+    def packet_bytes_max(self) -> int | None:
+        """So that a debt is paid within BURST_MS, or soon. None: any."""
+        return max(self._burst // 1000, PACKET_BYTES_MIN) if self.bytes_per_second else None
+
+    def is_open(self, now_ms: int) -> bool:
+        """May a packet go now?"""
+        if not self.bytes_per_second:
+            return True
+        gained = (now_ms - self._now_ms) * self.bytes_per_second
+        self._balance, self._now_ms = min(self._balance + gained, self._burst), now_ms
+        return self._balance > 0
+
+    def spend(self, count: int) -> None:
+        if self.bytes_per_second:
+            self._balance -= count * 1000
