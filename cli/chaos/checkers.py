@@ -6,6 +6,7 @@ never forgotten. From the brokers' and controllers' own files: one master per ep
 replicas with equal bytes. tests/unit/test_chaos_checkers.py has bad histories for each checker.
 """
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -253,7 +254,8 @@ def crashed(world: World) -> Iterator[str]:
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """`ms`: from the begin of the fault to the first acknowledged send that was started when the fault was in
-    effect; None: there was none. `held_ms`: how long the fault lasted."""
+    effect; None: there was none. `gap_ms`: the longest time without any acknowledgement until the next fault.
+    `held_ms`: how long the fault lasted."""
 
     number: int
     kinds: tuple[str, ...]
@@ -262,34 +264,43 @@ class Recovery:
     start_t: int
     held_ms: int
     ms: int | None
+    gap_ms: int
 
 
 def recoveries(world: World) -> list[Recovery]:
-    placed = {fault.number: fault for fault in world.faults if fault.phase == "placed"}
-    ended = {fault.number: fault.t for fault in world.faults if fault.phase == "end"}
-    started = {fault.number: fault.t for fault in world.faults if fault.phase == "start"}
-    accepted = sorted(
+    phases = {(fault.number, fault.phase): fault.t for fault in world.faults}
+    placed = sorted((fault for fault in world.faults if fault.phase == "placed"), key=lambda fault: fault.t)
+    acks = sorted(
         (send.t, world.invoked[send.number].t) for send in world.acked if send.number in world.invoked
     )
-    found, index = [], 0
-    for number, fault in sorted(placed.items()):
-        while index < len(accepted) and accepted[index][0] < fault.t:
-            index += 1
-        later = itertools.islice(accepted, index, None)
-        ack_t = next((ack for ack, begun in later if begun >= fault.t), None)
-        start_t = started.get(number, fault.t)
+    times = [ack for ack, _ in acks]
+    found = []
+    for fault, following in itertools.zip_longest(placed, placed[1:]):
+        start_t = phases.get((fault.number, "start"), fault.t)
+        end_t = phases.get((fault.number, "end"), fault.t)
+        next_t = phases.get((following.number, "start"), following.t) if following else end_of(world)
+        first = bisect.bisect_left(times, fault.t)
+        ack_t = next((ack for ack, begun in itertools.islice(acks, first, None) if begun >= fault.t), None)
+        window = times[bisect.bisect_left(times, start_t) : bisect.bisect_left(times, next_t)]
+        gaps = [after - before for before, after in itertools.pairwise([start_t, *window, next_t])]
         found.append(
             Recovery(
-                number=number,
+                number=fault.number,
                 kinds=fault.kinds,
                 targets=fault.targets,
                 master=fault.master,
                 start_t=start_t,
-                held_ms=(ended.get(number, fault.t) - start_t) // 1_000,
+                held_ms=(end_t - start_t) // 1_000,
                 ms=None if ack_t is None else (ack_t - start_t) // 1_000,
+                gap_ms=max(gaps) // 1_000,
             )
         )
     return found
+
+
+def end_of(world: World) -> int:
+    """When the last send or fault was over."""
+    return max((each.t for each in (*world.ended.values(), *world.faults)), default=0)
 
 
 def unrecovered(world: World) -> Iterator[str]:

@@ -4,23 +4,18 @@ Every kind is a method that makes the fault and gives back how to heal it.
 """
 
 import asyncio
-import errno
-import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 from cli.chaos.history import Fault, Stuck
 from cli.chaos.net import OUR_HOST
 from cli.chaos.plan import Step
-from cli.chaos.stage import Stage
+from cli.chaos.stage import DISK_BYTES, Stage
 from cli.cluster import Program
 
 ACCEPTED_TIMEOUT_S = 60.0
 IN_SYNC_TIMEOUT_S = 90.0
 POLL_S = 0.02
-BALLAST = "ballast"
-BALLAST_PIECES = (1 << 26, 1 << 20, 4_096)
 CLOCK_JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -2_000, 2_000, 60_000, 3_600_000, 86_400_000)
 FLUSH_LONGER_MS = (20, 200, 1_000, 3_000)
 
@@ -222,12 +217,13 @@ class Nemesis:
     # -- disk and clock ----------------------------------------------------------------------------------
 
     async def _fill(self, program: Program) -> Heal:
+        net, disk = self._stage.place.net, self._stage.store(program)
+        assert net is not None
         self._stage.filled.add(program.name)
-        ballast = self._stage.store(program) / BALLAST
-        await asyncio.to_thread(fill_disk, ballast)
+        await asyncio.to_thread(net.fill_disk, disk)
 
         async def heal() -> None:
-            ballast.unlink()
+            await asyncio.to_thread(net.free_disk, disk, DISK_BYTES)
             self._stage.filled.discard(program.name)
 
         return heal
@@ -250,16 +246,3 @@ class Nemesis:
             weather.set_clock(0)
 
         return heal
-
-
-def fill_disk(path: Path) -> None:
-    """A file that takes every block there is."""
-    with path.open("wb") as file:
-        for piece in BALLAST_PIECES:
-            try:
-                while True:
-                    end = os.fstat(file.fileno()).st_size
-                    os.posix_fallocate(file.fileno(), end, piece)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise

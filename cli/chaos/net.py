@@ -21,6 +21,7 @@ OUR_ADDRESS = f"{NETWORK}.1"
 FIRST_ADDRESS = 10
 LAST_ADDRESS = 250
 TABLE = "chaos"
+FILL_TRIES = 20
 PROBE_TIMEOUT_S = 10
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -155,6 +156,20 @@ class Net:
         path.mkdir(parents=True, exist_ok=True)
         _run("mount", "-t", "tmpfs", "-o", f"size={disk_bytes},mode=755", "tmpfs", str(path))
         self._mounts.append(path)
+
+    def fill_disk(self, path: Path) -> None:
+        """Not one block is left: the disk shrinks to what is on it. At once, and without the memory."""
+        for _ in range(FILL_TRIES):
+            space = os.statvfs(path)
+            used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
+            try:
+                return _run("mount", "-o", f"remount,size={used_bytes}", str(path))
+            except NetError as error:  # it has grown meanwhile
+                problem = error
+        raise problem
+
+    def free_disk(self, path: Path, disk_bytes: int) -> None:
+        _run("mount", "-o", f"remount,size={disk_bytes}", str(path))
 
     def give_back(self, wanted: str) -> None:
         """Below each mounted disk: what matches the pattern is copied to the real disk, the rest is gone."""

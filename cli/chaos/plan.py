@@ -38,6 +38,8 @@ IMPATIENT = 0.25
 """Such a share of steps strikes as soon as something was accepted, while the cluster still heals."""
 HOLD_MS = ((0, 300), (300, 2_500), (2_500, 7_000))
 """Shorter than anything notices; around the heartbeats; longer than the time-outs."""
+HOLD_FULL_MS = (3_000, 12_000)
+"""A full disk is found when the log needs its next file."""
 QUIET_MS = (200, 2_000)
 
 
@@ -73,12 +75,13 @@ def make_plan(seed: int, kinds: Sequence[str], count: int) -> list[Step]:
         partners = [kind for kind in kinds if kind not in SINGLE and kind != chosen[0]]
         if partners and chosen[0] not in SINGLE and dice.random() < TWO_AT_ONCE:
             chosen = (chosen[0], dice.choice(partners))
+        hold = HOLD_FULL_MS if any(kind.startswith("fill") for kind in chosen) else dice.choice(HOLD_MS)
         steps.append(
             Step(
                 number=len(steps) + 1,
                 kinds=chosen,
                 quiet_ms=dice.randint(*QUIET_MS),
-                hold_ms=dice.randint(*dice.choice(HOLD_MS)),
+                hold_ms=dice.randint(*hold),
                 impatient=dice.random() < IMPATIENT,
                 dice=dice.getrandbits(32),
             )

@@ -27,6 +27,8 @@ from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateT
 
 SEEDS = 1_000_000
 QUEUES = 4
+LOG_FILE_BYTES = 1 << 20
+"""Small: a new file every few seconds, so that faults meet the change of files, and full disks are found."""
 NAME_SERVERS, BROKERS = 3, 3
 PRODUCERS, UNORDERED = 3, 2
 START_TIMEOUT_S = 60.0
@@ -279,5 +281,5 @@ def _broker_settings(options: ChaosOptions) -> dict[str, str]:
         "allAckInSyncStateSet": "true",
         "minInSyncReplicas": str(options.min_in_sync),
         "flushDiskType": "SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
-        "mappedFileSizeCommitLog": str(16 << 20),
+        "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
     }

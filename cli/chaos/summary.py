@@ -9,17 +9,20 @@ TWO = "two at once"
 
 
 def table(found: Sequence[Recovery]) -> Iterator[str]:
-    """Per kind of fault: how many, and when the first send was accepted again."""
+    """Per kind of fault: how many, when the first send was accepted again, and how long none was."""
     groups: dict[str, list[Recovery]] = {}
     for recovery in found:
         groups.setdefault(recovery.kinds[0] if len(recovery.kinds) == 1 else TWO, []).append(recovery)
-    yield f"{'fault':<24} {'count':>5} {'p50 ms':>8} {'max ms':>8}  first accepted send after it"
+    yield f"{'':<24} {'':>5}   first accepted send   longest time without"
+    yield f"{'fault':<24} {'count':>5} {'p50 ms':>10} {'max ms':>10} {'p50 ms':>10} {'max ms':>10}"
     for kind, members in sorted(groups.items(), key=lambda each: (each[0] == TWO, each[0])):
         times = [member.ms for member in members if member.ms is not None]
+        gaps = [member.gap_ms for member in members]
         never = len(members) - len(times)
         p50, most = (f"{median(times):.0f}", str(max(times))) if times else ("-", "-")
         remark = f"  {never} x never" if never else ""
-        yield f"{kind:<24} {len(members):>5} {p50:>8} {most:>8}{remark}"
+        first = f"{kind:<24} {len(members):>5} {p50:>10} {most:>10}"
+        yield f"{first} {median(gaps):>10.0f} {max(gaps):>10}{remark}"
 
 
 def findings_text(findings: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -1,0 +1,228 @@
+"""What `keelmq chaos` breaks things with: the plan, the weather of a program, networks, disks."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import zlib
+from pathlib import Path
+
+import pytest
+
+from cli.chaos import net, run
+from cli.chaos.history import DAMAGED, make_number
+from cli.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
+from cli.chaos.run import ChaosOptions, possible, run_chaos, run_check
+from cli.chaos.stage import log_crc
+from cli.chaos.traffic import key_of, number_of
+from cli.chaos.weather import Weather
+from cli.ledger import make_body
+from client import MessageExt
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ALL = kinds_of(FAMILIES)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    assert make_plan(7, ALL, 50) == make_plan(7, ALL, 50)
+    assert make_plan(7, ALL, 50)[:20] == make_plan(7, ALL, 20)
+    assert make_plan(7, ALL, 50) != make_plan(8, ALL, 50)
+
+
+def test_every_kind_comes_before_one_comes_again() -> None:
+    steps = make_plan(3, ALL, 2 * len(ALL))
+    firsts = [step.kinds[0] for step in steps]
+    assert sorted(firsts[: len(ALL)]) == sorted(firsts[len(ALL) :]) == sorted(ALL)
+    assert [step.number for step in steps] == list(range(1, 2 * len(ALL) + 1))
+
+
+def test_sometimes_two_at_once_but_nothing_beside_all() -> None:
+    steps = make_plan(3, ALL, 400)
+    assert 40 < sum(len(step.kinds) == 2 for step in steps) < 120
+    assert all(len(set(step.kinds)) == len(step.kinds) for step in steps)
+    assert all(len(step.kinds) == 1 for step in steps if SINGLE & set(step.kinds))
+    assert all(step.hold_ms >= HOLD_FULL_MS[0] for step in steps if "fill-master" in step.kinds)
+
+
+def test_one_kind_alone_can_be_planned() -> None:
+    assert {step.kinds for step in make_plan(1, ["kill-all"], 5)} == {("kill-all",)}
+
+
+def test_an_unknown_family_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=r"no fault is called meteor; there are kill, stop"):
+        kinds_of(["kill", "meteor"])
+    assert run_chaos(ChaosOptions(families=("meteor",))) == 2
+    assert "no fault is called meteor" in capsys.readouterr().err
+
+
+def test_without_namespaces_the_rest_is_done_and_it_is_said_what_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "missing", lambda: "no ip on this machine")
+    assert not NETWORK_FAMILIES & set(possible(ChaosOptions()))
+    assert capsys.readouterr().out == "left out: partition, address, disk: no ip on this machine\n"
+    assert possible(ChaosOptions(families=("kill", "stop"))) == ["kill", "stop"]
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match="disk: not possible here, no ip on this machine"):
+        possible(ChaosOptions(families=("disk",)))
+
+
+def test_a_file_that_is_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_text("hello\nworld\n")
+    assert run_check(tmp_path / "x") == 2 and "line 1" in capsys.readouterr().err
+    assert run_check(tmp_path / "none") == 2 and "No such file" in capsys.readouterr().err
+
+
+# -- messages ----------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_ours_only_with_body_and_key() -> None:
+    def stored(body: bytes, keys: str) -> MessageExt:
+        return MessageExt("t", body, {"KEYS": keys}, 0, 0, 0, 0, 0, 0, "", 0, "", 0, 0)
+
+    number = make_number(2_001, 5)
+    body = make_body(number)
+    assert number_of(stored(body, key_of(number))) == number
+    assert number_of(stored(body, "sender-1")) == DAMAGED
+    assert number_of(stored(body[:-1] + b"?", key_of(number))) == DAMAGED
+
+
+# -- weather -----------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys, time
+print(sys.argv[1:], flush=True)
+for _ in sys.stdin:
+    wall, begun = time.time_ns() - time.clock_gettime_ns(time.CLOCK_REALTIME), time.monotonic()
+    both = round(wall / 1e9), round(time.time() - time.clock_gettime(time.CLOCK_REALTIME))
+    os.fdatasync(os.open("file", os.O_RDWR | os.O_CREAT))
+    print(*both, int(time.monotonic() - begun >= 0.3), flush=True)
+"""
+
+
+def test_clock_and_disk_change_while_the_program_runs(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    weather = Weather(tmp_path / "weather")
+    command = [sys.executable, "-m", "cli.chaos.weather", str(weather.path), "program", "-c", "x"]
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def ask() -> str:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        assert process.stdout.readline() == "['-c', 'x']\n"
+        assert ask() == "0 0 0"
+        weather.set_clock(-3_600_000)
+        assert ask() == "-3600 -3600 0"
+        weather.set_flush(300)
+        assert ask() == "-3600 -3600 1"
+        weather.set_clock(0)
+        weather.set_flush(0)
+        assert ask() == "0 0 0"
+        process.stdin.close()
+
+
+# -- logs on disks -----------------------------------------------------------------------------------------
+
+
+def test_the_crc_of_a_log_in_files(tmp_path: Path) -> None:
+    log = os.urandom(250)
+    for start in (0, 100, 200):
+        (tmp_path / f"{start:020d}").write_bytes(log[start : start + 100].ljust(100, b"\0"))
+    (tmp_path / "other").write_bytes(b"no file of the log")
+    assert log_crc(tmp_path, 250) == zlib.crc32(log)
+    assert log_crc(tmp_path, 130) == zlib.crc32(log[:130])
+    assert log_crc(tmp_path, 301) is None
+    (tmp_path / f"{100:020d}").unlink()
+    assert log_crc(tmp_path, 250) is None
+    assert log_crc(tmp_path / "none", 1) is None
+
+
+# -- networks ----------------------------------------------------------------------------------------------
+
+NETWORK = """
+    import socket, subprocess, sys, tempfile
+    from pathlib import Path
+    from cli.chaos.net import Net
+
+    SERVER = (
+        "import socket\\ns = socket.create_server(('0.0.0.0', 5000))\\nprint('up', flush=True)\\n"
+        "while True: s.accept()[0].close()"
+    )
+    directory = Path(sys.argv[1])
+    net = Net(directory)
+    net.enter()
+    net.add("a"), net.add("b")
+    server = subprocess.Popen([*net.command("a"), sys.executable, "-c", SERVER], stdout=subprocess.PIPE)
+    assert server.stdout.readline() == b"up\\n"
+
+    def reached():
+        try:
+            socket.create_connection(("a", 5000), timeout=0.2).close()
+        except TimeoutError:
+            return False
+        return True
+
+    seen = [reached()]
+    to_a, from_a = [("client", "a")], [("a", "client"), ("a", "b")]
+    net.cut(to_a); seen.append(reached())
+    net.cut(to_a); net.heal(to_a); seen.append(reached())
+    net.heal(to_a); seen.append(reached())
+    net.cut(from_a); seen.append(reached())
+    net.heal(from_a); seen.append(reached())
+    net.unplug("a"); seen.append(reached())
+    net.plug("a"); seen.append(reached())
+    old = net.address("a")
+    assert net.move("a") != old; seen.append(reached())
+    print(seen)
+    disk = directory / "disk"
+    net.mount_disk(disk, 1 << 20)
+    (disk / "telemetry").mkdir()
+    (disk / "telemetry" / "x").write_text("kept")
+    net.fill_disk(disk)
+    try:
+        (disk / "more").write_bytes(bytes(4_096))
+    except OSError as error:
+        print(error.strerror)
+    net.free_disk(disk, 1 << 20)
+    (disk / "more").write_bytes(bytes(4_096))
+    net.give_back("telemetry")
+    server.kill()
+    print("end")
+"""
+
+
+def test_networks_and_disks_of_our_own_leave_nothing(tmp_path: Path) -> None:
+    if (reason := net.missing()) is not None:
+        pytest.skip(reason)
+    before = visible()
+    command = [sys.executable, "-c", textwrap.dedent(NETWORK), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    seen, full, end = done.stdout.splitlines()
+    assert seen == str([True, False, False, True, False, True, False, True, True])
+    assert (full, end) == ("No space left on device", "end")
+    assert [path.name for path in (tmp_path / "disk").rglob("*")] == ["telemetry", "x"]
+    assert visible() == before
+
+
+def visible() -> tuple[str, str]:
+    """Names of network namespaces and mounted disks outside."""
+    mounts = Path("/proc/self/mounts").read_text()
+    netns = Path("/run/netns")
+    names = sorted(path.name for path in netns.iterdir()) if netns.is_dir() else []
+    return str([name for name in names if not name.startswith("keelmq-pods")]), mounts
