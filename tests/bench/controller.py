@@ -23,6 +23,7 @@ from tests.bench.units import in_j
 
 GROUPS, BROKERS = 3_000, 10_000
 CORE_SHARE_MAX = 0.35
+RATE_MIN = 0.8
 WATCHED_S, WATCHES = 4.0, 3
 SNAPSHOT_S_MAX = 1.0
 LOST_MASTERS, ELECTED_S_MAX = 1_000, 5.0
@@ -65,22 +66,21 @@ def events(leader: Controller) -> Results:
 
 
 def heartbeats(leader: Controller, beats: Heartbeats) -> Results:
-    shares, rates, costs_us = [], [], []
+    """The share is that of 10,000 a second, also if this busy machine sent fewer."""
+    costs_us = []
     for _ in range(WATCHES):
         begin, cpu, sent = time.perf_counter(), leader.cpu_seconds(), beats.sent
         time.sleep(WATCHED_S)
         seconds, cpu, sent = time.perf_counter() - begin, leader.cpu_seconds() - cpu, beats.sent - sent
-        if sent < 0.98 * BROKERS * seconds:
+        if sent < RATE_MIN * BROKERS * seconds:
             raise BenchError(f"{sent / seconds:.0f} heartbeats a second were sent: the machine is too busy")
-        shares.append(cpu / seconds)
-        rates.append(sent / cpu)
         costs_us.append(cpu / sent * 1e6)
     _check_heard(leader)
     j_us, _ = in_j()
     cost_us = median(costs_us)
     return {
-        "heartbeats_per_s": _at_least(median(rates), "per CPU-s", BROKERS / CORE_SHARE_MAX),
-        "heartbeats_core_share": _at_most(median(shares), "of a core", CORE_SHARE_MAX),
+        "heartbeats_per_s": _at_least(1e6 / cost_us, "per CPU-s", BROKERS / CORE_SHARE_MAX),
+        "heartbeats_core_share": _at_most(cost_us * BROKERS / 1e6, "of a core", CORE_SHARE_MAX),
         "heartbeat_j": Measurement(cost_us / j_us, "J", j_us, cost_us / j_us),
     }
 

@@ -194,5 +194,6 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 30, poll_
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise BenchError(f"not within {timeout_s:g} s: {what}")
+            busy = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+            raise BenchError(f"not within {timeout_s:g} s: {what} ({busy}: repeat on a quieter machine)")
         time.sleep(poll_s)
