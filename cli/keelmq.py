@@ -1,4 +1,4 @@
-"""keelmq: demo, chaos, doctor, report, benchmarks, version. Exit codes: 0 done, 1 failed, 2 usage."""
+"""keelmq: demo, chaos, doctor, repair, report, benchmarks, version. Exit codes: 0 done, 1 failed, 2 usage."""
 
 import importlib
 import importlib.metadata
@@ -11,6 +11,7 @@ import typer
 
 from cli import analytics
 from cli.doctor.command import doctor
+from cli.repair import repair
 
 BENCH_SUITES = ("codec", "send", "replication", "failover", "telemetry", "controller")
 
@@ -94,6 +95,7 @@ def chaos(
 app.add_typer(analytics.app, name="analytics")
 app.command("report")(analytics.report)
 app.command("doctor")(doctor)
+app.command("repair")(repair)
 
 
 @app.command()

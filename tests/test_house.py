@@ -34,9 +34,11 @@ MAY_IMPORT = {
     "analytics": {"analytics", "remoting"},
 }
 CLI_READS = {
-    "broker.config", "namesrv.config", "namesrv.config_store", "namesrv.plugins.controller.config",
+    "broker.config", "broker.repair", "namesrv.config", "namesrv.config_store",
+    "namesrv.plugins.controller.config",
 }  # fmt: skip
-"""The doctor judges configuration files by the models that the programs load them with."""
+"""The doctor judges configuration files by the models that the programs load them with; a repair is of the
+files of a stopped broker."""
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 450
 

@@ -1,0 +1,257 @@
+"""What an operator can do about a replica that stopped copying: look at its store, cut it, or begin again.
+
+Works on the files of a stopped broker. survey() and what_goes() only read; wipe_after() and resync() change,
+in an order in which they can be broken off and called again, and both keep what the epoch file was. resync()
+moves the log aside and deletes nothing.
+"""
+
+import fcntl
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.ha.core.epochs import Epochs
+from broker.store.commit_log import PREPARED_NAME
+from broker.store.epoch_file import EpochFile, EpochFileError, decode_epochs
+from broker.store.mapped_file import StoreError, listed_files, sync_directory
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
+
+QUEUE_FILE_BYTES_DEFAULT = 6_000_000
+STORE_TIMESTAMP_AT = 56  # in a record
+MOVED = ("index", "consumequeue", "commitlog", "checkpoint", "abort")
+"""By resync(), in this order, and the epoch file last: a log without its queues is recovered by any start."""
+
+
+class RepairError(Exception):
+    """It cannot be done; the text says why, and what to do instead."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A store as it is found. epoch_fault: why `epochs` are those of the .bak, whose last entry may hide
+    another epoch."""
+
+    root: Path
+    epoch_path: Path
+    is_running: bool
+    epochs: Epochs
+    epoch_fault: str | None
+    min_offset: int
+    max_offset: int
+    file_bytes: int
+
+    @property
+    def cuts(self) -> dict[int, int]:
+        """epoch -> where the log would end if nothing after this epoch stayed; only cuts that are safe."""
+        ends = {entry.epoch: entry.end_offset for entry in self.epochs.entries[:-1]}
+        return {epoch: end for epoch, end in ends.items() if self.min_offset <= end <= self.max_offset}
+
+    def cut_after(self, epoch: int) -> int:
+        """RepairError: there is no such cut."""
+        if epoch in self.cuts:
+            return self.cuts[epoch]
+        known = ", ".join(str(each) for each in self.cuts) or "no epoch"
+        raise RepairError(
+            f"the log cannot be cut after epoch {epoch}: {known} can be chosen; --resync begins anew"
+        )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Messages behind a cut; times in ms of the wall clock, None without messages."""
+
+    cut: int
+    byte_count: int
+    messages: int
+    first_stored_ms: int | None
+    last_stored_ms: int | None
+
+
+def survey(root: Path, epoch_path: Path | None = None) -> Survey:
+    """RepairError: there is no store."""
+    epoch_path = epoch_path or root / "epochFileCheckpoint"
+    files = listed_files(root / "commitlog")
+    if not files and not epoch_path.exists():
+        raise RepairError(f"{root} has no commitlog and no {epoch_path.name}: it is not a broker's store")
+    epochs, fault = _epochs(epoch_path)
+    file_bytes = max((path.stat().st_size for path in files), default=0)
+    return Survey(
+        root=root,
+        epoch_path=epoch_path,
+        is_running=_is_locked(root),
+        epochs=epochs,
+        epoch_fault=fault,
+        min_offset=_begin_of(files[0]) if files else 0,
+        max_offset=_end_of(files[-1]) if files else 0,
+        file_bytes=file_bytes,
+    )
+
+
+def _epochs(path: Path) -> tuple[Epochs, str | None]:
+    try:
+        return EpochFile(path).load(), None
+    except EpochFileError as error:
+        with suppress(OSError, ValueError):
+            return decode_epochs(path.with_name(path.name + ".bak").read_bytes()), str(error)
+        return Epochs(), str(error)
+
+
+def _is_locked(root: Path) -> bool:
+    try:
+        descriptor = os.open(root / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    with open(path, "rb") as file:
+        if not path.stat().st_size:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            view = memoryview(content)
+            try:
+                yield view
+            finally:
+                view.release()
+
+
+def _records(path: Path, position: int) -> Iterator[tuple[int, int, int]]:
+    """(position, size, stored ms) of each good record from `position` on; 0 ms: the blank at the end."""
+    start = int(path.name)
+    with _mapped(path) as view:
+        while (parsed := parse(view, position, len(view), offset=start + position)) is not None:
+            stored = bytes(view[position + STORE_TIMESTAMP_AT :][:8])  # no view may outlive the map
+            yield position, parsed[0], int.from_bytes(stored, "big") if parsed[1] else 0
+            position += parsed[0]
+
+
+def _gap(path: Path) -> int:
+    """A log that begins in mid-file has a short blank record first."""
+    with _mapped(path) as view:
+        if len(view) < BLANK_BYTES:
+            return 0
+        size, magic = BLANK.unpack_from(view)
+        return int(size) if magic == MAGIC_BLANK and BLANK_BYTES <= size < len(view) else 0
+
+
+def _begin_of(path: Path) -> int:
+    return int(path.name) + _gap(path)
+
+
+def _end_of(path: Path) -> int:
+    end = _gap(path)
+    for position, size, _ in _records(path, end):
+        end = position + size
+    return int(path.name) + end
+
+
+def what_goes(found: Survey, cut: int) -> Loss:
+    """Behind a cut."""
+    count, first, last = 0, None, None
+    for path in listed_files(found.root / "commitlog"):
+        start = int(path.name)
+        if start + found.file_bytes <= cut:
+            continue
+        for _, _, stored_ms in _records(path, max(cut - start, _gap(path))):
+            if stored_ms:
+                count += 1
+                first = stored_ms if first is None else first
+                last = stored_ms
+    return Loss(cut, found.max_offset - cut, count, first, last)
+
+
+# -- changing ----------------------------------------------------------------------------------------------
+
+
+def wipe_after(found: Survey, epoch: int) -> Path:
+    """Nothing that was written after `epoch` stays. Where the epoch file of before is kept."""
+    _refuse_running(found)
+    cut = found.cut_after(epoch)
+    backup = _keep_epoch_file(found)
+    try:
+        store = _opened(found)
+    except StoreError as error:
+        raise RepairError(str(error)) from error
+    try:
+        if not store.commit_log.is_record_start(cut):
+            raise RepairError(f"{cut} is inside a record: these are not the epochs of this log; use --resync")
+        store.truncate(cut)
+    finally:
+        store.close()
+    EpochFile(found.epoch_path).save(found.epochs.drop_from_epoch(epoch + 1))
+    return backup
+
+
+def _opened(found: Survey) -> MessageStore:
+    """Recovered, with the file sizes that it was written with."""
+    queue_files = [path for path in (found.root / "consumequeue").glob("*/*/*") if path.is_file()]
+    store = MessageStore(
+        StoreConfig(
+            root=found.root,
+            commit_log_file_bytes=found.file_bytes,
+            consume_queue_file_bytes=max(
+                (path.stat().st_size for path in queue_files), default=QUEUE_FILE_BYTES_DEFAULT
+            ),
+        )
+    )
+    store.load()
+    return store
+
+
+def resync(found: Survey) -> Path:
+    """The log, its queues and its epochs are moved aside: the replica begins empty. Where they are now."""
+    _refuse_running(found)
+    aside = _unused(found.root / f"before-resync-{_stamp()}")
+    aside.mkdir()
+    for name in MOVED:
+        with suppress(FileNotFoundError):
+            os.rename(found.root / name, aside / name)
+    backup = found.epoch_path.with_name(found.epoch_path.name + ".bak")
+    for path in (backup, found.epoch_path):
+        with suppress(FileNotFoundError):
+            shutil.move(path, aside / path.name)  # storePathEpochFile may be on another disk
+    (aside / "commitlog" / PREPARED_NAME).unlink(missing_ok=True)
+    sync_directory(aside)
+    sync_directory(found.root)
+    return aside
+
+
+def _refuse_running(found: Survey) -> None:
+    if _is_locked(found.root):
+        raise RepairError(f"a broker works in {found.root}: stop it first")
+
+
+def _keep_epoch_file(found: Survey) -> Path:
+    path = found.epoch_path
+    kept = _unused(path.with_name(f"{path.name}.before-repair-{_stamp()}"))
+    with suppress(FileNotFoundError):
+        shutil.copy2(path, kept)
+    sync_directory(path.parent)
+    return kept
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def _unused(path: Path) -> Path:
+    """Two repairs in one second."""
+    return path if not path.exists() else _unused(path.with_name(path.name + "-2"))

@@ -1,0 +1,94 @@
+"""keelmq repair: the ways on for a replica that stopped copying. Shows what each costs; --yes does it."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.repair import Loss, RepairError, Survey, resync, survey, what_goes, wipe_after
+
+CAUTION = (
+    "What goes here must be on another replica: look at `mqadmin getSyncStateSet` first. A message that only"
+    " this store has is lost with a cut, and still there after --resync, in the folder that is moved aside."
+)
+
+
+def repair(
+    store: Annotated[
+        Path, typer.Option("--store", metavar="DIR", help="storePathRootDir of a stopped broker")
+    ],
+    epoch_file: Annotated[
+        Path | None, typer.Option("--epoch-file", metavar="FILE", help="storePathEpochFile, if it is set")
+    ] = None,
+    wipe: Annotated[
+        int | None,
+        typer.Option("--wipe-after", metavar="EPOCH", help="Cut off what was written after this epoch"),
+    ] = None,
+    anew: Annotated[
+        bool,
+        typer.Option("--resync", help="Move the log aside: the broker copies its master's from the start"),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed")] = False,
+) -> None:
+    """A replica that stopped copying (no common epoch, a damaged epoch file): see, then cut or copy anew."""
+    if wipe is not None and anew:
+        raise typer.BadParameter("choose one of --wipe-after and --resync")
+    try:
+        found = survey(store.expanduser().resolve(), epoch_file)
+        _show(found)
+        if yes and (wipe is not None or anew):
+            _do(found, wipe)
+        else:
+            _offer(found, wipe, anew)
+    except (RepairError, OSError) as error:
+        print(f"keelmq repair: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+
+
+def _show(found: Survey) -> None:
+    pairs = ", ".join(f"{epoch}@{start}" for epoch, start in found.epochs.pairs) or "none"
+    print(f"store   {found.root}{' (a broker works in it)' if found.is_running else ''}")
+    print(f"log     {found.min_offset}..{found.max_offset}")
+    if found.epoch_fault is not None:
+        print(f"epochs  DAMAGED: {found.epoch_fault}")
+        print(f"        before the last change: {pairs}")
+    else:
+        print(f"epochs  {pairs}")
+
+
+def _offer(found: Survey, wipe: int | None, anew: bool) -> None:
+    """What each way would do; only the chosen one, if one is."""
+    print()
+    cuts = found.cuts if wipe is None else {wipe: found.cut_after(wipe)}
+    if not anew:
+        for epoch, cut in sorted(cuts.items(), reverse=True):
+            print(f"--wipe-after {epoch}  {_told(what_goes(found, cut))}")
+    if wipe is None:
+        print("--resync  moves all of it aside and deletes nothing; the broker copies its master's log")
+    print(f"\n{CAUTION}\nNothing was changed: add --yes to do one of them while the broker is stopped.")
+
+
+def _told(loss: Loss) -> str:
+    if loss.first_stored_ms is None or loss.last_stored_ms is None:
+        return f"ends the log at {loss.cut}: {loss.byte_count} bytes go, no message"
+    return (
+        f"ends the log at {loss.cut}: {loss.messages} messages ({loss.byte_count} bytes) go, stored from"
+        f" {_when(loss.first_stored_ms)} to {_when(loss.last_stored_ms)}"
+    )
+
+
+def _when(ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))
+
+
+def _do(found: Survey, wipe: int | None) -> None:
+    if wipe is None:
+        aside = resync(found)
+        print(f"\nmoved aside to {aside}; delete it when the replica is in sync again. Start the broker now.")
+        return
+    loss = what_goes(found, found.cut_after(wipe))
+    backup = wipe_after(found, wipe)
+    print(f"\nThe log ends at {loss.cut} now: {loss.messages} messages ({loss.byte_count} bytes) are gone.")
+    print(f"The epoch file of before is {backup}. Start the broker now.")

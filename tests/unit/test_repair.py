@@ -1,0 +1,170 @@
+"""keelmq repair: what it shows, that it changes nothing unasked, and that a replica goes on after it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from broker.ha.core.epochs import Epochs
+from broker.repair import survey
+from broker.store.epoch_file import EpochFile
+from cli.keelmq import app
+from tests.unit.store_disk import After, StoreDisk, Torn
+from tests.unit.store_parts import bodies, crash, open_store, put
+from tests.unit.test_ha_service import Broker, group, same, until
+
+
+def filled(root: Path) -> dict[int, int]:
+    """Epochs 1, 2 and 3 with five messages each; where each begins."""
+    store = open_store(root)
+    starts = {}
+    for epoch in (1, 2, 3):
+        starts[epoch] = store.commit_log.max_offset
+        for index in range(5):
+            put(store, b"epoch %d message %d " % (epoch, index) * 20)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.close()
+    EpochFile(root / "epochFileCheckpoint").save(Epochs.of(list(starts.items())[:2]))
+    EpochFile(root / "epochFileCheckpoint").save(Epochs.of(starts.items()))
+    return starts
+
+
+def repair(root: Path, *flags: str) -> Result:
+    return CliRunner().invoke(app, ["repair", "--store", str(root), *flags])
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_it_shows_the_ways_on_and_changes_nothing(tmp_path: Path) -> None:
+    starts = filled(tmp_path)
+    before = content(tmp_path)
+    for flags in ([], ["--wipe-after", "2"], ["--resync"], ["--yes"]):
+        shown = repair(tmp_path, *flags)
+        assert shown.exit_code == 0, shown.output
+        assert "Nothing was changed" in shown.output
+        assert content(tmp_path) == before
+    shown = repair(tmp_path)
+    assert f"epochs  1@0, 2@{starts[2]}, 3@{starts[3]}" in shown.output
+    assert f"--wipe-after 2  ends the log at {starts[3]}: 5 messages" in shown.output
+    assert f"--wipe-after 1  ends the log at {starts[2]}: 10 messages" in shown.output
+    assert "--resync" in shown.output
+
+
+def test_wipe_after(tmp_path: Path) -> None:
+    starts = filled(tmp_path)
+    before = (tmp_path / "epochFileCheckpoint").read_bytes()
+    done = repair(tmp_path, "--wipe-after", "1", "--yes")
+    assert done.exit_code == 0, done.output
+    assert f"The log ends at {starts[2]} now: 10 messages" in done.output
+    (kept,) = tmp_path.glob("epochFileCheckpoint.before-repair-*")
+    assert kept.read_bytes() == before
+    assert EpochFile(tmp_path / "epochFileCheckpoint").load() == Epochs.of([(1, 0)])
+    store = open_store(tmp_path, master=False)
+    assert store.commit_log.max_offset == starts[2]
+    assert len(bodies(store)) == 5
+    crash(store)
+
+
+def test_a_damaged_epoch_file_is_cut_below_what_the_backup_can_tell(tmp_path: Path) -> None:
+    """The .bak knows epochs 1 and 2; what it takes for epoch 2 may be another's."""
+    starts = filled(tmp_path)
+    (tmp_path / "epochFileCheckpoint").write_bytes(b"")
+    shown = repair(tmp_path)
+    assert "DAMAGED" in shown.output
+    assert "--wipe-after 1 " in shown.output
+    assert "--wipe-after 2 " not in shown.output
+    refused = repair(tmp_path, "--wipe-after", "2", "--yes")
+    assert refused.exit_code == 1
+    assert "cannot be cut after epoch 2: 1 can be chosen" in refused.output
+    assert repair(tmp_path, "--wipe-after", "1", "--yes").exit_code == 0
+    assert EpochFile(tmp_path / "epochFileCheckpoint").load() == Epochs.of([(1, 0)])
+    assert survey(tmp_path).max_offset == starts[2]
+
+
+def test_resync_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "brokerIdentity").write_text("C#b#2")
+    before = content(tmp_path)
+    done = repair(tmp_path, "--resync", "--yes")
+    assert done.exit_code == 0, done.output
+    (aside,) = tmp_path.glob("before-resync-*")
+    assert str(aside) in done.output
+    after = {name.removeprefix(aside.name + "/"): data for name, data in content(tmp_path).items()}
+    assert after == before
+    assert (tmp_path / "brokerIdentity").exists(), "it is the same replica"
+    store = open_store(tmp_path, master=False)
+    assert store.commit_log.max_offset == 0
+    crash(store)
+
+
+@pytest.mark.parametrize("flags", [["--wipe-after", "2"], ["--resync"]])
+def test_a_running_broker_is_left_alone(tmp_path: Path, flags: list[str]) -> None:
+    filled(tmp_path)
+    store = open_store(tmp_path, master=False)
+    assert "a broker works in it" in repair(tmp_path).output
+    refused = repair(tmp_path, *flags, "--yes")
+    assert refused.exit_code == 1
+    assert "stop it first" in refused.output
+    assert store.commit_log.max_offset > 0
+    crash(store)
+    assert not list(tmp_path.glob("*before-re*"))
+
+
+def test_what_is_no_store_is_said_so(tmp_path: Path) -> None:
+    refused = repair(tmp_path)
+    assert refused.exit_code == 1
+    assert "not a broker's store" in refused.output
+    assert repair(tmp_path, "--wipe-after", "1", "--resync").exit_code == 2
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("flags", [["--wipe-after", "1"], ["--resync"]])
+def test_a_repair_that_broke_off_is_done_by_the_next_one(
+    tmp_path: Path, flags: list[str], damaged: bool
+) -> None:
+    operations, done = 0, False
+    while not done:
+        root, left = tmp_path / str(operations), tmp_path / f"{operations}-left"
+        starts = filled(root)
+        if damaged:
+            (root / "epochFileCheckpoint").write_bytes(b"x")
+        disk = StoreDisk(root)
+        with disk.watched(After(operations)):
+            try:
+                done = repair(root, *flags, "--yes").exit_code == 0
+            except Torn:
+                done = False
+        disk.survivors_of_a_kill(left)
+        if not done:
+            again = repair(left, *flags, "--yes")
+            was_done = "not a broker's store", "no epoch can be chosen"
+            assert again.exit_code == 0 or any(text in again.output for text in was_done)
+        store = open_store(left, master=False)
+        assert store.commit_log.max_offset == (0 if flags == ["--resync"] else starts[2])
+        epochs = EpochFile(left / "epochFileCheckpoint").load()
+        assert epochs == (Epochs() if flags == ["--resync"] else Epochs.of([(1, 0)]))
+        crash(store)
+        operations += 1
+    assert operations > 3
+
+
+async def test_a_replica_without_a_common_epoch_goes_on_after_a_resync(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(b"right", 30)
+        await two.lead(2)
+        two.put(b"wrong", 20)
+        await one.lead(3)
+        await two.follow(one, 3)
+        await until(lambda: two.service.fault is not None, "fault")
+        assert "keelmq repair" in str(two.service.fault)
+        await two.service.stop()
+        two.store.close()
+        assert repair(tmp_path / "2", "--resync", "--yes").exit_code == 0
+        again = Broker(tmp_path / "2", two.controller, 2, two.service._settings)
+        two.store, two.service = again.store, again.service
+        await two.service.start()
+        await two.follow(one, 3)
+        await until(lambda: same(one, two), "copy")
