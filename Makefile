@@ -1,5 +1,5 @@
 # Thin wrappers; the scripts do the work.
-.PHONY: run test test-all sim fuzz lock
+.PHONY: run test test-all sim fuzz chaos lock
 run:
 	./run
 test:
@@ -12,6 +12,9 @@ sim:
 fuzz:
 	./run keelmq fuzz frames --count 1000000
 	./run keelmq fuzz http --count 10000
+# docs/chaos.md; make chaos SEED=7
+chaos:
+	./run keelmq chaos --minutes 30 --faults 200 --plain $(if $(SEED),--seed $(SEED))
 # New lock files from pyproject.toml; no registry address gets in.
 lock:
 	tools/lock.sh

@@ -1,99 +1,74 @@
-"""A random nemesis over a working cluster. The seed is in the test's id; a failing one goes into SEEDS."""
+"""A short slice of `keelmq chaos`, as a user runs it. The long one: make chaos."""
 
-import random
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from cli.cluster import Program
-from remoting.clock import now_ms
-from tests.cluster.harness import Harness
+from cli.chaos.checkers import CHECKERS, recoveries, sort
+from cli.chaos.history import Commit, Fault, Log, Role, View, read_history
+from cli.chaos.net import missing
+from tests.cluster.test_demo import processes_below
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
-FAULTS = 10
-SEEDS = (1, 2)
-
-
-class Nemesis:
-    """One fault at a time; each is over, and everything in sync again, before the next."""
-
-    def __init__(self, running: Harness, seed: int) -> None:
-        self.running, self.random = running, random.Random(seed)
-        self.history: list[str] = []
-
-    async def strike(self) -> None:
-        fault = self.random.choice(
-            [
-                self.kill_master,
-                self.kill_slave,
-                self.pause_slave,
-                self.pause_master,
-                self.kill_both,
-                self.kill_controller,
-            ]
-        )
-        self.history.append(fault.__name__)
-        await fault()
-        await self.running.acked(100, timeout_s=30)
-        await self.running.all_in_sync()
-
-    async def kill_master(self) -> None:
-        master = await self.running.master()
-        self.running.cluster.kill(master)
-        self.running.ledger.killed(now_ms())
-        await self.running.new_master(master)
-        self.running.cluster.start_program(master)
-
-    async def kill_slave(self) -> None:
-        slave = await self._slave()
-        self.running.cluster.kill(slave)
-        await self.running.acked(100, timeout_s=30)
-        self.running.cluster.start_program(slave)
-
-    async def pause_slave(self) -> None:
-        """It holds up the acknowledgements until it is out of the set."""
-        slave = await self._slave()
-        self.running.cluster.pause(slave)
-        await self.running.acked(100, timeout_s=10)
-        self.running.cluster.resume(slave)
-
-    async def kill_both(self) -> None:
-        """A slave, and while its absence is noticed, the master."""
-        master, slave = await self.running.master(), await self._slave()
-        self.running.cluster.kill(slave)
-        self.running.cluster.kill(master)
-        self.running.cluster.start_program(slave)
-        await self.running.new_master(master)
-        self.running.cluster.start_program(master)
-
-    async def pause_master(self) -> None:
-        master = await self.running.master()
-        self.running.cluster.pause(master)
-        await self.running.new_master(master)
-        self.running.cluster.resume(master)
-
-    async def kill_controller(self) -> None:
-        leader = await self.running.controller_leader()
-        self.running.cluster.kill(leader)
-        await self.running.acked(50)
-        await self.kill_master()
-        self.running.cluster.start_program(leader)
-
-    async def _slave(self) -> Program:
-        master = await self.running.master()
-        return self.random.choice([each for each in self.running.cluster.brokers if each is not master])
+ROOT = Path(__file__).resolve().parent.parent.parent
+NETWORKED = ("kill,stop,partition", 659)
+WITHOUT = ("kill,stop", 1169)
+"""Seeds whose first faults are the worst ones: the master killed, paused, cut off from all, and from the
+controllers only, for longer than its heartbeats may fail to come."""
+FAULTS = 6
+VERDICT = re.compile(r"CHAOS seed=(\d+) faults=(\d+) sent=(\d+) acked=(\d+) read=(\d+) .*")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-async def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
-    async with Harness(tmp_path) as running:
-        nemesis = Nemesis(running, seed)
-        running.produce()
-        await running.acked(100)
-        for _ in range(FAULTS):
-            await nemesis.strike()
-        report = await running.compare()
-        assert report.lost == 0 and report.damaged == 0, (nemesis.history, report)
-        for broker in running.cluster.brokers:
-            assert "Traceback" not in broker.log_path.read_text(errors="replace"), broker.log_path
+def chaos(tmp_path: Path, *args: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "cli.keelmq", "chaos", "--plain", *args],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("min_in_sync", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_few_faults_lose_nothing_and_leave_nothing(tmp_path: Path, min_in_sync: int) -> None:
+    only, seed = NETWORKED if missing() is None else WITHOUT
+    done = chaos(
+        tmp_path,
+        *("--only", only, "--seed", str(seed), "--faults", str(FAULTS), "--min-in-sync", str(min_in_sync)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    found = VERDICT.fullmatch(last)
+    assert found, done.stdout
+    _, faults, sent, acked, read = map(int, found.groups())
+    assert faults == FAULTS and sent >= acked > 1_000 and read > acked
+    assert all(f" {name}=0 " in last for name in CHECKERS), last
+    assert processes_below(tmp_path) == []
+    check_what_it_left(tmp_path, last)
+
+
+def check_what_it_left(tmp_path: Path, verdict: str) -> None:
+    """History and telemetry; the history has everything, and says the same once more."""
+    (directory,) = tmp_path.iterdir()
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert all("telemetry" in path.parts or path.name == "history.jsonl" for path in files), files
+    entries = read_history(directory / "history.jsonl")
+    world = sort(entries)
+    assert len(recoveries(world)) == FAULTS
+    assert len({role.broker_id for role in world.roles}) > 1 and len(world.logs) == 3 and world.events
+    assert {type(entry) for entry in entries} >= {Commit, Fault, Log, Role, View}
+    again = subprocess.run(
+        [sys.executable, "-m", "cli.keelmq", "chaos", "--check", str(directory / "history.jsonl")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 0 and again.stdout.splitlines()[-1] == verdict
