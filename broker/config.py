@@ -132,6 +132,10 @@ class BrokerConfig(TelemetryConfig):
         "and are gone for consumers if it is elected",
     )
 
+    isolation_lease_enable: bool = Field(
+        True,
+        description="a master that hears neither controllers nor in-sync replicas acknowledges nothing",
+    )
     forward_late_sends: bool = Field(
         True,
         description="a slave hands messages on to the master, for clients whose route is old",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.controller_client import ControllerClient, Heartbeats
+from broker.core.lease import Lease
 from broker.core.role import Role
 from broker.ha.ports import HaSettings
 from broker.ha.report import runtime_info
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_ROLE = Role(broker_id=0)
+WITNESS_BEATS = 3
+"""A slave that missed so many of its reports is not known to be a slave."""
+LEASE_LOOK_MS = 100
 QUIET_MS = 300
 """So long nobody sends to a master that handed over and wants to stop: then it does."""
 
@@ -101,6 +105,12 @@ class Controlled:
         self._manager: ReplicasManager | None = None
         self._controller: ControllerClient | None = None
         self._heartbeats: Heartbeats | None = None
+        self._lease = Lease(
+            timeout_ms=config.controller_heart_beat_timeout_mills,
+            witness_ms=WITNESS_BEATS * config.ha_send_heartbeat_interval,
+        )
+        if config.isolation_lease_enable:
+            broker.gate.lease = self._lease_ends_ms
         self._hand_over: HandOver | None = None
         self.late: LateSends | None = None
 
@@ -133,6 +143,7 @@ class Controlled:
             config.controllers,
             interval_ms=config.broker_heartbeat_interval,
             heartbeat=self._heartbeat,
+            on_answer=self._lease.beat_answered,
         )
         self._identity = Identity(
             self._files,
@@ -159,6 +170,7 @@ class Controlled:
             broker_name=config.broker_name,
             poll_period_ms=config.sync_broker_metadata_period,
             on_change=telemetry.role_changed if telemetry is not None else None,
+            on_confirmed=self._confirmed,
         )
         self._events.manager = self._manager
         self._prepare_hand_over(client, self._manager, self._controller)
@@ -167,6 +179,7 @@ class Controlled:
         pushed.bind(HAND_OVER, self._asked_to_hand_over)
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
+        tasks.start("isolation lease", self._watch_lease)
         tasks.start("metadata of the master", self._sync.run)
         tasks.start("HA address of the master", self._sync.refresh_forever)
 
@@ -203,6 +216,35 @@ class Controlled:
             return  # it is logged: the controllers will see us go
         await self.late.quiet(QUIET_MS)
 
+    def _confirmed(self, asked_ms: int) -> None:
+        if self._controller is not None and self._controller.active_address is not None:
+            self._lease.confirmed(self._controller.active_address, asked_ms)
+
+    def _lease_ends_ms(self) -> int:
+        spoke_ms = {broker_id: link.read_ms for broker_id, link in self.ha.links.items()}
+        return self._lease.ends_ms(self.ha.heirs, spoke_ms)
+
+    async def _watch_lease(self) -> None:
+        """Says it once; the gate looks for itself."""
+        was_over = False
+        while True:
+            await asyncio.sleep(LEASE_LOOK_MS / 1000)
+            is_over = self.is_isolated
+            if is_over and not was_over:
+                logger.error(
+                    "isolated: neither the controller that leads nor every in-sync replica (%s) is heard; "
+                    "nothing is acknowledged, because another master may have been elected",
+                    sorted(self.ha.heirs),
+                )
+            elif was_over and not is_over:
+                logger.warning("no longer isolated")
+            was_over = is_over
+
+    @property
+    def is_isolated(self) -> bool:
+        """Master by its own word only."""
+        return self.role.is_master and self._broker.gate.lease_is_over
+
     def _other_master(self) -> str | None:
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
@@ -219,6 +261,7 @@ class Controlled:
         """A lost controller may have pushed a change that we never saw: poll."""
         if self._controller is None or self._heartbeats is None or self._manager is None:
             return
+        self._lease.connection_lost(address)
         self._controller.connection_lost(address)
         self._heartbeats.connection_lost(address)
         if address in self._broker.config.controllers:
@@ -257,6 +300,7 @@ class Controlled:
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
             hands_over=True,
+            min_in_sync_replicas=config.min_in_sync_replicas,
         )
 
     async def _notified(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:

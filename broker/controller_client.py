@@ -1,4 +1,4 @@
-"""The broker's way to the controllers: find the active one, ask it, and tell all of them that we live.
+"""The broker's way to the controllers: find the active one, ask it, tell all of them that we live.
 
 A controller never forwards. So: 1005 goes to every configured address at once, the active one is remembered,
 and "not leader", a lost connection or a timeout means looking again at once with a short back-off (upstream
@@ -127,8 +127,8 @@ class ControllerClient:
 
 
 class Heartbeats:
-    """904, oneway, to every controller: each interval, at once on `beat_now`, and again soon after a
-    failure."""
+    """904 to every controller: each interval, at once on `beat_now`, and again soon after a failure. The
+    answer tells that the controller has heard us (core/lease.py); RocketMQ's brokers ask for none."""
 
     def __init__(
         self,
@@ -137,9 +137,11 @@ class Heartbeats:
         *,
         interval_ms: int,
         heartbeat: Callable[[], BrokerHeartbeatRequest | None],
+        on_answer: Callable[[str, int, int], None] = lambda controller, sent_ms, answered_ms: None,
     ) -> None:
         """heartbeat: what to say now; None says nothing (not registered yet)."""
         self._client, self._interval_ms, self._heartbeat = client, interval_ms, heartbeat
+        self._on_answer = on_answer
         self._wake = {address: asyncio.Event() for address in addresses}
 
     def start(self, tasks: TaskSet) -> None:
@@ -158,6 +160,14 @@ class Heartbeats:
     async def _run(self, address: str) -> None:
         wake = self._wake[address]
         while True:
-            header = self._heartbeat()
-            sent = header is None or await self._client.oneway(address, BROKER_HEARTBEAT, header)
-            await wait_for_event(wake, self._interval_ms if sent else min(REDIAL_MS, self._interval_ms))
+            header, began_ms = self._heartbeat(), now_ms()
+            outcome: Outcome[Empty] | None = None
+            if header is not None:
+                outcome = await self._client.call(
+                    address, BROKER_HEARTBEAT, header, timeout_ms=self._interval_ms
+                )
+            if isinstance(outcome, Ok):
+                self._on_answer(address, began_ms, now_ms())
+            unsent = isinstance(outcome, Failed) and outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED
+            pause_ms = min(REDIAL_MS, self._interval_ms) if unsent else self._interval_ms
+            await wait_for_event(wake, max(began_ms + pause_ms - now_ms(), 0))

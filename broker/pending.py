@@ -44,11 +44,11 @@ class SendGate:
     open when none does.
 
     wait: replies are held back until the message is as safe as the settings ask for; in_sync counts the
-    confirmed SyncStateSet. lease_ends_ms: from then on nothing is acknowledged (core/lease.py); now_ms.
+    confirmed SyncStateSet. lease: until when a message may be acknowledged (core/lease.py, now_ms).
     detour: takes a message that the closed gate would refuse, if it can; else says no.
     """
 
-    __slots__ = ("_closed", "detour", "in_sync", "lease_ends_ms", "min_in_sync", "remark", "wait", "writable")
+    __slots__ = ("_closed", "detour", "in_sync", "lease", "min_in_sync", "remark", "wait", "writable")
 
     def __init__(self) -> None:
         self._closed = {ROLE: "the broker is not master yet"}
@@ -57,7 +57,7 @@ class SendGate:
         self.wait = False
         self.in_sync = 1
         self.min_in_sync = 1
-        self.lease_ends_ms = NEVER
+        self.lease: Callable[[], int] | None = None
         self.detour: Detour | None = None
 
     def close(self, by: str, remark: str) -> None:
@@ -74,7 +74,9 @@ class SendGate:
 
     @property
     def lease_is_over(self) -> bool:
-        return now_ms() >= self.lease_ends_ms
+        """Asked in the moment of acknowledging: a process that stood still for a while must not trust a timer
+        that was due meanwhile."""
+        return self.lease is not None and now_ms() >= self.lease()
 
     def _judge(self) -> None:
         self.writable = not self._closed
@@ -177,25 +179,26 @@ class PendingReplies:
     def expire(self, now_ms: int, timeout_ms: int, flush_timeout_ms: int = NEVER) -> int:
         """Entries whose time is over are answered: stored, but not known to be replicated (12; 11 if there
         is nobody to replicate to), or else not known to be on disk (10). How many."""
-        entries = self._entries
+        self._release(min(self._replicated, self._flushed))  # the lease may be back
+        entries, is_cut_off = self._entries, self._gate.lease_is_over
         count = 0
         while entries:
             end, connection, reply, added_ms, _ = entries[0]
             age_ms = now_ms - added_ms
-            is_replicated, is_flushed = end <= self._replicated, end <= self._flushed
+            is_replicated, is_flushed = end <= self._replicated and not is_cut_off, end <= self._flushed
             if not (is_replicated or age_ms >= timeout_ms) or not (is_flushed or age_ms >= flush_timeout_ms):
                 break  # what waits longer than its neighbour in front does not exist
             if not is_replicated:
                 code = ResponseCode.FLUSH_SLAVE_TIMEOUT
                 remark = f"not replicated within {timeout_ms} ms"
-                if self.few_replicas:
+                if is_cut_off:
+                    remark = "this master is cut off: another one may have been elected without the message"
+                elif self.few_replicas:
                     code = ResponseCode.SLAVE_NOT_AVAILABLE
                     remark += ": fewer replicas are in sync than inSyncReplicas"
-            elif not is_flushed:
+            else:
                 code = ResponseCode.FLUSH_DISK_TIMEOUT
                 remark = f"not on disk within {flush_timeout_ms} ms"
-            else:
-                code, remark = ResponseCode.FLUSH_SLAVE_TIMEOUT, "this master was cut off from its group"
             entries.popleft()
             count += 1
             if not connection.is_closing():

@@ -97,8 +97,10 @@ class ReplicasManager:
         broker_name: str,
         poll_period_ms: int,
         on_change: Callable[[Role, Role, int], None] | None = None,
+        on_confirmed: Callable[[int], None] = lambda asked_ms: None,
     ) -> None:
-        """`on_change(before, after, took_ms)`: a change has just been finished."""
+        """`on_change(before, after, took_ms)`: a change has just been finished. `on_confirmed(asked_ms)`: the
+        active controller, asked then, says that this broker is master."""
         self._identity, self._controller, self._ha, self._shell = identity, controller, ha, shell
         self._cluster_name, self._broker_name, self._poll_period_ms = (
             cluster_name,
@@ -113,7 +115,7 @@ class ReplicasManager:
             asyncio.Event(),
         )
         self._changing = asyncio.Lock()
-        self._on_change = on_change
+        self._on_change, self._on_confirmed = on_change, on_confirmed
         self._no_master_because = ""
         self._ha_address: str | None = None
 
@@ -196,6 +198,8 @@ class ReplicasManager:
         before, started_ms = self._role, now_ms()
         self._shell.fence(f"role is changing: {name} at masterEpoch {news.master_epoch}")
         after = self._acting = finished(before, news)  # the HA service may propose before this returns
+        if after.is_master:
+            self.poll_now()  # the lease of a new master with heirs begins with the answer
         if not await become(news):
             return  # newer news are waiting
         await self._shell.serve_as(after)
@@ -255,9 +259,16 @@ class ReplicasManager:
                 master_epoch=role.epoch,
                 fence_sync_state_set_epoch=doubted_epoch,
             )
+        asked_ms = now_ms()
         match await self._controller.call(GET_REPLICA_INFO, request):
             case Ok(header=header, body=body):
                 news = news_of(header, body)
+                acting = self._acting
+                if acting.is_master and (news.master_epoch, news.master_broker_id) == (
+                    acting.epoch,
+                    acting.broker_id,
+                ):
+                    self._on_confirmed(asked_ms)
             case Failed(code=ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST):
                 again = await self._identity.register_again()
                 if again is None:

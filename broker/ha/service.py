@@ -320,6 +320,11 @@ class HaService:
         return len(self.mastership.keeper.agreed.members) if self.mastership is not None else 0
 
     @property
+    def heirs(self) -> Collection[int]:
+        """Who could be elected instead of us: the others of the SyncStateSet, in force or proposed."""
+        return self.mastership.keeper.others if self.mastership is not None else ()
+
+    @property
     def task_deaths(self) -> Counter[str]:
         return self._tasks.deaths + self._role_tasks.deaths
 

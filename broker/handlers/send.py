@@ -211,7 +211,7 @@ class SendHandler:
     def _is_cut_off(self) -> bool:
         """The first message of a tick: all of it share a time, and a look at the lease."""
         self._tick_wall_ms, self._tick_ms = wall_ms(), now_ms()
-        return self._tick_ms >= self._gate.lease_ends_ms
+        return self._gate.lease_is_over
 
     def _end_of_tick(self) -> None:
         self._tick_is_due = False

@@ -32,10 +32,12 @@ class BrokerKey(NamedTuple):
 
 
 class LastSeen(NamedTuple):
-    """inactive_ms: when a scan found it inactive; None: it is active, or no scan has looked since."""
+    """inactive_ms: when a scan found it inactive; None: it is active, or no scan has looked since. hung: it
+    is inactive because it was silent for its timeout, not because its connection closed."""
 
     last_beat_ms: int
     inactive_ms: int | None
+    hung: bool = False
 
 
 class RouteKey(NamedTuple):
@@ -60,6 +62,7 @@ class _Entry:
     active: bool = True
     suspect_deadline_ms: int | None = None
     inactive_ms: int | None = None
+    hung: bool = False
     connections: set[int] = field(default_factory=set)
     newest_connection_id: int = 0
 
@@ -105,7 +108,7 @@ class HeartbeatTable:
             entry.incarnation = incarnation
         was_active = entry.active
         entry.last_ms, entry.timeout_ms, entry.info, entry.active = now_ms, timeout_ms, info, True
-        entry.inactive_ms = None
+        entry.inactive_ms, entry.hung = None, False
         entry.grace_ms = self.grace_ms if grace_ms is None else grace_ms
         if self._sweep_after_ms is None or now_ms + timeout_ms < self._sweep_after_ms:
             self._sweep_after_ms = now_ms + timeout_ms
@@ -177,7 +180,7 @@ class HeartbeatTable:
     def last_seen(self, key: Hashable) -> LastSeen | None:
         """None: never heard. Of a key that was forgotten nothing is known either."""
         entry = self._entries.get(key)
-        return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms)
+        return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms, entry.hung)
 
     def forget(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)
@@ -228,6 +231,7 @@ class HeartbeatTable:
                 continue
             ends_ms = entry.last_ms + entry.timeout_ms
             if ends_ms < now_ms:
+                entry.hung = True
                 expired.append(key)
             elif self._sweep_after_ms is None or ends_ms < self._sweep_after_ms:
                 self._sweep_after_ms = ends_ms

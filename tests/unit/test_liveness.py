@@ -144,14 +144,17 @@ def test_when_a_key_was_last_seen_and_found_missing() -> None:
     table = HeartbeatTable()
     assert table.last_seen(A) is None
     beat(table, now=100)
-    assert table.last_seen(A) == (100, None)
+    assert table.last_seen(A) == (100, None, False)
     assert not table.is_active(A, 1_200)
-    assert table.last_seen(A) == (100, None), "nobody has looked yet"
+    assert table.last_seen(A) == (100, None, False), "nobody has looked yet"
     table.scan_not_active(1_300)
     table.scan_not_active(1_400)
-    assert table.last_seen(A) == (100, 1_300)
+    assert table.last_seen(A) == (100, 1_300, True)
     beat(table, now=2_000)
-    assert table.last_seen(A) == (2_000, None)
+    assert table.last_seen(A) == (2_000, None, False)
+    table.connection_closed(1, 2_100)
+    table.scan_not_active(2_200)
+    assert table.last_seen(A) == (2_000, 2_200, False), "its connection closed: it did not hang"
 
 
 def test_who_hangs_is_looked_for_when_it_can_be_found_first() -> None:

@@ -1,7 +1,9 @@
 """What this controller knows of the brokers' liveness, and the way back to them: their own connections.
 
 Not replicated: every controller hears every broker, so a new active one has a warm table. It waits one grace
-window before it takes a broker that it never heard for dead; one that it heard and lost is dead at once.
+window before it takes a broker for dead that it never heard, or that was silent for its timeout: the leader
+before it may have heard that one, and a master relies on that (broker/core/lease.py). One whose connection
+closed is dead at once.
 """
 
 from collections.abc import Callable
@@ -23,6 +25,7 @@ class Heard(msgspec.Struct, frozen=True):
     live: LiveInfo
     peer: Peer
     hands_over: bool = False
+    min_in_sync_replicas: int | None = None
 
 
 class Watch:
@@ -57,11 +60,16 @@ class Watch:
             heard = self.heard(key)
             if heard is not None:
                 live[broker_id] = heard.live
-            elif is_young and self._liveness.info(key) is None:
+            elif is_young and self._may_have_been_heard(key):
                 presumed.add(broker_id)
             else:
                 lost[broker_id] = self._loss(key)
         return LiveView(live, frozenset(presumed), lost)
+
+    def _may_have_been_heard(self, key: BrokerKey) -> bool:
+        """By the leader before us. What no scan has looked at yet is judged a moment later."""
+        seen = self._liveness.last_seen(key)
+        return seen is None or seen.hung or seen.inactive_ms is None
 
     def view_of(self, state: State, broker_name: str) -> LiveView:
         """Of a group that is not there: nobody."""

@@ -1,0 +1,89 @@
+"""The isolation lease at the place where messages are acknowledged (S2); its arithmetic is in
+property/test_lease.py."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.controller_client import Heartbeats
+from broker.core.lease import NEVER
+from broker.pending import PendingReplies
+from remoting.codes import ResponseCode
+from remoting.operation import Empty, Failed, Ok, Outcome, Unknown
+from remoting.operations.route import BrokerHeartbeatRequest
+from remoting.tasks import TaskSet
+from tests.unit.handler_parts import Broker
+from tests.unit.store_parts import FakePeer
+from tests.unit.test_ha_service import until
+
+pytestmark = pytest.mark.timeout(20)
+
+BEAT = BrokerHeartbeatRequest(cluster_name="c", broker_addr="a:1", broker_name="b", broker_id=1)
+
+
+def test_a_master_that_is_cut_off_stores_nothing(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    ends_ms = [NEVER]
+    broker.gate.lease = lambda: ends_ms[0]
+    assert broker.send() is not None
+    broker.tick()
+    end = broker.store.commit_log.max_offset
+    ends_ms[0] = 0
+    answer = broker.send()
+    assert answer is not None and answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "hears neither the controllers nor its in-sync replicas" in (answer.remark or "")
+    assert broker.send(flag=2) is None, "oneway: dropped"
+    assert broker.store.commit_log.max_offset == end
+    ends_ms[0] = NEVER
+    answer = broker.send()
+    assert answer is not None and answer.code == 0
+
+
+def test_what_waits_is_not_acknowledged_after_the_lease() -> None:
+    """Count mode: a slave on our side of the partition has it; the one that is elected has not."""
+    broker_gate = PendingReplies()._gate
+    pending, peer = PendingReplies(gate=broker_gate), FakePeer()
+    ends_ms = [0]
+    broker_gate.lease = lambda: ends_ms[0]
+    frame = b'{"code":0,"opaque":5,"version":1}'
+    frame = (len(frame) + 4).to_bytes(4, "big") + len(frame).to_bytes(4, "big") + frame
+    for end in (10, 20):
+        pending.add(end, peer, frame, 100 * end, 5)
+    pending.release(20)
+    assert peer.sent == []
+    assert pending.expire(4_000, 3_000) == 1, "its time is over"
+    assert b'"code":12' in peer.sent[0] and b"cut off" in peer.sent[0]
+    ends_ms[0] = NEVER
+    pending.expire(4_001, 3_000)
+    assert peer.sent[1] == frame, "it is master still: acknowledged late"
+
+
+class Client:
+    def __init__(self, outcomes: dict[str, Outcome[Any]]) -> None:
+        self.outcomes = outcomes
+        self.asked = asyncio.Event()
+
+    async def call(self, address: str, *_: object, **__: object) -> Outcome[Any]:
+        self.asked.set()
+        return self.outcomes[address]
+
+
+async def test_only_an_answer_says_that_a_controller_has_heard_us() -> None:
+    client: Any = Client({"a": Ok(Empty()), "b": Unknown("no answer"), "c": Failed(-1004, "refused")})
+    answered: list[tuple[str, bool]] = []
+    beats = Heartbeats(
+        client,
+        ["a", "b", "c"],
+        interval_ms=60_000,
+        heartbeat=lambda: BEAT,
+        on_answer=lambda controller, sent_ms, now_ms: answered.append((controller, 0 < sent_ms <= now_ms)),
+    )
+    tasks = TaskSet()
+    beats.start(tasks)
+    async with asyncio.timeout(5):
+        await client.asked.wait()
+        await until(lambda: bool(answered))
+    await tasks.stop()
+    assert answered == [("a", True)]
