@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from namesrv.config import NamesrvConfig
+from namesrv.config import AT_RUN_TIME, NamesrvConfig
 from namesrv.config_store import ConfigStore
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
@@ -21,12 +21,13 @@ from namesrv.handlers.queries import Queries
 from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
-from namesrv.plugins import Plugin, PluginContext
+from namesrv.plugins import Plugin, PluginContext, Settings
 from remoting.clock import now_ms
 from remoting.config import Config
 from remoting.doors.http_late import LateHttp
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
+from remoting.operations.namesrv_admin import UPDATE_NAMESRV_CONFIG
 from remoting.request_counts import RequestCounts
 
 log = logging.getLogger(__name__)
@@ -74,11 +75,11 @@ class Namesrv:
         self._registrations = Registrations(
             self.routes, self.liveness, self.kv, self.settings, clock, self._notifier.notify
         )
-        self._queries = Queries(self.routes, self.kv, self.settings, clock)
+        self.queries = Queries(self.routes, self.kv, self.settings, clock)
         self.table = OperationTable()
         for part in (
             self._registrations,
-            self._queries,
+            self.queries,
             TopicAdmin(self.routes),
             KvAdmin(self.kv),
             ConfigAdmin(self.settings),
@@ -96,6 +97,17 @@ class Namesrv:
             config_path=config_path,
             environ=environ or {},
             overrides=overrides or {},
+            http_address=lambda: self.http_address,
+            settings=[
+                Settings(
+                    "mqnamesrv",
+                    lambda: self.config,
+                    AT_RUN_TIME,
+                    lambda: self.settings.sources,
+                    self.table,
+                    UPDATE_NAMESRV_CONFIG,
+                )
+            ],
         )
         self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
         self._door = self._make_door() if route_service else None
@@ -131,7 +143,7 @@ class Namesrv:
     async def start(self) -> None:
         """Raises ConfigError (a port is taken, a plugin cannot run); nothing stays open then."""
         if self.config.need_wait_for_service:
-            self._queries.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
+            self.queries.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
         try:
             if self._door is not None:
                 self.kv.load()
@@ -177,7 +189,7 @@ class Namesrv:
         so, the answer is no."""
         plugins = {plugin.name: plugin.health() for plugin in self.plugins}
         reasons = [] if self._started else ["starting or stopping"]
-        wait_ms = self._queries.serve_from_ms - self._clock()
+        wait_ms = self.queries.serve_from_ms - self._clock()
         if self.has_route_service and wait_ms > 0:
             reasons.append(f"routes are not served for {wait_ms} ms more (needWaitForService)")
         for name, each in plugins.items():
@@ -256,7 +268,10 @@ class Namesrv:
                 self._arm()
 
     def _bind_http(self) -> None:
-        bound = self._door.address[1] if self._door is not None else self.config.listen_port
+        if self._door is not None:
+            bound = self._door.address[1]
+        else:
+            bound = self.context.request_port or self.config.listen_port
         port = self.config.http_listen_port(bound)
         if port is not None:
             self._http = LateHttp(self._http_app, host=self.config.bind_address, port=port)

@@ -27,7 +27,12 @@ class NamesrvConfig(Config):
 
     listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = one that is free")
     bind_address: str = Field("0.0.0.0", min_length=1, description="address of all our ports")
-    http_port: int = Field(0, ge=-1, le=65535, description="HTTP port; 0 = listenPort + 10000, -1 = no HTTP")
+    http_port: int = Field(
+        0,
+        ge=-1,
+        le=65535,
+        description="HTTP port; 0 = listenPort + 10000, of mqcontroller request port + 10000; -1 = no HTTP",
+    )
     analytics_output_dir: Path | None = Field(
         None,
         description="what `keelmq analytics run --output` names: its dashboard is shown on the HTTP port",
@@ -85,5 +90,5 @@ class NamesrvConfig(Config):
         return home_path(path)
 
     def http_listen_port(self, listen_port: int) -> int | None:
-        """None: no HTTP. `listen_port` is the bound one."""
+        """None: no HTTP. `listen_port` is the bound one; of a standalone controller its request port."""
         return http_listen_port(self.http_port, listen_port=self.listen_port, bound_port=listen_port)

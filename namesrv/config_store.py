@@ -13,7 +13,14 @@ from pathlib import Path
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
 from namesrv.durable_file import replace_file
 from remoting.codes import ResponseCode
-from remoting.config import ENVIRON_PREFIX, ConfigError, load_config, parse_settings, with_settings
+from remoting.config import (
+    ENVIRON_PREFIX,
+    ConfigError,
+    load_config,
+    parse_settings,
+    setting_sources,
+    with_settings,
+)
 from remoting.operation import CommandError
 
 log = logging.getLogger(__name__)
@@ -27,7 +34,8 @@ IN_MEMORY_ONLY = "changed until the next start: there is no -c file and no confi
 
 
 class ConfigStore:
-    """`current` is replaced by a change; `on_change` is called after it."""
+    """`current` is replaced by a change; `on_change` is called after it. `sources`: where the values of the
+    keys that are set come from."""
 
     def __init__(
         self,
@@ -41,6 +49,7 @@ class ConfigStore:
         self.version = 0
         self.on_change: Callable[[], None] = lambda: None
         self._path = store_path(config, path)
+        self.sources = _sources(config, path, environ or {}, overrides or {})
         self._environ, self._overrides = environ or {}, overrides or {}
         self._writing = asyncio.Lock()
 
@@ -62,6 +71,8 @@ class ConfigStore:
                 await self._keep(self._path, settings)
             self.current = config
             self.version += 1
+            where = "" if self._path is None else f", kept in {self._path}"
+            self.sources |= dict.fromkeys(settings, f"changed at run time{where}")
         log.info("settings changed: %s", ", ".join(f"{key}={value}" for key, value in settings.items()))
         self.on_change()
         return IN_MEMORY_ONLY if self._path is None else None
@@ -112,6 +123,19 @@ def with_stored(
         if key not in overrides and ENVIRON_PREFIX + key not in environ
     }
     return with_settings(config, settings, str(stored))
+
+
+def _sources(
+    config: NamesrvConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> dict[str, str]:
+    """As load_config() and with_stored() took them."""
+    found = setting_sources(path if path is not None and path.exists() else None, environ, overrides)
+    stored = store_path(config, path)
+    if stored is not None and stored != path and stored.exists():
+        given = {key for key in found if key in overrides or ENVIRON_PREFIX + key in environ}
+        kept = setting_sources(stored, {}, {})
+        found |= {key: source for key, source in kept.items() if key not in given}
+    return found
 
 
 def rewritten(text: str, settings: Mapping[str, str]) -> str:

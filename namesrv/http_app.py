@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 
+from namesrv.config_view import config_router
 from namesrv.dashboard import dashboard_router
 from namesrv.metrics import scrape
+from namesrv.views import views_router
 from remoting.doors.health import add_health
 from remoting.doors.http import http_router
 from remoting.doors.http_answers import input_refused
@@ -29,7 +31,9 @@ def make_app(server: "Namesrv") -> FastAPI:
         exception_handlers={RequestValidationError: input_refused},
     )
     if server.has_route_service:
+        app.include_router(views_router(server))
         app.include_router(http_router(server.table))
+    app.include_router(config_router(server.context.settings))
     for door in server.context.http:
         # a table or a function, so that a plugin need not import FastAPI when there is no HTTP door
         router: Any = http_router(door) if isinstance(door, OperationTable) else door()

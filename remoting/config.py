@@ -71,6 +71,13 @@ def load_config(
     return _build(models, settings)
 
 
+def setting_sources(
+    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> dict[str, str]:
+    """Where the value of each key that is set comes from, by load_config's rules. Raises ConfigError."""
+    return {key: setting.source for key, setting in _settings(path, environ, overrides)}
+
+
 def parse_settings(text: str, source: str) -> dict[str, str]:
     """key=value lines, the last one of a key wins. `source` names the text in a ConfigError."""
     return {key: setting.value for key, setting in _text_settings(text, source)}

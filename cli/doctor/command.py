@@ -28,7 +28,6 @@ from cli.doctor.survey import survey
 from cli.doctor.verdict import verdict
 from client.admin import AdminClient
 from client.route import parse_addresses
-from remoting.doors.http_late import http_listen_port
 
 TIMEOUT_DEFAULT_MS = 1_200
 """Per question; four follow from each other at most, so that dead hosts cost less than 5 s."""
@@ -224,11 +223,7 @@ def _http_of(files: Sequence[ConfigFile]) -> dict[str, str]:
     for file in files:
         if file.namesrv is None:
             continue
-        port = http_listen_port(
-            file.namesrv.http_port,
-            listen_port=file.namesrv.listen_port,
-            bound_port=file.namesrv.listen_port,
-        )
+        port = machine.http_port_of(file)
         host = machine.host_of(file) or "127.0.0.1"
         if not port:
             continue

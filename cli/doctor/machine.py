@@ -66,6 +66,15 @@ def is_ours(address: str) -> bool:
     return True
 
 
+def http_port_of(file: ConfigFile) -> int | None:
+    """Of a name server or controller; None: no HTTP, 0: one that the system chooses."""
+    assert file.namesrv is not None
+    bound = file.namesrv.listen_port
+    if file.kind is Kind.CONTROLLER and file.controller is not None:
+        bound = file.controller.request_addresses[file.controller.controller_d_leger_self_id][1]
+    return file.namesrv.http_listen_port(bound)
+
+
 def ports_of(file: ConfigFile) -> list[Port]:
     """Those that the system does not choose."""
     found: list[Port] = []
@@ -73,7 +82,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
         host, listen = file.namesrv.bind_address, file.namesrv.listen_port
         if file.kind is Kind.NAMESRV:
             found.append(Port("namesrv", host, listen))
-        found.append(Port("http", host, file.namesrv.http_listen_port(listen) or 0))
+        found.append(Port("http", host, http_port_of(file) or 0))
     if file.controller is not None:
         self_id = file.controller.controller_d_leger_self_id
         for role, members in (

@@ -20,8 +20,6 @@ from remoting.operations.route import ClusterInfo
 
 BROKERS_ASKED_MAX = 500
 """More cannot all be asked in the time that a doctor may take, nor with 1024 open files."""
-CONTROLLER_HTTP_PORT = 19_876
-"""Of an mqcontroller whose listenPort was left alone."""
 
 T = TypeVar("T")
 
@@ -100,13 +98,13 @@ async def survey(
     seen = Survey(doors={door: address for address, door in http.items()})
     doors = [http.get(address) or _http_guess(address) for address in name_servers]
     doors += [http[address] for address in controllers if address in http]
-    if not name_servers:
-        doors += [f"{address.rpartition(':')[0]}:{CONTROLLER_HTTP_PORT}" for address in controllers]
     await asyncio.gather(
         _all(seen.name_servers, name_servers, lambda each: reach.ask(each, _name_server)),
         _all(seen.controllers, controllers, _ask_metadata(reach)),
-        _all(seen.health, filter(None, doors), lambda each: reach.get(each, "/readyz")),
     )
+    if not name_servers:
+        doors += [_door_of(seen, address) for address in controllers]
+    await _all(seen.health, filter(None, doors), lambda each: reach.get(each, "/readyz"))
     listed = list(dict.fromkeys(_broker_addresses(seen)))
     asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
@@ -193,6 +191,13 @@ async def _resolve(seen: Survey, reach: Reach) -> None:
             seen.resolved[address] = frozenset()
 
     await asyncio.gather(*(one(address) for address in sorted(wanted)))
+
+
+def _door_of(seen: Survey, controller: str) -> str | None:
+    """As it says itself, or, of an older or silent one, where mqcontroller has it by default."""
+    answer = seen.controllers.get(controller)
+    said = answer.http_address if isinstance(answer, ControllerMetadata) else None
+    return said or _http_guess(controller)
 
 
 def _http_guess(address: str) -> str | None:

@@ -231,6 +231,17 @@ class RouteTable:
         addrs = {} if group is None else dict(sorted(group.addrs.items()))
         return BrokerMemberGroup(cluster=cluster_name, broker_name=broker_name, broker_addrs=addrs)
 
+    def topic_names(self) -> Iterable[str]:
+        """In no order."""
+        return iter(self._topics)
+
+    def broker_names(self, cluster_name: str = "") -> Iterable[str]:
+        """Of one cluster, or of all; in no order."""
+        return (name for name, each in self._groups.items() if cluster_name in ("", each.cluster_name))
+
+    def topics_of_broker(self, broker_name: str) -> frozenset[str]:
+        return self._topics.of_broker(broker_name)
+
     def topics(self) -> TopicList:
         return _topic_list(self._topics)
 

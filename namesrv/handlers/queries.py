@@ -90,8 +90,7 @@ class Queries:
         table.bind(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.get_has_unit_sub_ununit_topic_list)
 
     async def get_route_info_by_topic(self, request: RouteRequest, call: Call) -> Reply:
-        if self.clock() < self.serve_from_ms:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        self.check_ready()
         standard = call.version >= STRICT_JSON_SINCE or bool(request.accept_standard_json_only)
         zone = _zone(call.ext_fields)
         if zone is None:
@@ -114,7 +113,7 @@ class Queries:
         return Reply(body=legacy_json(body_bytes(BrokerMemberGroupBody(broker_member_group=group))))
 
     async def get_all_topic_list(self, request: Empty, call: Call) -> Reply:
-        _check_enabled(self.settings.current.enable_all_topic_list)
+        self.check_topic_list()
         return Reply(body=self._encoded.get("topics", lambda: body_bytes(self.routes.topics())))
 
     async def get_topics_by_cluster(self, request: ClusterRequest, call: Call) -> Reply:
@@ -136,13 +135,26 @@ class Queries:
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_sub_topics(outside_units=True))
 
-    def _route(self, topic: str, zone: str | None, *, standard: bool) -> bytes | None:
+    def check_ready(self) -> None:
+        """Raises CommandError while routes are not served."""
+        if self.clock() < self.serve_from_ms:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "name server not ready")
+
+    def check_topic_list(self) -> None:
+        """Raises CommandError: the list of all topics is switched off."""
+        _check_enabled(self.settings.current.enable_all_topic_list)
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """None: nobody has the topic."""
         route = self.routes.pick_up_route(topic)
+        if route is None or not self.settings.current.order_message_enable:
+            return route
+        return route.model_copy(update={"order_topic_conf": self.kv.get(ORDER_TOPIC_CONFIG, topic)})
+
+    def _route(self, topic: str, zone: str | None, *, standard: bool) -> bytes | None:
+        route = self.route(topic)
         if route is None:
             return None
-        if self.settings.current.order_message_enable:
-            conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
-            route = route.model_copy(update={"order_topic_conf": conf})
         raw = body_bytes(route if zone is None else in_zone(route, zone))
         return escaped_json(raw) if standard else legacy_json(raw)
 

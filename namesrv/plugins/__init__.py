@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from namesrv.core.liveness import BrokerKey, LastSeen, RouteKey
 from remoting.config import Config, ConfigError
+from remoting.operation import Operation, OperationTable
 from remoting.operations.route import BrokerData
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "PluginContext",
     "RouteKey",
     "Routes",
+    "Settings",
     "load_plugin",
 ]
 
@@ -70,6 +72,19 @@ class Routes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One program's part of GET and PATCH /v1/config. `update`: the operation of `table` that takes
+    key=value lines, all of them or none. `sources`: where the values of the keys that are set come from."""
+
+    program: str
+    current: Callable[[], Config]
+    at_run_time: frozenset[str]
+    sources: Callable[[], Mapping[str, str]]
+    table: OperationTable
+    update: Operation[Any, Any]
+
+
 @dataclass
 class PluginContext:
     """The name server's side. A plugin that serves an own port reports its closed connections with
@@ -83,7 +98,11 @@ class PluginContext:
     environ: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
     routes: Routes | None = None  # None: this program serves no routes
-    # both filled before or in start(), and used only where there is an HTTP door:
+    http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP door, once it is bound
+    # filled by plugins when they are made:
+    request_port: int | None = None  # a program without a name server has its HTTP door at a distance to it
+    settings: list[Settings] = field(default_factory=list)
+    # filled before or in start(), and used only where there is an HTTP door:
     http: list[Any] = field(default_factory=list)  # OperationTables, or functions that make an APIRouter
     scrapes: list[Callable[[], Iterable[Any]]] = field(
         default_factory=list

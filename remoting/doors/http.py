@@ -28,7 +28,16 @@ from remoting.dispatch import as_reply
 from remoting.doors.http_answers import BODY_REFUSED, JSON, BadBody, Refusal, problems_of, refusal
 from remoting.doors.http_late import BACKLOG, listening_socket
 from remoting.frame import FRAME_BYTES_MAX
-from remoting.operation import Call, CommandError, Handler, Operation, OperationTable, Reply, UnknownOutcome
+from remoting.operation import (
+    Call,
+    CommandError,
+    Handler,
+    Operation,
+    OperationTable,
+    Reply,
+    UnknownOutcome,
+    Wire,
+)
 from remoting.operation import Unknown as UnknownReply
 from remoting.operations.examples import EXAMPLES
 
@@ -170,6 +179,20 @@ async def _called(
     return await handler(header, Call(HttpPeer(), body, VERSION, ext_fields, raw))
 
 
+async def ask(table: OperationTable, operation: Operation[Any, Any], header: Wire, raw: bytes = b"") -> Reply:
+    """What a view asks of an operation: the same handler, the same checks. Raises what it raises."""
+    handler = table.handlers[operation.code][1]
+    result = await _called(operation, handler, header_fields(header), raw)
+    return _reply_of(result) or Reply()
+
+
+def _reply_of(result: object) -> Reply | None:
+    if isinstance(result, UnknownReply):
+        raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, result.remark)
+    assert result is None or isinstance(result, Reply | Wire)
+    return as_reply(result)
+
+
 def _raw_body(operation: Operation[Any, Any], body: Any) -> bytes:
     if operation.request_body is bytes and isinstance(body, str):
         try:
@@ -180,10 +203,7 @@ def _raw_body(operation: Operation[Any, Any], body: Any) -> bytes:
 
 
 def _response(operation: Operation[Any, Any], result: object, bare_type: str | None) -> Response:
-    if isinstance(result, UnknownReply):
-        raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, result.remark)
-    assert result is None or isinstance(result, (Reply, BaseModel))
-    reply = as_reply(result)  # type: ignore[arg-type]
+    reply = _reply_of(result)
     if reply is None:
         return JSONResponse({}, 202)
     if reply.code != ResponseCode.SUCCESS:

@@ -102,8 +102,8 @@ class ClusterInfo(Wire):
 
 
 class BrokerHeartbeatRequest(Wire):
-    """904 at name server and controller. The field is spelled heartbeatTimeoutMills upstream. hands_over
-    (ours): this broker knows HAND_OVER."""
+    """904 at name server and controller. The field is spelled heartbeatTimeoutMills upstream. Ours:
+    hands_over, this broker knows HAND_OVER; min_in_sync_replicas, with fewer it refuses messages."""
 
     cluster_name: str
     broker_addr: str
@@ -115,6 +115,7 @@ class BrokerHeartbeatRequest(Wire):
     heartbeat_timeout_mills: int | None = None
     election_priority: int = 2147483647
     hands_over: bool = False
+    min_in_sync_replicas: int | None = None
 
 
 class KVTable(Wire):

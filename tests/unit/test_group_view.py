@@ -60,8 +60,8 @@ async def bench(tmp_path: Path) -> Bench:
     return made
 
 
-async def test_a_healthy_group(bench: Bench) -> None:
-    await bench.beat(1, epoch=1, max_offset=1_000, confirm_offset=900)
+async def test_a_group_with_all_its_numbers(bench: Bench) -> None:
+    await bench.beat(1, epoch=1, max_offset=1_000, confirm_offset=900, min_in_sync_replicas=4)
     await bench.beat(2, epoch=1, max_offset=900, confirm_offset=850)
     bench.now_ms += 250
     found = await view(bench)
@@ -78,6 +78,8 @@ async def test_a_healthy_group(bench: Bench) -> None:
         "syncStateSet": [1, 2, 3],
         "syncStateSetEpoch": 2,
         "routes": {"0": A1, "2": A2, "3": A3},
+        "minInSyncReplicas": 4,
+        "tooFewInSync": True,
         "disagreements": [],
         "withoutLiveMaster": None,
     }

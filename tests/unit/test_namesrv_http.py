@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
+import namesrv.app
 import namesrv.metrics
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
@@ -24,6 +27,7 @@ from remoting.operations.route import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from tests.unit.controller_fakes import config as controller_config
 from tests.unit.http_parts import ask, samples, shapes, value
 from tests.unit.test_controller_plugin import GROUP, address_of, brokers, members, until
 
@@ -159,3 +163,65 @@ async def test_the_dashboard_directory_is_a_setting(tmp_path: Path, caplog: pyte
             answer = await ask(server.http_address, "/v1/analytics/dashboard")
     assert (answer.status_code, answer.content) == (200, b"{}")
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("route_service", "keys", "wanted"),
+    [
+        (False, {"listen_port": 9876}, 19_878),  # beside the request port, as mqcontroller has no other
+        (False, {"listen_port": 9876, "http_port": 8_080}, 8_080),
+        (False, {"listen_port": 9876, "http_port": -1}, None),
+        (False, {"listen_port": 0}, 0),
+    ],
+)
+async def test_the_http_port_of_a_standalone_controller(
+    tmp_path: Path,
+    route_service: bool,
+    keys: dict[str, int],
+    wanted: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound: list[int] = []
+
+    class NoHttp:
+        def __init__(self, _make_app: object, *, host: str, port: int) -> None:
+            bound.append(port)
+
+        def bind(self) -> None: ...
+
+    monkeypatch.setattr(namesrv.app, "LateHttp", NoHttp)
+    controller = controller_config(controllerStorePath=tmp_path)  # n0-127.0.0.1:9878
+    choice = PluginChoice(ControllerPlugin, (controller,))
+    Namesrv(config(**keys), [choice], route_service=route_service)._bind_http()
+    assert bound == ([] if wanted is None else [wanted])
+
+
+async def test_a_follower_knows_the_leaders_http_address(tmp_path: Path) -> None:
+    """Three controllers on one host, each with an HTTP port that the system chose."""
+    configs = members(tmp_path, ["n0", "n1", "n2"])
+    async with AsyncExitStack() as stack:
+        servers = {}
+        for name, controller in configs.items():
+            server = Namesrv(config(), [PluginChoice(ControllerPlugin, (controller,))], route_service=False)
+            servers[name] = await stack.enter_async_context(server)
+        plugins = [plugin for server in servers.values() for plugin in server.plugins]
+        await until(lambda: any(each.health()["active"] for each in plugins), "active")
+        await until(lambda: all(each.health()["leader"] for each in plugins), "all know it")
+        views = {
+            name: (await ask(server.http_address, "/v1/controller")).json()
+            for name, server in servers.items()
+        }
+        (leader,) = {view["leader"] for view in views.values()}
+        address = servers[leader].http_address
+        assert address is not None
+        assert {view["leaderHttpAddress"] for view in views.values()} == {f"127.0.0.1:{address[1]}"}
+        assert [view["active"] for view in views.values()].count(True) == 1
+        follower = next(name for name in servers if name != leader)
+        base = servers[follower].http_address
+        assert base is not None
+        async with httpx.AsyncClient(base_url=f"http://{base[0]}:{base[1]}") as http:
+            refused = await http.post(f"/v1/groups/{GROUP}/elect", json={"dryRun": True})
+        assert refused.status_code == 409
+        assert refused.json()["leaderHttpAddress"] == f"127.0.0.1:{address[1]}"
+        assert refused.json()["leader"] == leader
+    assert all(len(view["members"]) == 3 and view["term"] >= 1 for view in views.values())

@@ -25,6 +25,8 @@ from remoting.operations import controller as wire
 
 log = logging.getLogger(__name__)
 
+LEADER_ASKED_MS = 500
+
 
 class AdminHandlers:
     def __init__(
@@ -68,11 +70,9 @@ class AdminHandlers:
         address = self._config.current.request_addresses.get(leader or "")
         if address is None:
             raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, "no controller leads: repeat later")
-        if self._client is None:
-            self._client = RemotingClient()
         where = f"{address[0]}:{address[1]}"
         request = wire.UpdateConfigRequest(forwarded=True)
-        match await self._client.call(where, wire.UPDATE_CONTROLLER_CONFIG, request, body):
+        match await self._leader_client().call(where, wire.UPDATE_CONTROLLER_CONFIG, request, body):
             case Ok():
                 return Reply()
             case Failed(code=code, remark=remark):
@@ -80,6 +80,21 @@ class AdminHandlers:
             case unknown:
                 remark = f"outcome unknown at controller {leader}, which leads ({unknown.remark}): repeat"
                 raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, remark)
+
+    async def leader_http_address(self) -> str | None:
+        """As the controller that leads says itself; None: nobody leads, or it does not say so at once."""
+        address = self._config.current.request_addresses.get(self._replicator.leader_id or "")
+        if address is None:
+            return None
+        outcome = await self._leader_client().call(
+            f"{address[0]}:{address[1]}", wire.GET_METADATA_INFO, Empty(), timeout_ms=LEADER_ASKED_MS
+        )
+        return outcome.header.http_address if isinstance(outcome, Ok) else None
+
+    def _leader_client(self) -> RemotingClient:
+        if self._client is None:
+            self._client = RemotingClient()
+        return self._client
 
     async def get_config(self, request: Empty, call: Call) -> Reply:
         """1010: what is in force here."""

@@ -8,22 +8,31 @@ replicated state may be a moment old; heartbeats and routes are its own in any c
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.watch import Heard
 from remoting.codes import MASTER_ID
+from remoting.doors.http_answers import (
+    NOT_HERE,
+    PAGE_MAX,
+    REFUSED,
+    After,
+    Limit,
+    NotFound,
+    answer_of,
+    as_json,
+    page_of,
+    refused_as_statuses,
+    some_of,
+)
 from remoting.operation import Wire
 from remoting.operations.route import BrokerData
 
 if TYPE_CHECKING:
     from namesrv.plugins.controller.plugin import ControllerPlugin
-
-PAGE_MAX = 500
-NAMES_SHOWN = 10
 
 
 class ReplicaView(Wire):
@@ -67,11 +76,17 @@ class GroupView(Wire):
     master_epoch: int
     sync_state_set: list[int]
     sync_state_set_epoch: int
+    min_in_sync_replicas: int | None = Field(
+        default=None, description="of the master, by its heartbeats: with fewer in sync it refuses messages"
+    )
     replicas: list[ReplicaView]
     routes: dict[int, str] | None = Field(
         default=None, description="id -> address here, 0 is the master; null: this program serves no routes"
     )
     disagreements: list[str] = Field(description="who contradicts whom; empty: all is well")
+    too_few_in_sync: bool = Field(
+        default=False, description="the SyncStateSet is below minInSyncReplicas: messages are refused"
+    )
     without_live_master: str | None = Field(
         default=None, description="why nobody is master; null: somebody is"
     )
@@ -89,54 +104,93 @@ class GroupsView(Wire):
     )
 
 
-class NoSuchGroup(Wire):
-    remark: str
+_REPLICA = ReplicaView(
+    broker_id=1,
+    address="10.0.0.1:10911",
+    is_master=True,
+    in_sync=True,
+    alive=True,
+    heartbeat_age_ms=420,
+    epoch=3,
+    max_offset=4096,
+    confirm_offset=4096,
+    lag_bytes=0,
+)
+_GROUP = GroupView(
+    active=True,
+    leader="n0",
+    cluster="DefaultCluster",
+    broker_name="broker-a",
+    master_broker_id=1,
+    master_address="10.0.0.1:10911",
+    master_epoch=3,
+    sync_state_set=[1, 2],
+    sync_state_set_epoch=4,
+    min_in_sync_replicas=2,
+    replicas=[
+        _REPLICA,
+        _REPLICA.model_copy(update={"broker_id": 2, "address": "10.0.0.2:10911", "is_master": False}),
+    ],
+    routes={0: "10.0.0.1:10911", 2: "10.0.0.2:10911"},
+    disagreements=[],
+    last_election=ElectionView(
+        ts=1767225600000, master_broker_id=1, master_epoch=3, reason="master 2 is not active", unclean=False
+    ),
+)
+
+GroupName = Annotated[str, Path(description="a broker group", examples=["broker-a"])]
 
 
 def groups_router(plugin: "ControllerPlugin") -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["groups"])
 
-    @router.get("/groups", summary="every group, merged from all sources", response_model=GroupsView)
-    async def groups(
-        after: Annotated[str, Query(description="names behind this one")] = "",
-        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_MAX,
-    ) -> Response:
-        names = sorted(name for name in plugin.machine.state.brokers if name > after)
-        page = [view_of(plugin, plugin.machine.state.brokers[name]) for name in names[:limit]]
-        return _json(
+    @router.get(
+        "/groups",
+        summary="every group, merged from all sources",
+        responses={**answer_of(GroupsView(active=True, leader="n0", groups=[_GROUP])), **REFUSED},
+    )
+    @refused_as_statuses
+    async def groups(after: After = "", limit: Limit = PAGE_MAX) -> Response:
+        brokers = plugin.machine.state.brokers
+        names, next_after = page_of(brokers, after, limit)
+        page = [view_of(plugin, brokers[name]) for name in names]
+        return as_json(
             GroupsView(
                 active=plugin.replicator.is_active,
-                leader=_leader(plugin),
+                leader=leader_of(plugin),
                 groups=page,
-                next_after=names[limit - 1] if len(names) > limit else None,
+                next_after=next_after,
             )
         )
 
     @router.get(
         "/groups/{brokerName}",
         summary="one group",
-        response_model=GroupView,
-        responses={404: {"model": NoSuchGroup}},
+        responses={**answer_of(_GROUP), **NOT_HERE, **REFUSED},
     )
-    async def group(brokerName: str) -> Response:
+    @refused_as_statuses
+    async def group(brokerName: GroupName) -> Response:
         brokers = plugin.machine.state.brokers
         if brokerName not in brokers:
-            known = ", ".join(sorted(brokers)[:NAMES_SHOWN]) or "none"
-            remark = f"no group {brokerName!r} is registered with the controllers (known: {known})"
-            return JSONResponse({"remark": remark}, 404)
-        return _json(view_of(plugin, brokers[brokerName]))
+            raise no_such_group(plugin, brokerName)
+        return as_json(view_of(plugin, brokers[brokerName]))
 
     return router
+
+
+def no_such_group(plugin: "ControllerPlugin", name: str) -> NotFound:
+    known = some_of(plugin.machine.state.brokers)
+    return NotFound(f"no group {name!r} is registered with the controllers {known}")
 
 
 def view_of(plugin: "ControllerPlugin", broker_set: BrokerSet) -> GroupView:
     routes, broker_name = plugin.context.routes, broker_set.broker_name
     known = None if routes is None else routes.broker_data(broker_name)
-    replicas = _replicas(plugin, broker_set)
+    replicas, minimum = _replicas(plugin, broker_set), _minimum(plugin, broker_set)
     last = plugin.elections.tally.last(broker_set)
     return GroupView(
         active=plugin.replicator.is_active,
-        leader=_leader(plugin),
+        leader=leader_of(plugin),
         cluster=broker_set.cluster_name,
         broker_name=broker_name,
         master_broker_id=broker_set.master_broker_id,
@@ -144,6 +198,8 @@ def view_of(plugin: "ControllerPlugin", broker_set: BrokerSet) -> GroupView:
         master_epoch=broker_set.master_epoch,
         sync_state_set=sorted(broker_set.sync_state_set),
         sync_state_set_epoch=broker_set.sync_state_set_epoch,
+        min_in_sync_replicas=minimum,
+        too_few_in_sync=minimum is not None and len(broker_set.sync_state_set) < minimum,
         replicas=replicas,
         routes=None if routes is None else dict(known.broker_addrs) if known is not None else {},
         disagreements=[
@@ -223,9 +279,10 @@ def heartbeat_disagreements(broker_set: BrokerSet, heard: Mapping[int, LiveInfo]
 
 
 def _replicas(plugin: "ControllerPlugin", broker_set: BrokerSet) -> list[ReplicaView]:
-    last = {
+    heard = {
         broker_id: _last_heard(plugin, broker_set, broker_id) for broker_id in sorted(broker_set.replicas)
     }
+    last = {broker_id: None if each is None else each.live for broker_id, each in heard.items()}
     master = broker_set.master_broker_id
     master_live = None if master is None else last[master]
     liveness, now = plugin.context.liveness, plugin.context.clock()
@@ -252,10 +309,16 @@ def _replicas(plugin: "ControllerPlugin", broker_set: BrokerSet) -> list[Replica
     return views
 
 
-def _last_heard(plugin: "ControllerPlugin", broker_set: BrokerSet, broker_id: int) -> LiveInfo | None:
+def _last_heard(plugin: "ControllerPlugin", broker_set: BrokerSet, broker_id: int) -> Heard | None:
     """Of the dead, too: the last that they said."""
     info = plugin.context.liveness.info(broker_set.key(broker_id))
-    return info.live if isinstance(info, Heard) else None
+    return info if isinstance(info, Heard) else None
+
+
+def _minimum(plugin: "ControllerPlugin", broker_set: BrokerSet) -> int | None:
+    master = broker_set.master_broker_id
+    heard = None if master is None else _last_heard(plugin, broker_set, master)
+    return None if heard is None else heard.min_in_sync_replicas
 
 
 def _without_live_master(
@@ -270,11 +333,6 @@ def _without_live_master(
     return "no master is recorded" if master is None else f"master {master} is not alive here"
 
 
-def _leader(plugin: "ControllerPlugin") -> str | None:
+def leader_of(plugin: "ControllerPlugin") -> str | None:
     replicator = plugin.replicator
     return replicator.self_id if replicator.is_active else replicator.leader_id
-
-
-def _json(view: Wire) -> Response:
-    """Made once: FastAPI would validate and encode it a second time."""
-    return Response(view.model_dump_json(by_alias=True), media_type="application/json")

@@ -51,6 +51,7 @@ class ControllerHandlers:
     ) -> None:
         self._config, self._proposer, self._replicator = config, proposer, replicator
         self._elections, self._watch, self._clock = elections, watch, clock
+        self.http_address: Callable[[], str | None] = lambda: None  # of this controller, for 1005
         self.heartbeats = HeartbeatHandler(config, liveness, clock, self._came_back)
 
     def bind(self, table: OperationTable) -> None:
@@ -231,6 +232,7 @@ class ControllerHandlers:
             controller_leader_address=_text(peers[leader]) if leader in peers else None,
             is_leader=replicator.is_active,
             peers="".join(f"{each}:{_text(address)};" for each, address in peers.items()),
+            http_address=self.http_address(),
         )
 
     async def get_sync_state_data(self, request: object, call: Call) -> Reply:

@@ -41,6 +41,7 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     heartbeat_timeout_mills: Int64 | None = None
     election_priority: Int64 = 2147483647
     hands_over: bool = False
+    min_in_sync_replicas: Int32 | None = None
 
 
 class Heartbeat(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -82,7 +83,7 @@ class HeartbeatHandler:
             incarnation=ext.broker_addr,
             timeout_ms=timeout_ms if timeout_ms > 0 else config.controller_heart_beat_timeout_default_ms,
             now_ms=self._clock(),
-            info=Heard(live, peer, ext.hands_over),
+            info=Heard(live, peer, ext.hands_over, ext.min_in_sync_replicas),
             grace_ms=config.controller_connection_loss_grace_ms,
         )
         if is_new:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from namesrv.core.liveness import BrokerKey
-from namesrv.plugins import PluginContext
+from namesrv.plugins import PluginContext, Settings
 from namesrv.plugins.controller.admin import AdminHandlers
-from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
 from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
@@ -23,10 +23,11 @@ from namesrv.plugins.controller.settings import LiveConfig
 from namesrv.plugins.controller.telemetry import ControllerTelemetry
 from namesrv.plugins.controller.watch import Watch
 from remoting.codes import ResponseCode
-from remoting.config import Config, ConfigError
+from remoting.config import Config, ConfigError, setting_sources
 from remoting.doors.tcp import TcpDoor
 from remoting.histogram import BOUNDS_US
 from remoting.operation import OperationTable
+from remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
 from remoting.request_counts import RequestCounts
 from remoting.tasks import TaskSet
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ANY_HOST = ("0.0.0.0", "::")
 NO_LEADER = "no controller leads: is a majority of them up and connected?"
 
 
@@ -78,18 +80,13 @@ class ControllerPlugin:
             context.liveness,
             context.clock,
         )
+        self.handlers.http_address = self._http_address
         self.admin = AdminHandlers(self.settings, self.proposer, self.replicator, self.elections, self.watch)
         self.table = OperationTable()
-        self.handlers.bind(self.table)
-        http_table = OperationTable()
-        self.handlers.bind_requests(http_table)
         self.requests = RequestCounts(BOUNDS_US, scale=1e6)
-        for table in (self.table, http_table):
-            self.admin.bind(table)
-            self.requests.watch(table)
-        context.http += [http_table, self._groups_router]
-        context.scrapes.append(self._scrapes)
+        self._add_to(context)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
+        context.request_port = port
         self._door = TcpDoor(
             self.table,
             host=host if is_loopback(host) else "0.0.0.0",
@@ -105,6 +102,27 @@ class ControllerPlugin:
         if self.telemetry is not None:
             self.replicator.on_active_changed(self.telemetry.active_changed)
         context.on_inactive(self._became_inactive)
+
+    def _add_to(self, context: PluginContext) -> None:
+        """Operations, views, metrics and settings."""
+        self.handlers.bind(self.table)
+        http_table = OperationTable()
+        self.handlers.bind_requests(http_table)
+        for table in (self.table, http_table):
+            self.admin.bind(table)
+            self.requests.watch(table)
+        context.http += [http_table, self._views_router]
+        context.scrapes.append(self._scrapes)
+        path = context.config_path
+        self._sources = setting_sources(
+            path if path is not None and path.exists() else None, context.environ, context.overrides
+        )
+        update = UPDATE_CONTROLLER_CONFIG
+        context.settings.append(
+            Settings(
+                "controller", lambda: self.config, AT_RUN_TIME, self._setting_sources, http_table, update
+            )
+        )
 
     async def start(self) -> None:
         """Raises ConfigError: a port is taken, or the directory belongs to another member."""
@@ -137,6 +155,14 @@ class ControllerPlugin:
     def address(self) -> tuple[str, int]:
         return self._door.address
 
+    def request_address(self, member_id: str | None) -> str | None:
+        address = self.config.request_addresses.get(member_id or "")
+        return None if address is None else f"{address[0]}:{address[1]}"
+
+    async def leader_http_address(self) -> str | None:
+        """None: nobody leads, or the leader does not say it."""
+        return self._http_address() if self.replicator.is_active else await self.admin.leader_http_address()
+
     def health(self) -> dict[str, object]:
         leader = self.replicator.leader_id
         host, port = self.config.request_addresses[self.config.controller_d_leger_self_id]
@@ -166,10 +192,22 @@ class ControllerPlugin:
         if self.telemetry is not None:
             self.telemetry.applied(event, applied)
 
-    def _groups_router(self) -> object:
-        from namesrv.plugins.controller.group_view import groups_router
+    def _http_address(self) -> str | None:
+        """As others reach it: the host is that of our requests, unless HTTP has one of its own."""
+        bound = self.context.http_address()
+        if bound is None:
+            return None
+        host = self.config.request_addresses[self.replicator.self_id][0] if bound[0] in ANY_HOST else bound[0]
+        return f"{host}:{bound[1]}"
 
-        return groups_router(self)
+    def _setting_sources(self) -> dict[str, str]:
+        changed = dict.fromkeys(self.settings.replicated, "changed at run time, at all controllers")
+        return self._sources | changed
+
+    def _views_router(self) -> object:
+        from namesrv.plugins.controller.views import controller_routers
+
+        return controller_routers(self)
 
     def _scrapes(self) -> "Sequence[Scrape]":
         from namesrv.plugins.controller.metrics import scrapes

@@ -31,13 +31,15 @@ REPLICATED = "the replicated settings"
 
 
 class LiveConfig:
-    """Lives in the event loop. `fault`: why some replicated settings are not in force here; None: all are."""
+    """Lives in the event loop. `fault`: why some replicated settings are not in force here; None: all are.
+    `replicated`: the keys of those that are."""
 
     def __init__(self, file: ControllerConfig, state: Callable[[], State]) -> None:
         self._file, self._state = file, state
         self._seen: Mapping[str, str] | None = None
         self._current = file
         self.fault: str | None = None
+        self.replicated: frozenset[str] = frozenset()
 
     @property
     def current(self) -> ControllerConfig:
@@ -50,13 +52,14 @@ class LiveConfig:
 
     def _refresh(self, settings: Mapping[str, str]) -> None:
         """One by one: a setting that does not go with this file must not cost the others."""
-        self._current, faults = self._file, list[str]()
+        self._current, faults, in_force = self._file, list[str](), set[str]()
         for key, value in sorted(settings.items()):
             try:
                 self._current = with_settings(self._current, {key: value}, REPLICATED)
+                in_force.add(key)
             except ConfigError as error:
                 faults.append(str(error))
-        self.fault = "; ".join(faults) or None
+        self.fault, self.replicated = "; ".join(faults) or None, frozenset(in_force)
         if self.fault is not None:
             logger.error("this controller goes on as its file says: %s", self.fault)
 

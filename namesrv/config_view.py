@@ -1,0 +1,152 @@
+"""GET and PATCH /v1/config: the settings of the name server and of its plugins, as they are now, where each
+value comes from, and their change at run time by the requests that do that (318, 1009).
+
+Imported late: FastAPI.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import Field
+
+from namesrv.plugins import Settings
+from remoting.command import BadRequest
+from remoting.config import Config, ConfigError, parse_settings
+from remoting.doors.http import ask
+from remoting.doors.http_answers import BODY_REFUSED, REFUSED, answer_of, as_json, refused_as_statuses
+from remoting.operation import Wire
+
+Value = str | bool | int | float | None
+SETTINGS_MAX = 100
+"""Keys of one change; there are fewer."""
+
+
+class SettingView(Wire):
+    """One key. `value` is in force; secrets are masked."""
+
+    program: str = Field(description="mqnamesrv, or the plugin that knows the key")
+    key: str
+    value: Value
+    default: Value = Field(description="null: none, or the key is required")
+    description: str
+    source: str = Field(description="file and line, environment, flag, a change at run time, or `default`")
+    at_run_time: bool = Field(description="PATCH changes it; the others are read at start")
+
+
+class ConfigView(Wire):
+    """Every setting, by program and key."""
+
+    settings: list[SettingView]
+
+
+class ChangedView(Wire):
+    """What was changed, as key=value texts."""
+
+    program: str
+    changed: dict[str, str]
+    remark: str | None = Field(default=None, description="what whoever asked should know")
+
+
+_EXAMPLE = SettingView(
+    program="mqnamesrv",
+    key="supportActingMaster",
+    value=True,
+    default=False,
+    description="show the lowest slave as master when there is none",
+    source="/etc/keelmq/namesrv.conf line 4",
+    at_run_time=True,
+)
+_CHANGED = ChangedView(program="mqnamesrv", changed={"supportActingMaster": "true"})
+_CHANGE = {"supportActingMaster": True}
+
+Changed = Annotated[bool, Query(description="only what does not have its default value", examples=[True])]
+
+
+def config_router(parts: Sequence[Settings]) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["config"])
+
+    @router.get(
+        "/config",
+        summary="settings in force, and where they come from",
+        responses={**answer_of(ConfigView(settings=[_EXAMPLE])), **REFUSED},
+    )
+    @refused_as_statuses
+    async def config(changed: Changed = False) -> Response:
+        found = [each for part in parts for each in settings_of(part)]
+        return as_json(
+            ConfigView(settings=[each for each in found if not changed or each.value != each.default])
+        )
+
+    @router.patch(
+        "/config",
+        summary="changes settings at run time: all of them, or none",
+        description="Keys of one program. The name server keeps a change in its file (318); a change of the "
+        "controller's is replicated to all controllers (1009), and null gives the key back to their files.",
+        responses={**answer_of(_CHANGED), **BODY_REFUSED},
+    )
+    @refused_as_statuses
+    async def change(settings: Annotated[dict[str, Value], Body(examples=[_CHANGE])]) -> Response:
+        part = _part_of(parts, settings)
+        texts = {key: _text(value) for key, value in settings.items()}
+        reply = await ask(part.table, part.update, part.update.request(), _lines(texts))
+        return as_json(ChangedView(program=part.program, changed=texts, remark=reply.remark))
+
+    return router
+
+
+def settings_of(part: Settings) -> Iterator[SettingView]:
+    config = part.current()
+    sources = part.sources()
+    values = config.model_dump(by_alias=True, mode="json")
+    for name, field in sorted(type(config).model_fields.items(), key=lambda each: each[1].alias or each[0]):
+        key = field.alias or name
+        default = None if field.is_required() else _plain(field.get_default(call_default_factory=True))
+        value = _plain(values[key])
+        yield SettingView(
+            program=part.program,
+            key=key,
+            value=value,
+            default=default,
+            description=field.description or "",
+            source=sources.get(key) or ("default" if value == default else "the program"),
+            at_run_time=key in part.at_run_time,
+        )
+
+
+def _plain(value: Any) -> Value:
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+
+
+def _part_of(parts: Sequence[Settings], settings: Mapping[str, Value]) -> Settings:
+    """Which program knows the keys; the first, if none does: it says so, and whether a similar one exists."""
+    if not 0 < len(settings) <= SETTINGS_MAX:
+        raise BadRequest(f'the body is an object of 1 to {SETTINGS_MAX} settings: {{"key": value}}')
+    known = {part.program: settings.keys() & _keys(part.current()) for part in parts}
+    named = [part for part in parts if known[part.program]]
+    if len(named) > 1:
+        shares = "; ".join(f"{part.program}: {', '.join(sorted(known[part.program]))}" for part in named)
+        raise BadRequest(f"keys of two programs cannot be changed together: {shares}")
+    return (named or list(parts))[0]
+
+
+def _keys(config: Config) -> set[str]:
+    return {field.alias or name for name, field in type(config).model_fields.items()}
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _lines(texts: Mapping[str, str]) -> bytes:
+    """key=value lines that are read as these very settings: no key or value brings others along."""
+    lines = "".join(f"{key}={text}\n" for key, text in texts.items())
+    try:
+        read, raw = parse_settings(lines, "the request"), lines.encode()
+    except (ConfigError, UnicodeEncodeError) as error:
+        raise BadRequest(f"no settings: {error}") from None
+    if read != texts:
+        raise BadRequest("keys and values are single lines without blanks at their ends; a key has no '='")
+    return raw

@@ -1,0 +1,188 @@
+"""GET /v1/controller: who leads, who is a member, how the log stands, and in words what is wrong. Imported
+late: FastAPI."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from namesrv.plugins.controller.group_view import leader_of
+from remoting.doors.http_answers import REFUSED, answer_of, as_json, refused_as_statuses
+from remoting.operation import Wire
+
+if TYPE_CHECKING:
+    from namesrv.plugins.controller.plugin import ControllerPlugin
+
+
+class MemberView(Wire):
+    """One controller of the group."""
+
+    id: str
+    raft_address: str
+    request_address: str | None = Field(
+        default=None, description="of its peers entry; null: this controller's file lacks it"
+    )
+    is_self: bool
+    is_leader: bool
+    connected: bool = Field(description="there is a link between it and this one")
+
+
+class ControllerView(Wire):
+    """One controller and its group, as it sees them itself."""
+
+    group: str
+    self_id: str
+    active: bool = Field(description="it leads, and decides")
+    leader: str | None = Field(default=None, description="as far as this one knows; null: nobody leads")
+    leader_address: str | None = Field(default=None, description="for requests")
+    leader_http_address: str | None = Field(default=None, description="as the leader says itself")
+    role: str | None = Field(
+        default=None, description="leader, follower, learner (gets the log, has no vote) or removed"
+    )
+    standing: str | None = Field(
+        default=None, description="member; new, promised or rejoining: an empty directory has no vote yet"
+    )
+    waits_for: list[str] = Field(default=[], description="members that must be seen before it may vote")
+    term: int | None = None
+    commit_index: int | None = Field(default=None, description="entries that a majority has")
+    last_applied: int | None = Field(default=None, description="entries applied here")
+    log_entries: int | None = Field(default=None, description="entries behind the last snapshot")
+    log_bytes: int | None = None
+    snapshot_bytes: int | None = None
+    waiting: int | None = Field(default=None, description="proposals whose outcome is awaited")
+    members: list[MemberView]
+    members_since_index: int | None = Field(
+        default=None, description="entry of the log from which on these are the members"
+    )
+    groups: int = Field(description="broker groups in the replicated state")
+    events: int = Field(description="place in the log of the last applied event")
+    groups_without_live_master: int = Field(description="of the leader only; the others do not judge")
+    problems: list[str] = Field(description="what is wrong, in words; empty: nothing")
+
+
+_EXAMPLE = ControllerView(
+    group="keelmq",
+    self_id="n1",
+    active=False,
+    leader="n0",
+    leader_address="10.0.0.1:9878",
+    leader_http_address="10.0.0.1:19876",
+    role="follower",
+    standing="member",
+    term=4,
+    commit_index=128,
+    last_applied=128,
+    log_entries=128,
+    log_bytes=20480,
+    snapshot_bytes=0,
+    waiting=0,
+    members=[
+        MemberView(
+            id="n0",
+            raft_address="10.0.0.1:10878",
+            request_address="10.0.0.1:9878",
+            is_self=False,
+            is_leader=True,
+            connected=True,
+        ),
+        MemberView(
+            id="n1",
+            raft_address="10.0.0.2:10878",
+            request_address="10.0.0.2:9878",
+            is_self=True,
+            is_leader=False,
+            connected=True,
+        ),
+    ],
+    members_since_index=0,
+    groups=3,
+    events=96,
+    groups_without_live_master=0,
+    problems=[],
+)
+
+
+def controller_router(plugin: "ControllerPlugin") -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["controller"])
+
+    @router.get(
+        "/controller",
+        summary="this controller, its group and its log",
+        responses={**answer_of(_EXAMPLE), **REFUSED},
+    )
+    @refused_as_statuses
+    async def controller() -> Response:
+        return as_json(view_of(plugin, await plugin.leader_http_address()))
+
+    return router
+
+
+def view_of(plugin: "ControllerPlugin", leader_http_address: str | None) -> ControllerView:
+    status, leader = plugin.replicator.status(), leader_of(plugin)
+    members = list(_members(plugin, status, leader))
+    return ControllerView(
+        group=plugin.config.controller_d_leger_group,
+        self_id=plugin.replicator.self_id,
+        active=plugin.replicator.is_active,
+        leader=leader,
+        leader_address=plugin.request_address(leader),
+        leader_http_address=leader_http_address,
+        role=status.get("role"),
+        standing=status.get("standing"),
+        waits_for=status.get("waitsFor", []),
+        term=status.get("term"),
+        commit_index=status.get("commitIndex"),
+        last_applied=status.get("lastApplied"),
+        log_entries=status.get("logEntries"),
+        log_bytes=status.get("journalBytes"),
+        snapshot_bytes=status.get("snapshotBytes"),
+        waiting=status.get("waiting"),
+        members=members,
+        members_since_index=status.get("membersSinceIndex"),
+        groups=len(plugin.machine.state.brokers),
+        events=plugin.machine.state.event_count,
+        groups_without_live_master=len(plugin.elections.retries),
+        problems=list(_problems(plugin, status, leader, members)),
+    )
+
+
+def _members(
+    plugin: "ControllerPlugin", status: Mapping[str, Any], leader: str | None
+) -> Iterator[MemberView]:
+    self_id, connected = plugin.replicator.self_id, status.get("connected", [])
+    for member, raft_address in sorted(status.get("members", {}).items()):
+        yield MemberView(
+            id=member,
+            raft_address=raft_address,
+            request_address=plugin.request_address(member),
+            is_self=member == self_id,
+            is_leader=member == leader,
+            connected=member == self_id or member in connected,
+        )
+
+
+def _problems(
+    plugin: "ControllerPlugin", status: Mapping[str, Any], leader: str | None, members: list[MemberView]
+) -> Iterator[str]:
+    if leader is None:
+        yield "no controller leads: is a majority of them up and connected?"
+    for member in members:
+        if not member.connected:
+            yield f"member {member.id} at {member.raft_address} is not connected to this one"
+        if member.request_address is None:
+            yield f"controllerDLegerPeers of this controller does not name member {member.id}"
+    if status.get("standing") not in (None, "member"):
+        yield f"this controller has no vote yet ({status['standing']})"
+    if status.get("role") == "removed":
+        yield "this controller is no member of the group any more: stop it, or add it again"
+    if status.get("otherMemberLists"):
+        yield f"members with another list of members: {', '.join(status['otherMemberLists'])}"
+    if plugin.settings.fault is not None:
+        yield f"settings not in force here: {plugin.settings.fault}"
+    for name, retry in sorted(plugin.elections.retries.items())[:PROBLEM_GROUPS]:
+        yield f"{name} has no live master: {retry.reason}"
+
+
+PROBLEM_GROUPS = 10
+"""Groups that are named; the number of all is beside them."""

@@ -1,0 +1,290 @@
+"""Elections over HTTP: the history with its reasons, and an election on demand, with its explanation.
+
+The history is replicated: every controller has it. Only the controller that leads elects, or knows whom it
+would elect; another one refuses and says where the leader is. Imported late: FastAPI.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from namesrv.plugins.controller.core.decide import CONTROLLER_ITSELF
+from namesrv.plugins.controller.core.history import past_elections
+from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.group_view import GroupName, leader_of, no_such_group
+from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
+from remoting.command import BadRequest
+from remoting.doors.http import ask
+from remoting.doors.http_answers import (
+    BODY_REFUSED,
+    JSON,
+    NOT_HERE,
+    REFUSED,
+    Answers,
+    Limit,
+    answer_of,
+    as_json,
+    refused_as_statuses,
+)
+from remoting.operation import CommandError, Reply, UnknownOutcome, Wire
+from remoting.operations import controller as wire
+
+if TYPE_CHECKING:
+    from namesrv.plugins.controller.plugin import ControllerPlugin
+
+PAGE = 100
+MASTER_STAYS = int(ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+
+
+class ElectionRecord(wire.PastElection):
+    """An election that changed the master; newMasterBrokerId null: it was cleared."""
+
+    age_ms: int | None = Field(
+        default=None, description="since it was proposed, by this clock; null: ts is 0, not written down"
+    )
+
+
+class ElectionsView(Wire):
+    """A page of past elections, newest first: the last 1,000, of one group the last 100."""
+
+    active: bool
+    leader: str | None = None
+    elections: list[ElectionRecord]
+    next_before: int | None = Field(
+        default=None, description="the `before` of the next page; null: this is the last"
+    )
+
+
+class ElectRequest(Wire):
+    """Unknown fields are refused: a misspelled dryRun must not elect."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+    broker_id: int | None = Field(
+        default=None, ge=1, description="who shall be elected; null: whoever the controller prefers"
+    )
+    designate: bool = Field(default=False, description="also if the present master is alive; needs brokerId")
+    dry_run: bool = Field(default=False, description="change nothing: who would be elected, and why")
+
+
+class ElectionOutcome(Wire):
+    """Who is master now, or, of a dry run, who would be. `explain`: the verdict, then a line per replica."""
+
+    dry_run: bool
+    changed: bool = Field(description="of a dry run: it would be another master")
+    code: int = Field(description="0; 2011: the present master stays; of a dry run, what 1002 would answer")
+    remark: str | None = None
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int | None = None
+    sync_state_set_epoch: int | None = None
+    sync_state_set: list[int]
+    explain: list[str]
+    candidates: list[wire.ElectionCandidate]
+
+
+class NotElected(Wire):
+    """409. Of a controller that does not lead (code 2007): where the leader is."""
+
+    code: int
+    remark: str
+    explain: list[str] = Field(default=[], description="why, as far as it came to an election")
+    leader: str | None = None
+    leader_address: str | None = Field(default=None, description="for requests")
+    leader_http_address: str | None = Field(default=None, description="as the leader says itself")
+
+
+_RECORD = ElectionRecord(
+    event_id=12,
+    ts=1767225600000,
+    cluster_name="DefaultCluster",
+    broker_name="broker-a",
+    old_master_broker_id=1,
+    new_master_broker_id=2,
+    master_epoch=4,
+    sync_state_set_epoch=5,
+    reason="master 1 is not active",
+    last_heartbeat_ts=1767225599200,
+    detected_ts=1767225599990,
+    age_ms=86_000,
+)
+_OUTCOME = ElectionOutcome(
+    dry_run=True,
+    changed=True,
+    code=0,
+    remark="designated",
+    master_broker_id=1,
+    master_address="10.0.0.1:10911",
+    master_epoch=3,
+    sync_state_set_epoch=4,
+    sync_state_set=[1, 2],
+    explain=["elected: designated", "broker 2 at 10.0.0.2:10911: wins: designated"],
+    candidates=[
+        wire.ElectionCandidate(
+            broker_id=2,
+            broker_address="10.0.0.2:10911",
+            in_sync=True,
+            alive=True,
+            wins=True,
+            why="wins: designated",
+        )
+    ],
+)
+_REQUEST = {"brokerId": 2, "designate": True, "dryRun": True}
+_NOT_ELECTED: Answers = {
+    409: {"model": NotElected, "description": "Refused; or this controller does not lead"}
+}
+
+Group = Annotated[str, Query(description="only of this group; empty: of all", examples=["broker-a"])]
+Since = Annotated[int, Query(ge=0, description="wall-clock ms: only elections from then on")]
+Before = Annotated[
+    int | None, Query(ge=0, description="only those before this eventId: `nextBefore` of the page before")
+]
+
+
+def elections_router(plugin: "ControllerPlugin") -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["elections"])
+    example = answer_of(ElectionsView(active=True, leader="n0", elections=[_RECORD]))
+
+    @router.get("/elections", summary="past elections, newest first", responses={**example, **REFUSED})
+    @refused_as_statuses
+    async def elections(
+        group: Group = "", since: Since = 0, before: Before = None, limit: Limit = PAGE
+    ) -> Response:
+        return as_json(_page(plugin, group, since, before, limit))
+
+    @router.get(
+        "/groups/{brokerName}/elections",
+        summary="past elections of one group, newest first",
+        responses={**example, **NOT_HERE, **REFUSED},
+    )
+    @refused_as_statuses
+    async def group_elections(
+        brokerName: GroupName, since: Since = 0, before: Before = None, limit: Limit = PAGE
+    ) -> Response:
+        if not _is_known(plugin.machine.state, brokerName):
+            raise no_such_group(plugin, brokerName)
+        return as_json(_page(plugin, brokerName, since, before, limit))
+
+    @router.post(
+        "/groups/{brokerName}/elect",
+        summary="elects a master, or explains whom it would elect (dryRun)",
+        responses={**answer_of(_OUTCOME), **BODY_REFUSED, **_NOT_ELECTED},
+    )
+    @refused_as_statuses
+    async def elect(
+        brokerName: GroupName, request: Annotated[ElectRequest, Body(examples=[_REQUEST])]
+    ) -> Response:
+        if request.designate and request.broker_id is None:
+            raise BadRequest("designate needs brokerId: the replica that must become master")
+        explain: list[str] = []
+        try:
+            return as_json(await _elected(plugin, brokerName, request, explain))
+        except UnknownOutcome:
+            raise
+        except CommandError as error:
+            return await _not_elected(plugin, error, explain)
+
+    return router
+
+
+def _page(
+    plugin: "ControllerPlugin", group: str, since: int, before: int | None, limit: int
+) -> ElectionsView:
+    now = wall_ms()
+    found = (
+        each
+        for each in past_elections(plugin.machine.state, group)
+        if each.ts >= since and (before is None or each.event_id < before)
+    )
+    page = list(islice(found, limit + 1))
+    records = [
+        ElectionRecord(**msgspec.structs.asdict(each), age_ms=now - each.ts if each.ts else None)
+        for each in page[:limit]
+    ]
+    return ElectionsView(
+        active=plugin.replicator.is_active,
+        leader=leader_of(plugin),
+        elections=records,
+        next_before=page[limit - 1].event_id if len(page) > limit else None,
+    )
+
+
+def _is_known(state: State, name: str) -> bool:
+    """Also if it was cleaned: its history is told as long as it is kept."""
+    return name in state.brokers or name in state.cleaned or any(past_elections(state, name))
+
+
+async def _elected(
+    plugin: "ControllerPlugin", name: str, request: ElectRequest, explain: list[str]
+) -> ElectionOutcome:
+    """`explain` is filled before the election is held, so that a refusal has it too. Raises CommandError."""
+    header = wire.ElectMasterRequest(
+        broker_name=name,
+        broker_id=CONTROLLER_ITSELF if request.broker_id is None else request.broker_id,
+        designate_elect=request.designate,
+    )
+    reply = await ask(plugin.table, wire.EXPLAIN_ELECTION, header)
+    assert isinstance(reply.body, wire.ElectMasterResponseBody) and reply.body.explanation is not None
+    explanation = reply.body.explanation
+    explain += lines_of(explanation)
+    code, changed, remark = explanation.code, explanation.is_change, explanation.remark or None
+    if not request.dry_run:
+        reply = await ask(plugin.table, wire.ELECT_MASTER, header)
+        if reply.code not in (ResponseCode.SUCCESS, MASTER_STAYS):
+            raise CommandError(reply.code, reply.remark or "")
+        code, changed, remark = reply.code, reply.code == ResponseCode.SUCCESS, reply.remark
+    return _outcome(reply, request.dry_run, changed, code, remark, explain, explanation.candidates)
+
+
+def _outcome(
+    reply: Reply,
+    dry_run: bool,
+    changed: bool,
+    code: int,
+    remark: str | None,
+    explain: list[str],
+    candidates: Sequence[wire.ElectionCandidate],
+) -> ElectionOutcome:
+    assert isinstance(reply.header, wire.MasterInfo)
+    assert isinstance(reply.body, wire.ElectMasterResponseBody)
+    return ElectionOutcome(
+        dry_run=dry_run,
+        changed=changed,
+        code=code,
+        remark=remark,
+        **reply.header.model_dump(),
+        sync_state_set=reply.body.sync_state_set,
+        explain=explain,
+        candidates=list(candidates),
+    )
+
+
+def lines_of(explanation: wire.ElectionExplanation) -> Iterator[str]:
+    """For people."""
+    yield f"{explanation.verdict}: {explanation.remark}" if explanation.remark else explanation.verdict
+    for each in explanation.candidates:
+        yield f"broker {each.broker_id} at {each.broker_address}: {each.why}"
+
+
+async def _not_elected(plugin: "ControllerPlugin", error: CommandError, explain: list[str]) -> Response:
+    refused = NotElected(code=error.code, remark=error.remark, explain=explain)
+    if error.code == ResponseCode.CONTROLLER_NOT_LEADER:
+        leader, http_address = leader_of(plugin), await plugin.leader_http_address()
+        address = plugin.request_address(leader)
+        where = http_address or address
+        help_ = f"ask {leader} at {where}" if where else "no controller is known to lead, repeat later"
+        refused = NotElected(
+            code=error.code,
+            remark=f"controller {plugin.replicator.self_id} does not lead: {help_}",
+            leader=leader,
+            leader_address=address,
+            leader_http_address=http_address,
+        )
+    return Response(refused.model_dump_json(by_alias=True), 409, media_type=JSON)

@@ -1,0 +1,319 @@
+"""GET /v1/routes, /v1/clusters, /v1/brokers: what this name server has, for people and scripts.
+
+Views ask what the requests ask (105, 106, 206) and add what those leave out: ages, counts, and in words what
+is wrong. Name servers are independent of each other: another one may have heard something else. Imported
+late: FastAPI.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field
+
+from namesrv.core.liveness import route_key
+from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from remoting.doors.http_answers import (
+    NAMES_SHOWN,
+    NOT_HERE,
+    REFUSED,
+    After,
+    Limit,
+    NotFound,
+    answer_of,
+    as_json,
+    page_of,
+    refused_as_statuses,
+    some_of,
+)
+from remoting.operation import Wire
+from remoting.operations.route import BrokerData, DataVersion, QueueData, TopicRouteData
+
+if TYPE_CHECKING:
+    from namesrv.app import Namesrv
+
+PAGE = 100
+LATE_MS = 60_000
+"""Brokers register every 30 s; one that was not heard for twice as long may be gone."""
+
+
+class RegisteredBroker(Wire):
+    """One broker as it registered here. Id 0 is the master."""
+
+    broker_id: int
+    address: str
+    is_master: bool
+    age_ms: int | None = Field(description="since it was heard (registration or heartbeat); null: never")
+    ha_server_address: str | None = None
+    data_version: DataVersion | None = Field(default=None, description="of its topic table")
+
+
+class RegisteredGroup(Wire):
+    """All registered brokers of one brokerName."""
+
+    cluster: str
+    broker_name: str
+    master_address: str | None = Field(default=None, description="null: no master is registered")
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+    topics: int = Field(description="topics that it has")
+    brokers: list[RegisteredBroker]
+    problems: list[str] = Field(description="what is wrong, in words; empty: nothing")
+
+
+class BrokersView(Wire):
+    """A page of groups, by name."""
+
+    groups: list[RegisteredGroup]
+    next_after: str | None = Field(
+        default=None, description="the `after` of the next page; null: this is the last"
+    )
+
+
+class ClusterView(Wire):
+    """One cluster: how many groups and brokers it has here."""
+
+    cluster: str
+    groups: int
+    brokers: int
+    groups_without_master: int
+    without_master: list[str] = Field(description="the first of them")
+
+
+class ClustersView(Wire):
+    """A page of clusters, by name."""
+
+    clusters: list[ClusterView]
+    next_after: str | None = Field(
+        default=None, description="the `after` of the next page; null: this is the last"
+    )
+
+
+class TopicSummary(Wire):
+    """A topic and where it is. Queue numbers are those of all its groups together."""
+
+    topic: str
+    broker_names: list[str]
+    read_queue_nums: int
+    write_queue_nums: int
+    writable: bool = Field(description="some group has a master, and permission to write")
+
+
+class RoutesView(Wire):
+    """A page of topics, by name."""
+
+    routes: list[TopicSummary]
+    next_after: str | None = Field(
+        default=None, description="the `after` of the next page; null: this is the last"
+    )
+
+
+class RouteView(Wire):
+    """One topic: the route as clients get it (105), who serves it, and what is wrong."""
+
+    topic: str
+    writable: bool
+    route: TopicRouteData
+    groups: list[RegisteredGroup]
+    problems: list[str]
+
+
+_GROUP = RegisteredGroup(
+    cluster="DefaultCluster",
+    broker_name="broker-a",
+    master_address="10.0.0.1:10911",
+    topics=7,
+    brokers=[
+        RegisteredBroker(
+            broker_id=0,
+            address="10.0.0.1:10911",
+            is_master=True,
+            age_ms=840,
+            ha_server_address="10.0.0.1:10912",
+            data_version=DataVersion(counter=7, state_version=3, timestamp=1767225600000),
+        )
+    ],
+    problems=[],
+)
+_ROUTE = RouteView(
+    topic="TopicTest",
+    writable=True,
+    route=TopicRouteData(
+        broker_datas=[
+            BrokerData(cluster="DefaultCluster", broker_name="broker-a", broker_addrs={0: "10.0.0.1:10911"})
+        ],
+        queue_datas=[QueueData(broker_name="broker-a", read_queue_nums=8, write_queue_nums=8, perm=6)],
+    ),
+    groups=[_GROUP],
+    problems=[],
+)
+_SUMMARY = TopicSummary(
+    topic="TopicTest", broker_names=["broker-a"], read_queue_nums=8, write_queue_nums=8, writable=True
+)
+_CLUSTER = ClusterView(
+    cluster="DefaultCluster", groups=1, brokers=1, groups_without_master=0, without_master=[]
+)
+
+Cluster = Annotated[
+    str, Query(description="only of this cluster; empty: of all", examples=["DefaultCluster"])
+]
+Topic = Annotated[str, Path(description="a topic", examples=["TopicTest"])]
+BrokerName = Annotated[str, Path(description="a broker group", examples=["broker-a"])]
+
+
+def views_router(server: "Namesrv") -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["routes"])
+
+    @router.get(
+        "/routes",
+        summary="topics and where they are",
+        responses={**answer_of(RoutesView(routes=[_SUMMARY])), **REFUSED},
+    )
+    @refused_as_statuses
+    async def routes(after: After = "", limit: Limit = PAGE) -> Response:
+        server.queries.check_topic_list()
+        names, next_after = page_of(server.routes.topic_names(), after, limit)
+        found = [_summary(server, name) for name in names]
+        return as_json(RoutesView(routes=[each for each in found if each], next_after=next_after))
+
+    @router.get(
+        "/routes/{topic:path}",
+        summary="one topic's route",
+        responses={**answer_of(_ROUTE), **NOT_HERE, **REFUSED},
+    )
+    @refused_as_statuses
+    async def route(topic: Topic) -> Response:
+        server.queries.check_ready()
+        found = server.queries.route(topic)
+        if found is None:
+            known = some_of(server.routes.topic_names())
+            raise NotFound(f"no broker has registered topic {topic!r} here {known}")
+        return as_json(_route(server, topic, found))
+
+    @router.get(
+        "/clusters",
+        summary="clusters, and how many groups and brokers they have",
+        responses={**answer_of(ClustersView(clusters=[_CLUSTER])), **REFUSED},
+    )
+    @refused_as_statuses
+    async def clusters(after: After = "", limit: Limit = PAGE) -> Response:
+        table = server.routes.cluster_info()
+        names, next_after = page_of(table.cluster_addr_table, after, limit)
+        found = [
+            _cluster(name, [table.broker_addr_table[each] for each in table.cluster_addr_table[name]])
+            for name in names
+        ]
+        return as_json(ClustersView(clusters=found, next_after=next_after))
+
+    @router.get(
+        "/brokers",
+        summary="registered brokers, by group",
+        responses={**answer_of(BrokersView(groups=[_GROUP])), **REFUSED},
+    )
+    @refused_as_statuses
+    async def brokers(after: After = "", limit: Limit = PAGE, cluster: Cluster = "") -> Response:
+        names, next_after = page_of(server.routes.broker_names(cluster), after, limit)
+        found = [server.routes.broker_data(name) for name in names]
+        groups = [_group(server, data) for data in found if data is not None]
+        return as_json(BrokersView(groups=groups, next_after=next_after))
+
+    @router.get(
+        "/brokers/{brokerName:path}",
+        summary="one group's registered brokers",
+        responses={**answer_of(_GROUP), **NOT_HERE, **REFUSED},
+    )
+    @refused_as_statuses
+    async def group(brokerName: BrokerName) -> Response:
+        data = server.routes.broker_data(brokerName)
+        if data is None:
+            known = some_of(server.routes.broker_names())
+            raise NotFound(f"no broker of {brokerName!r} is registered here {known}")
+        return as_json(_group(server, data))
+
+    return router
+
+
+def _summary(server: "Namesrv", topic: str) -> TopicSummary | None:
+    route = server.routes.pick_up_route(topic)
+    if route is None:
+        return None
+    return TopicSummary(
+        topic=topic,
+        broker_names=[queue.broker_name for queue in route.queue_datas],
+        read_queue_nums=sum(queue.read_queue_nums for queue in route.queue_datas),
+        write_queue_nums=sum(queue.write_queue_nums for queue in route.queue_datas),
+        writable=_is_writable(route),
+    )
+
+
+def _is_writable(route: TopicRouteData) -> bool:
+    masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+    return any(queue.perm & PERM_WRITE and queue.broker_name in masters for queue in route.queue_datas)
+
+
+def _route(server: "Namesrv", topic: str, route: TopicRouteData) -> RouteView:
+    datas = [server.routes.broker_data(queue.broker_name) for queue in route.queue_datas]
+    groups = [_group(server, data) for data in datas if data is not None]
+    return RouteView(
+        topic=topic,
+        writable=_is_writable(route),
+        route=route,
+        groups=groups,
+        problems=[*_queue_problems(route), *(problem for group in groups for problem in group.problems)],
+    )
+
+
+def _queue_problems(route: TopicRouteData) -> Iterator[str]:
+    for queue in route.queue_datas:
+        if not queue.perm & PERM_WRITE:
+            yield f"{queue.broker_name}: no permission to write this topic (perm {queue.perm})"
+        if not queue.perm & PERM_READ:
+            yield f"{queue.broker_name}: no permission to read this topic (perm {queue.perm})"
+
+
+def _cluster(name: str, groups: list[BrokerData]) -> ClusterView:
+    without = [group.broker_name for group in groups if MASTER_ID not in group.broker_addrs]
+    return ClusterView(
+        cluster=name,
+        groups=len(groups),
+        brokers=sum(len(group.broker_addrs) for group in groups),
+        groups_without_master=len(without),
+        without_master=without[:NAMES_SHOWN],
+    )
+
+
+def _group(server: "Namesrv", data: BrokerData) -> RegisteredGroup:
+    brokers = [
+        _broker(server, data.cluster, broker_id, address) for broker_id, address in data.broker_addrs.items()
+    ]
+    return RegisteredGroup(
+        cluster=data.cluster,
+        broker_name=data.broker_name,
+        master_address=data.broker_addrs.get(MASTER_ID),
+        enable_acting_master=data.enable_acting_master,
+        zone_name=data.zone_name,
+        topics=len(server.routes.topics_of_broker(data.broker_name)),
+        brokers=brokers,
+        problems=list(_problems(data, brokers)),
+    )
+
+
+def _broker(server: "Namesrv", cluster: str, broker_id: int, address: str) -> RegisteredBroker:
+    live = server.routes.live(cluster, address)
+    seen = server.liveness.last_seen(route_key(cluster, address))
+    return RegisteredBroker(
+        broker_id=broker_id,
+        address=address,
+        is_master=broker_id == MASTER_ID,
+        age_ms=None if seen is None else server.context.clock() - seen.last_beat_ms,
+        ha_server_address=None if live is None else live.ha_server_addr or None,
+        data_version=None if live is None else live.data_version,
+    )
+
+
+def _problems(data: BrokerData, brokers: list[RegisteredBroker]) -> Iterator[str]:
+    if MASTER_ID not in data.broker_addrs:
+        yield f"{data.broker_name}: no master is registered, nothing can be written there"
+    for broker in brokers:
+        if broker.age_ms is not None and broker.age_ms > LATE_MS:
+            yield f"{data.broker_name}: {broker.address} was not heard for {broker.age_ms // 1_000} s"
