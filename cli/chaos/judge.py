@@ -1,12 +1,14 @@
 """The end of a run: its files become findings, a table and the verdict line; the report finds the rest."""
 
 import itertools
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from cli.chaos.checkers import Recovery, check, recoveries, sort
+from cli.chaos.checkers import Recovery, check, end_of, recoveries, sort
 from cli.chaos.history import AnyEntry, HistoryError, Run, read_history
 from cli.chaos.summary import findings_text, is_clean, table, verdict
 from cli.demo_end import TELEMETRY, keep_telemetry_only, print_report_command
@@ -14,6 +16,7 @@ from remoting.records import AnyRecord, SendGap, decode_record, encode_record, n
 
 HISTORY = "history.jsonl"
 CLUSTER_NAME, BROKER_NAME = "KeelCluster", "broker-a"
+HOUR_MS = 3_600_000
 OWN = "chaos"
 """Folder of our own telemetry: what producers saw of each fault of a master."""
 
@@ -23,6 +26,8 @@ def judge(directory: Path, broker_ids: Mapping[str, int], *, keep: bool) -> int:
     entries = read_history(directory / HISTORY)
     world = sort(entries)
     put_gaps(directory, recoveries(world), broker_ids, began_wall_ms=run_of(entries).wall_ms)
+    began_ms = run_of(entries).wall_ms
+    drop_strays(directory, from_ms=began_ms, to_ms=began_ms + end_of(world) // 1_000)
     findings = check(world)
     clean = is_clean(world, findings)
     print()
@@ -66,6 +71,15 @@ def telemetry_of(directory: Path) -> Iterator[AnyRecord]:
                 yield decode_record(line)
             except msgspec.DecodeError:
                 continue
+
+
+def drop_strays(directory: Path, *, from_ms: int, to_ms: int) -> None:
+    """Telemetry of clocks that had jumped: hours outside of the run, which would stretch every diagram."""
+    for hour in directory.glob(f"*/{TELEMETRY}/*/dt=*/hour=*"):
+        name = f"{hour.parent.name[3:]} {hour.name[5:]} +0000"
+        start_ms = int(datetime.strptime(name, "%Y-%m-%d %H %z").timestamp() * 1_000)
+        if not from_ms - HOUR_MS < start_ms <= to_ms:
+            shutil.rmtree(hour)
 
 
 def put_gaps(

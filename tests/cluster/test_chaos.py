@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,31 @@ def test_a_few_faults_lose_nothing_and_leave_nothing(tmp_path: Path, min_in_sync
     assert all(f" {name}=0 " in last for name in CHECKERS), last
     assert processes_below(tmp_path) == []
     check_what_it_left(tmp_path, last)
+
+
+def test_sigterm_ends_everything_and_keeps_what_was_seen(tmp_path: Path) -> None:
+    only = "kill,disk" if missing() is None else "kill"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.keelmq", "chaos", "--plain", "--only", only],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "fault 1:" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors, errors
+    assert processes_below(tmp_path) == []
+    (directory,) = tmp_path.iterdir()
+    assert f"data stays in {directory}" in errors
+    assert sort(read_history(directory / "history.jsonl")).faults
+    assert list(directory.glob("broker-0/commitlog/*")), "disks in memory are gone: they were not copied"
 
 
 def check_what_it_left(tmp_path: Path, verdict: str) -> None:

@@ -1,6 +1,7 @@
 """The testers are tested: a good history passes, and each bad one is found by the checker that it is for."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -81,8 +82,8 @@ def event(controller: str, after: str, *, event_id: int = 7) -> Event:
     return Event(t=0, controller=controller, event_id=event_id, type="electMaster", after=after)
 
 
-def fault(number: int, phase: str, t: int, kind: str = "kill-master") -> Fault:
-    return Fault(t=t, phase=phase, number=number, kinds=(kind,), targets=("broker-0",), master="broker-0")  # type: ignore[arg-type]
+def fault(number: int, phase: Literal["start", "placed", "end"], t: int, kind: str = "kill-master") -> Fault:
+    return Fault(t=t, phase=phase, number=number, kinds=(kind,), targets=("broker-0",), master="broker-0")
 
 
 GOOD: list[AnyEntry] = [

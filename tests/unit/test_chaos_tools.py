@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli.chaos import net, run
+from cli.chaos.checkers import Recovery
 from cli.chaos.history import DAMAGED, make_number
+from cli.chaos.judge import drop_strays, put_gaps, telemetry_of
 from cli.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
 from cli.chaos.run import ChaosOptions, possible, run_chaos, run_check
 from cli.chaos.stage import log_crc
@@ -18,6 +20,7 @@ from cli.chaos.traffic import key_of, number_of
 from cli.chaos.weather import Weather
 from cli.ledger import make_body
 from client import MessageExt
+from remoting.records import SendGap
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ALL = kinds_of(FAMILIES)
@@ -150,6 +153,38 @@ def test_the_crc_of_a_log_in_files(tmp_path: Path) -> None:
     (tmp_path / f"{100:020d}").unlink()
     assert log_crc(tmp_path, 250) is None
     assert log_crc(tmp_path / "none", 1) is None
+
+
+# -- what is left ------------------------------------------------------------------------------------------
+
+
+def test_telemetry_of_clocks_that_had_jumped_goes(tmp_path: Path) -> None:
+    hours = [
+        tmp_path / "broker-0" / "telemetry" / "ha_sample" / day / hour
+        for day, hour in (
+            ("dt=2026-03-01", "hour=11"),
+            ("dt=2026-03-01", "hour=12"),
+            ("dt=2026-03-01", "hour=13"),
+            ("dt=2026-03-01", "hour=14"),
+            ("dt=2026-03-02", "hour=12"),
+        )
+    ]
+    for hour in hours:
+        hour.mkdir(parents=True)
+    noon_ms = 1_772_366_400_000  # 2026-03-01 12:00 UTC
+    drop_strays(tmp_path, from_ms=noon_ms + 5, to_ms=noon_ms + 3_600_000)
+    assert [hour.exists() for hour in hours] == [False, True, True, False, False]
+
+
+def test_the_report_is_told_how_long_producers_waited(tmp_path: Path) -> None:
+    def recovery(number: int, target: str, ms: int | None) -> Recovery:
+        return Recovery(number, ("kill-master",), (target,), "broker-1", 2_000_000, 0, ms, 0)
+
+    found = [recovery(1, "broker-1", 130), recovery(2, "broker-2", 9), recovery(3, "broker-1", None)]
+    put_gaps(tmp_path, found, {"broker-1": 4}, began_wall_ms=1_000)
+    (gap,) = telemetry_of(tmp_path)
+    assert isinstance(gap, SendGap)
+    assert (gap.broker_id, gap.started_ts, gap.ts, gap.gap_ms) == (4, 3_000, 3_130, 130)
 
 
 # -- networks ----------------------------------------------------------------------------------------------
