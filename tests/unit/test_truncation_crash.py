@@ -11,8 +11,11 @@ from random import Random
 import pytest
 
 from broker.ha.core.epochs import Epochs
+from broker.store import message_store
+from broker.store.commit_log import CommitLog
 from broker.store.epoch_file import EpochFile
 from broker.store.message_store import MessageStore
+from broker.store.recovery import scan_end
 from tests.unit.store_disk import After, StoreDisk, Torn
 from tests.unit.store_parts import bodies, crash, open_store, put
 
@@ -152,3 +155,18 @@ def test_what_a_new_master_wrote_is_not_taken_for_the_confirmed_records_that_wer
     assert third.confirm_offset == cut
     assert not any(b"unconfirmed" in body for body in bodies(third))
     crash(third)
+
+
+def test_a_cut_looks_at_the_tail_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pitfall 11: upstream scanned from too early a position, for minutes."""
+    store, cut = filled(tmp_path)
+    starts: list[int] = []
+
+    def noted(log: CommitLog, start: int, *, check_crc: bool) -> int:
+        starts.append(start)
+        return scan_end(log, start, check_crc=check_crc)
+
+    monkeypatch.setattr(message_store, "scan_end", noted)
+    cut_it(store, cut)
+    assert starts == [cut]
+    crash(store)

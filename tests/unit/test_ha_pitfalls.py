@@ -1,0 +1,201 @@
+"""Numbered pitfalls of RocketMQ's broker HA that belong to no other file: each test names its own."""
+
+import ast
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.app import Broker as App
+from broker.config import BrokerConfig
+from broker.ha.core.epochs import Epochs
+from broker.ha.core.frames import Ack, SlaveHandshake
+from broker.store.message_store import MessageStore
+from remoting.operations.controller import SyncStateSet
+from tests.unit.test_ha_service import FAST, HOST, Broker, Controller, TopicT, group, same, until
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_connections_that_die_at_once_leave_nothing_5(tmp_path: Path) -> None:
+    async with group(tmp_path, 1) as (master,):
+        await master.lead(1)
+        for index in range(50):
+            _, writer = await asyncio.open_connection(*master.service.address)
+            if index % 2:
+                writer.write(SlaveHandshake(9).encode())
+            writer.transport.abort()
+        await until(lambda: not master.service._server._protocols, "all are gone")
+        assert not master.service.links
+        assert master.in_sync() == [1]
+
+
+async def test_an_error_does_not_end_the_care_for_the_set_8(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as (master, slave):
+        failures = 2
+
+        async def alter(new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise RuntimeError("nobody expected that")
+            return master.controller.alter(new_set, current_epoch)
+
+        master.alter_sync_state_set = alter  # type: ignore[method-assign]
+        await master.lead(1)
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "join, after two errors")
+        assert master.controller.history == [[1, 2]]
+
+
+async def test_ha_stops_before_the_store_23(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = BrokerConfig.model_validate(
+        {
+            "brokerName": "b",
+            "enableControllerMode": True,
+            "controllerAddr": "127.0.0.1:1",
+            "storePathRootDir": tmp_path,
+            "bindAddress": "127.0.0.1",
+            "listenPort": 0,
+            "httpPort": -1,
+            "mappedFileSizeCommitLog": 1 << 16,
+            "telemetryEnable": False,
+        }
+    )
+    order: list[str] = []
+    close = MessageStore.close
+
+    def noted(store: MessageStore, clean: bool = True) -> None:
+        order.append("store")
+        close(store, clean)
+
+    monkeypatch.setattr(MessageStore, "close", noted)
+    async with App(config) as app:
+        assert app.controlled is not None
+        ha_stop = app.controlled.ha.stop
+
+        async def stop() -> None:
+            await ha_stop()
+            order.append("ha")
+
+        monkeypatch.setattr(app.controlled.ha, "stop", stop)
+    assert order == ["ha", "store"]
+
+
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"])
+def test_the_configured_role_and_id_are_ignored_24(role: str) -> None:
+    config = BrokerConfig.model_validate(
+        {
+            "brokerRole": role,
+            "brokerId": 3,
+            "enableControllerMode": True,
+            "controllerAddr": "127.0.0.1:9878",
+        }
+    )
+    assert config.enable_controller_mode
+
+
+async def test_the_epoch_of_a_slow_slave_was_deleted_34(tmp_path: Path) -> None:
+    """The link is closed; never a body without its header."""
+    async with group(tmp_path, 1) as (master,):
+        await master.lead(1)
+        end = master.put(count=200)
+        reader, writer = await asyncio.open_connection(*master.service.address)
+        state = master.service._server.state
+        state.epochs, state.min_offset = Epochs.of([(1, end)]), 0
+        writer.write(SlaveHandshake(9).encode() + Ack(100).encode())
+        received = await reader.read()
+        assert len(received) == 20 + 12, "the handshake, and the end"
+        writer.close()
+
+
+async def test_half_a_message_above_confirm_does_not_hold_up_a_promotion_42(tmp_path: Path) -> None:
+    """Dispatch has caught up, so RocketMQ does not look at the tail, and waits for ever."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        end = one.put(count=3)
+        await two.follow(one, 1)
+        await until(lambda: same(one, two), "copy")
+        await two.service._leave_role("the master is gone")
+        one.put()
+        view = two.store.commit_log.receive_view()
+        view[:60] = one.log_bytes()[end : end + 60]
+        two.store.commit_log.received(60)
+        assert two.store.dispatch_offset == two.store.confirm_offset == end
+        async with asyncio.timeout(1):
+            await two.lead(2)
+        assert two.service.truncated_bytes == 60
+        assert [(entry.epoch, entry.start_offset) for entry in two.service.epochs] == [(1, 0), (2, end)]
+        two.put(b"next")
+        assert two.store.max_queue_offset("T", 0) == 4
+
+
+def test_replication_never_asks_for_the_time_of_day_57() -> None:
+    """A step of the wall clock ends no link and no membership; 907's answer has times for people."""
+    for path in sorted((ROOT / "broker" / "ha").rglob("*.py")):
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        assert path.name == "report.py" or not {"wall_ms", "time", "datetime"} & names, path
+
+
+async def test_min_in_sync_replicas_counts_the_agreed_set_only_60(tmp_path: Path) -> None:
+    """A member that is proposed does not let a write pass, whatever the acks are counted over."""
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        asked, go = asyncio.Event(), asyncio.Event()
+
+        async def alter(new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+            asked.set()
+            await go.wait()
+            return master.controller.alter(new_set, current_epoch)
+
+        master.alter_sync_state_set = alter  # type: ignore[method-assign]
+        await slave.follow(master, 1)
+        await asked.wait()
+        mastership = master.service.mastership
+        assert mastership is not None
+        assert mastership.keeper.others == {2}, "its ack counts"
+        assert (master.service.in_sync_count, master.counts) == (1, [1]), "it does not"
+        go.set()
+        await until(lambda: master.counts == [1, 2], "agreed")
+
+
+async def test_a_slave_shows_what_is_confirmed_and_no_more(tmp_path: Path) -> None:
+    """A member that hangs holds confirmOffset; the other one has the bytes, and does not show them."""
+    async with group(tmp_path, 3) as (master, slave, hung):
+        await master.lead(1)
+        await slave.follow(master, 1)
+        await hung.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2, 3], "both join")
+        confirmed = master.put(count=4)
+        await until(lambda: slave.store.confirm_offset == confirmed, "confirmed")
+        client = hung.service.client
+        assert client is not None and client.protocol is not None and client.protocol._transport is not None
+        client.protocol._transport.pause_reading()
+        end = master.put(count=3)
+        await until(lambda: slave.store.commit_log.max_offset == end, "bytes")
+        assert slave.store.confirm_offset == confirmed
+        shown = slave.store.get("T", 0, 0, 32, 1 << 20, None)
+        assert (shown.message_count, shown.max_offset) == (4, 4)
+        await until(lambda: master.in_sync() == [1, 2], "shrink")
+        await until(lambda: slave.store.get("T", 0, 0, 32, 1 << 20, None).message_count == 7, "all of them")
+
+
+async def test_a_restart_keeps_an_unconfirmed_tail_unseen_and_its_queue_offsets(tmp_path: Path) -> None:
+    """S4, pitfall 9: the tail is confirmed when its writer is elected, and not before."""
+    root = tmp_path / "1"
+    broker = Broker(root, Controller({1}), 1, FAST)
+    broker.store.become_master()
+    for _ in range(5):
+        broker.store.put(TopicT(), 0, b"x", b"", 0, 0, 1, HOST, 0, 0)
+    broker.store.set_confirm_offset(broker.store.commit_log.max_offset // 5 * 2)
+    broker.store.close(clean=False)
+    again = Broker(root, Controller({1}), 1, FAST)
+    await again.service.start()
+    assert again.store.max_queue_offset("T", 0) == 2
+    await again.lead(1)
+    *_, queue_offset = again.store.put(TopicT(), 0, b"x", b"", 0, 0, 1, HOST, 0, 0)
+    assert queue_offset == 5
+    again.service.appended()
+    await until(lambda: again.store.max_queue_offset("T", 0) == 6, "confirmed")
+    await again.service.stop()
+    again.store.close()
