@@ -31,7 +31,8 @@ class Broker:
         self.pending = PendingReplies(pending_max)
         self.soon: list[Callable[[], None]] = []
         self.ticks = 0
-        parts = BrokerParts(
+        self.commits: list[tuple[str, str, int, int]] = []
+        self.parts = parts = BrokerParts(
             store=self.store,
             topics=self.topics,
             gate=self.gate,
@@ -42,6 +43,7 @@ class Broker:
             message_bytes_max=100_000,
             properties_text=lambda: "haListenPort=10912\n",
             runtime_info=lambda: {"masterEpoch": "7"},
+            commit_offset=lambda *commit: self.commits.append(commit),
         )
         self.table = OperationTable()
         self.handlers: BrokerHandlers = bind_broker_operations(self.table, parts)

@@ -1,6 +1,7 @@
 """The operations on metadata, by captured requests and by what they must refuse."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from broker.topics import Topic
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand, body_bytes, decode
 from remoting.dispatch import Dispatcher
+from remoting.lenient_json import load_lenient
 from remoting.operation import OperationTable
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
 from remoting.operations.route import TopicConfig
 from tests.unit.door_parts import until
+from tests.unit.handler_parts import Broker
 from tests.unit.metadata_parts import open_metadata
 from tests.unit.store_parts import FakePeer, open_store
 
@@ -107,10 +110,6 @@ async def test_captured_offsets(desk: Desk) -> None:
 
 async def test_the_tables_have_the_peers_shape(desk: Desk) -> None:
     """What a RocketMQ slave polls: the members that its reader knows."""
-    import json
-
-    from remoting.lenient_json import load_lenient
-
     await desk.frame("200-update-sub-group-mqadmin")
     await desk.create("T")
     await desk.ask(15, consumerGroup="FxGroup", topic="T", queueId=1, commitOffset=9)
@@ -271,3 +270,16 @@ async def test_commits_are_sealed_and_written_in_the_background(tmp_path: Path, 
     await until(lambda: offsets.path.exists() and not offsets.is_behind)
     task.cancel()
     assert open_metadata(tmp_path).offsets.query("g", "T", 0) == 5
+
+
+async def test_the_commit_flag_of_a_pull_reaches_the_table(tmp_path: Path) -> None:
+    """sysFlag bit 0 of 11; on the first execution only, and not without the bit."""
+    broker = Broker(tmp_path)
+    broker.pull(0, commitOffset="3")
+    broker.pull(0, commitOffset="5", sysFlag="1")
+    broker.pull(0, commitOffset="6", sysFlag="3", suspendTimeoutMillis="1000", lenient=True)
+    broker.send(b"wakes the one that waits")
+    broker.tick()
+    broker.pull(0, commitOffset="-1", sysFlag="1")
+    assert broker.commits == [("g", "TopicA", 0, 5), ("g", "TopicA", 0, 6)]
+    broker.store.close()

@@ -7,7 +7,7 @@ no key; a version in the history was this table's version, in that order. Pure.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -112,10 +112,6 @@ class Table(Generic[Row]):
         self.version = version
         self._places[version] = self._next_place
         self._next_place += 1
-
-    def forget_gone(self, is_over: Callable[[int], bool]) -> None:
-        """Drop the tombstones whose log offset is_over: no record from before it is left."""
-        self.gone = {key: at for key, at in self.gone.items() if not is_over(at)}
 
     def _bound_gone(self) -> None:
         if len(self.gone) > GONE_MAX:
