@@ -1,0 +1,155 @@
+"""S5: a promotion that is torn away at any operation on the disk, or fails there, and is begun again.
+
+Real store, real epoch file, real HaService. Whatever was left, the second promotion ends where one that was
+not disturbed ends: a log of whole records, an epoch that begins at its end, no queue offset twice.
+"""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.ha.core.epochs import Epochs
+from broker.ha.service import HaService
+from broker.store.epoch_file import EpochFile
+from broker.store.message_store import MessageStore
+from remoting.operations.controller import SyncStateSet
+from tests.unit.store_disk import After, StoreDisk, Torn
+from tests.unit.store_parts import FILE_BYTES, bodies, crash, open_store, put
+from tests.unit.test_ha_service import FAST
+
+EPOCH = 3
+FLUSHED, LATER = 8, 4
+"""Messages that are durable, and messages that are in the page cache: more than one file of the log."""
+SURVIVALS = 4  # 0: a kill; else a power cut, each time another one
+
+
+class Nobody:
+    """HaEvents; there are no slaves."""
+
+    def on_confirm(self, offset: int) -> None: ...
+    def on_replicated(self, offset: int) -> None: ...
+    def on_in_sync_changed(self, count: int) -> None: ...
+
+    async def alter_sync_state_set(self, _new: frozenset[int], _epoch: int) -> SyncStateSet | None:
+        return None
+
+    async def read_sync_state_set(self, _epoch: int) -> SyncStateSet | None:
+        return None
+
+
+def slave(root: Path) -> MessageStore:
+    """A replica in the middle of a message, with an epoch that begins behind what a kill may leave."""
+    store = open_store(root)
+    for index in range(FLUSHED):
+        put(store, b"flushed %d " % index * 30, queue_id=index % 2)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.flush_checkpoint()
+    EpochFile(root / "epochFileCheckpoint").save(Epochs.of([(1, 0), (2, store.commit_log.max_offset)]))
+    for index in range(LATER):
+        put(store, b"later %d " % index * 30, queue_id=index % 2)
+    half = bytes(store.commit_log.view(0, 60))
+    store.become_slave()
+    store.commit_log.receive_view()[: len(half)] = half
+    store.commit_log.received(len(half))
+    return store
+
+
+def service_of(store: MessageStore) -> HaService:
+    service = HaService(
+        store,
+        epoch_path=store.root / "epochFileCheckpoint",
+        host="127.0.0.1",
+        port=0,
+        settings=FAST,
+        events=Nobody(),
+    )
+    service._load_epochs()
+    return service
+
+
+async def promote(service: HaService) -> None:
+    alone = SyncStateSet(sync_state_set=[1], sync_state_set_epoch=9)
+    await service.become_master(broker_id=1, epoch=EPOCH, sync_state_set=alone)
+
+
+async def check(store: MessageStore, *, complete: bool) -> None:
+    """Begun again, it ends well. complete: nothing of the page cache was lost."""
+    service = service_of(store)
+    await promote(service)
+    end = store.commit_log.max_offset
+    epochs = service.epoch_list.pairs
+    assert epochs[-1] == (EPOCH, end), "what is written from now on is of this epoch"
+    assert [start for _, start in epochs] == sorted(start for _, start in epochs)
+    assert EpochFile(store.root / "epochFileCheckpoint").load() == service.epoch_list
+    while store.dispatch(64):
+        pass
+    found = [body for queue in range(2) for body in bodies(store, queue)]
+    assert sum(body.startswith(b"flushed") for body in found) == FLUSHED
+    assert len(found) == FLUSHED + LATER or not complete
+    before = [store.max_queue_offset("TopicA", queue) for queue in range(2)]
+    _, _, queue_offset = put(store, b"new", queue_id=0)
+    assert queue_offset == before[0], "the next offset, neither a used one nor a hole"
+    assert store.commit_log.view(end, 8), "and it stands where the epoch begins"
+    await service.stop()
+    crash(store)
+
+
+@pytest.mark.parametrize("survival", range(SURVIVALS))
+async def test_torn_away_at_every_operation_of_a_promotion(tmp_path: Path, survival: int) -> None:
+    """Pitfalls 3, 8, 25 and 42."""
+    operations, done = 0, False
+    while not done:
+        store = slave(tmp_path / f"{operations}")
+        service = service_of(store)
+        disk = StoreDisk(store.root)
+        with disk.watched(After(operations)):
+            try:
+                await promote(service)
+                done = True
+            except Torn:
+                pass
+        if survival == 0:
+            left = disk.survivors_of_a_kill(tmp_path / f"{operations}-left")
+        else:
+            seed = survival + operations * SURVIVALS
+            left = disk.survivors_of_a_power_cut(tmp_path / f"{operations}-left", Random(seed))
+        await service.stop()
+        crash(store)
+        await check(open_store(left, master=False), complete=survival == 0)
+        operations += 1
+    assert operations > 5
+
+
+class FailsOnce:
+    """Operation number `at` finds no room."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.failed = at, False
+
+    def __call__(self, operation: str, path: Path) -> None:
+        self.at -= 1
+        if self.at == -1:
+            self.failed = True
+            raise OSError(28, "No space left on device", str(path))
+
+
+async def test_a_failure_at_every_operation_of_a_promotion(tmp_path: Path) -> None:
+    """The same process, the same epoch, once more: upstream keeps the epoch and never tries again."""
+    operation = 0
+    while True:
+        store = slave(tmp_path / f"{operation}")
+        service, hook = service_of(store), FailsOnce(operation)
+        with StoreDisk(store.root).watched(hook):
+            try:
+                await promote(service)
+            except OSError:
+                assert service.mastership is None, "half a master takes no messages"
+                await promote(service)
+        assert service.mastership is not None and service.mastership.epoch == EPOCH
+        await service.stop()
+        await check(store, complete=True)
+        if not hook.failed:
+            break
+        operation += 1
+    assert operation > 5 and FILE_BYTES == 4_096
