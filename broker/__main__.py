@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.store.epoch_file import EpochFileError
 from broker.store.mapped_file import StoreError
 from broker.store.meta_file import BrokerMetaError
 from remoting import program
@@ -70,7 +69,7 @@ def run(argv: list[str]) -> int:
         program.raise_open_files_limit()
         with program.runner() as runner:
             runner.run(serve(Broker(config)))
-    except (ConfigError, BrokerMetaError, EpochFileError, StoreError) as error:
+    except (ConfigError, BrokerMetaError, StoreError) as error:
         return program.refuse(PROGRAM, error)
     except KeyboardInterrupt:
         return 130

@@ -30,7 +30,7 @@ from broker.slave_sync import SlaveSync
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.meta_file import MetaFiles
 from broker.telemetry import ALONE, BrokerTelemetry
-from broker.topics import TopicTable
+from broker.topics import PERM_READ, TopicTable
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
@@ -210,6 +210,7 @@ class Broker:
             replication_timeout_ms=self.config.slave_timeout,
             flush_timeout_ms=self.config.sync_flush_timeout,
             properties_text=lambda: properties_of(self),
+            readable=bool(self.config.broker_permission & PERM_READ),
             commit_offset=self.metadata.commit_by_pull,
         )
         self._handlers = bind_broker_operations(table, parts)

@@ -25,4 +25,5 @@ class BrokerParts:
     flush_timeout_ms: int = 5_000  # syncFlushTimeout
     properties_text: Callable[[], str] = str
     runtime_info: Callable[[], Mapping[str, str]] = dict
+    readable: bool = True  # brokerPermission
     commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None

@@ -105,6 +105,9 @@ class PullHandler:
         if command.flag & FLAG_ONEWAY:
             return None
         ext = command.ext
+        if not self._parts.readable:
+            remark = "the broker pulling message is forbidden"
+            return response_frame(command.opaque, ResponseCode.NO_PERMISSION, remark)
         topic = self._topics.get(ext.topic)
         if topic is None:
             remark = f"topic[{ext.topic}] not exist, apply first please!"

@@ -34,6 +34,7 @@ GOOD = Standing(serving=True, role="slave", name_servers=("a:1", "b:1"), registe
         ({"registered": ()}, ["not registered with any name server of a:1;b:1"]),
         ({"name_servers": (), "registered": ()}, ["namesrvAddr is empty"]),
         ({"disk_fault": "No space left on device"}, ["the store cannot write: No space left"]),
+        ({"role": "none", "ha_fault": "no common epoch"}, ["replication is stopped: no common epoch"]),
         ({"role": "none", "registered": ()}, ["no role yet", "not registered"]),
         ({"serving": False, "role": "none"}, ["starting or stopping"]),
     ],
@@ -146,6 +147,21 @@ async def test_a_broker_without_role_is_measured_and_not_ready(tmp_path: Path) -
     assert value(found, "rocketmq_broker_role", broker_id="-1") == -1
     assert value(found, "rocketmq_broker_epoch") == 0
     assert "rocketmq_syncstateset_size" not in found
+    assert value(found, "rocketmq_ha_fault") == 0
+
+
+async def test_a_damaged_epoch_file_takes_the_broker_out(tmp_path: Path) -> None:
+    """Pitfall 47: it runs, says why it copies nothing, and what to do."""
+    controlled = config(tmp_path, enable_controller_mode=True, controller_addr="127.0.0.1:1")
+    controlled.epoch_path.parent.mkdir(parents=True, exist_ok=True)
+    controlled.epoch_path.write_bytes(b"")
+    async with Broker(controlled) as broker:
+        ready = (await ask(broker.http_address, "/readyz")).json()
+        assert not ready["ready"]
+        assert "replication is stopped" in ready["reasons"][0]
+        assert "keelmq repair" in ready["reasons"][0]
+        found = samples((await ask(broker.http_address, "/metrics")).text)
+    assert value(found, "rocketmq_ha_fault") == 1
 
 
 async def test_http_off(tmp_path: Path) -> None:

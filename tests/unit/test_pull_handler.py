@@ -110,6 +110,12 @@ def test_refused(broker: Broker, changed: dict[str, object], code: int) -> None:
     assert answer(broker, 0, **changed).code == code
 
 
+def test_a_broker_without_the_permission_to_read(broker: Broker) -> None:
+    fill(broker, 1)
+    broker.parts.readable = False
+    assert answer(broker, 0).code == ResponseCode.NO_PERMISSION
+
+
 def test_a_missing_field_is_named(broker: Broker) -> None:
     assert answer(broker, 0, lenient=True, maxMsgNums=None).remark == "header field maxMsgNums is missing"
 
