@@ -149,7 +149,7 @@ class HistoryError(Exception):
 
 
 class History:
-    """Appends to the file; `t` comes from the caller's clock. Lines reach the file at every flush()."""
+    """Appends to the file; `t` comes from the caller's clock. Lines reach the file with the next fault."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -164,10 +164,8 @@ class History:
     def put(self, entry: AnyEntry) -> None:
         if self._file is not None:
             self._file.write(_encoder.encode(entry) + b"\n")
-
-    def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
+            if isinstance(entry, Fault):
+                self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
