@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
 
+from remoting.doors.http_answers import answer_of
 from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table
 
 Health = Callable[[], Mapping[str, object]]
@@ -77,7 +78,7 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
     for collector in (ScrapeCollector(readiness), *collectors):
         registry.register(collector)
 
-    @app.get("/livez", summary="does the event loop answer?", tags=["health"])
+    @app.get("/livez", summary="does the event loop answer?", tags=["health"], responses=answer_of(Alive()))
     async def livez() -> Alive:
         return Alive()
 
@@ -86,7 +87,10 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
         summary="should this program get traffic?",
         tags=["health"],
         response_model=Readiness,
-        responses={503: {"model": Readiness, "description": "not ready; the reasons say why"}},
+        responses={
+            **answer_of(Readiness(ready=True, reasons=[])),
+            503: {"model": Readiness, "description": "not ready; the reasons say why"},
+        },
     )
     async def readyz() -> JSONResponse:
         answer = health()

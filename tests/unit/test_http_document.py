@@ -1,0 +1,128 @@
+"""docs/http.md and the OpenAPI text: every route, its examples, and that the examples fit."""
+
+import base64
+import re
+from typing import Any
+
+import fastapi
+import jsonschema
+import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter
+
+from namesrv.app import Namesrv
+from namesrv.config import NamesrvConfig
+from namesrv.http_app import make_app
+from remoting.doors.http import http_router
+from remoting.doors.http_answers import input_refused
+from remoting.operation import Call, Operation, OperationTable, Reply
+from remoting.operations import broker, controller, examples, namesrv_admin, route
+from tests.unit.http_parts import app_client
+from tests.unit.test_documentation import tool
+
+MODULES = (route, namesrv_admin, controller, broker)
+OPERATIONS = {
+    each.name: each for module in MODULES for each in vars(module).values() if isinstance(each, Operation)
+}
+tables = tool("http_tables")
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = tables.openapi()
+    return found
+
+
+def test_the_routes_are_those_of_the_openapi_text() -> None:
+    text = tables.DOCUMENT.read_text()
+    assert tables.rewritten(text) == text, "run: PYTHONPATH=. .venv/bin/python tools/http_tables.py"
+
+
+def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
+    text = tables.DOCUMENT.read_text()
+    for method, path, operation in tables.routes(document):
+        assert len(operation["tags"]) == 1, path
+        if operation["tags"] == ["operations"]:
+            assert f"| {path} | " in text
+        else:
+            assert f"\n### {method} {path}\n" in text
+            assert operation["summary"]
+    headings = set(re.findall(r"^### (\w+ \S+)$", text, re.MULTILINE))
+    views = {
+        f"{method} {path}"
+        for method, path, operation in tables.routes(document)
+        if operation["tags"] != ["operations"]
+    }
+    assert headings == views
+
+
+def test_every_query_and_every_view_is_described(document: dict[str, Any]) -> None:
+    for _, path, operation in tables.routes(document):
+        for parameter in operation.get("parameters", ()):
+            assert parameter.get("description"), (path, parameter["name"])
+
+
+def test_the_examples_fit_their_schemas(document: dict[str, Any]) -> None:
+    """Of requests and of answers, as OpenAPI shows them."""
+    count = 0
+    for _, path, operation in tables.routes(document):
+        for where in (operation.get("requestBody", {}), operation["responses"]["200"]):
+            content = where.get("content", {}).get("application/json", {})
+            if "example" in content and content.get("schema"):
+                schema = {**content["schema"], "components": document["components"]}
+                jsonschema.validate(content["example"], schema)
+                count += 1
+        assert operation["tags"] != ["operations"] or "example" in content, path
+    assert count > 60
+
+
+def test_every_operation_that_is_served_has_an_example(document: dict[str, Any]) -> None:
+    served = {
+        path.removeprefix("/v1/")
+        for _, path, operation in tables.routes(document)
+        if operation["tags"] == ["operations"]
+    }
+    assert served == set(examples.EXAMPLES)
+
+
+@pytest.mark.parametrize("name", sorted(examples.EXAMPLES))
+async def test_the_door_takes_and_gives_the_examples(name: str) -> None:
+    """The request reaches a handler, and an answer made of the models comes back as the example shows it."""
+    operation, (request, answer) = OPERATIONS[name], examples.EXAMPLES[name]
+    seen: list[Any] = []
+
+    async def handler(header: Any, call: Call) -> Reply:
+        seen.append(header.model_dump(by_alias=True, mode="json"))
+        header_fields = {key: value for key, value in answer.items() if key != "body"}
+        body = answer.get("body")
+        if operation.response_body is bytes and body is not None:
+            body = base64.b64decode(body)
+        return Reply(operation.response.model_validate(header_fields), body)
+
+    table = OperationTable()
+    table.bind(operation, handler)
+    app = fastapi.FastAPI(exception_handlers={RequestValidationError: input_refused})
+    app.include_router(http_router(table))
+    async with app_client(app) as http:
+        found = await http.post(f"/v1/{name}", json=request)
+    assert (found.status_code, found.json()) == (200, answer), found.text
+    assert {key: value for key, value in request.items() if key != "body"}.items() <= seen[0].items()
+    if operation.response_body not in (None, bytes) and "body" in answer:
+        TypeAdapter(operation.response_body).validate_python(answer["body"])
+
+
+def test_statuses_of_the_document_are_those_of_the_routes(document: dict[str, Any]) -> None:
+    intro = tables.DOCUMENT.read_text().partition(tables.BEGIN)[0]
+    told = set(re.findall(r"^\| (\d{3}) \|", intro, re.MULTILINE))
+    used = {status for _, _, operation in tables.routes(document) for status in operation["responses"]}
+    assert used <= told, used - told
+
+
+async def test_every_get_of_a_fresh_program_is_no_error(document: dict[str, Any]) -> None:
+    """A name server without brokers: nothing is there, and nothing breaks. /metrics needs its port."""
+    app = make_app(Namesrv(NamesrvConfig(listen_port=0, http_port=-1)))
+    async with app_client(app) as http:
+        for method, path, _ in tables.routes(app.openapi()):
+            if method == "GET" and path != "/metrics":
+                answer = await http.get(path.replace("{topic}", "T").replace("{brokerName}", "b"))
+                assert answer.status_code in (200, 404, 503), (path, answer.text)

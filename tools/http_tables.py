@@ -1,0 +1,150 @@
+"""Rewrites the routes of docs/http.md from the OpenAPI text: PYTHONPATH=. python tools/http_tables.py"""
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from namesrv.app import Namesrv, PluginChoice
+from namesrv.config import NamesrvConfig
+from namesrv.http_app import make_app
+from namesrv.plugins.controller.config import ControllerConfig
+from namesrv.plugins.controller.plugin import ControllerPlugin
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "http.md"
+BEGIN, END = "<!-- routes -->", "<!-- end of the routes -->"
+BASE = "http://127.0.0.1:19876"
+JSON = "application/json"
+LINE_MAX = 100
+TITLES = {
+    "groups": "Groups",
+    "elections": "Elections",
+    "controller": "Controllers",
+    "routes": "Routes, clusters, brokers",
+    "config": "Settings",
+    "health": "Health",
+    "analytics": "Analytics",
+}
+OTHER_ANSWERS = {
+    "/metrics": "# HELP rocketmq_ready 1 while /readyz answers 200, else 0\n"
+    "# TYPE rocketmq_ready gauge\nrocketmq_ready 1.0\n...",
+    "/dashboard": "<!doctype html>\n...",
+    "/v1/analytics/dashboard": '{"v": 1, "generated_ts": 1767225600000, "groups": [], ...}',
+}
+"""Of routes whose answer is no JSON value of a model."""
+
+
+def openapi() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        controller = ControllerConfig.model_validate(
+            {
+                "controllerDLegerGroup": "keelmq",
+                "controllerDLegerPeers": "n0-127.0.0.1:9878",
+                "controllerDLegerSelfId": "n0",
+                "controllerStorePath": directory,
+                "telemetryEnable": False,
+            }
+        )
+        config = NamesrvConfig(kv_config_path=Path(directory, "kvConfig.json"))
+        app = make_app(Namesrv(config, [PluginChoice(ControllerPlugin, (controller,))]))
+        return app.openapi()
+
+
+def routes(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(method, path, operation)."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def curl(method: str, path: str, operation: dict[str, Any]) -> str:
+    query = {}
+    for parameter in operation.get("parameters", ()):
+        examples = parameter["schema"].get("examples") or parameter.get("examples")
+        if parameter["in"] == "path":
+            path = path.replace("{" + parameter["name"] + "}", quote(str(examples[0])))
+        elif examples:
+            query[parameter["name"]] = str(examples[0]).lower() if examples[0] is True else examples[0]
+    url = BASE + path + ("?" + urlencode(query) if query else "")
+    parts = ["curl"] if method in ("GET", "POST") else ["curl", "-X", method]
+    body = request_example(operation)
+    if body is not None:
+        parts += ["-H", "'content-type: application/json'", "-d", f"'{compact(body)}'"]
+    elif method == "POST":
+        parts += ["-X", "POST"]
+    return " ".join([*parts, f"'{url}'" if "?" in url else url])
+
+
+def request_example(operation: dict[str, Any]) -> Any:
+    content = operation.get("requestBody", {}).get("content", {}).get(JSON, {})
+    examples = content.get("examples") or content.get("schema", {}).get("examples")
+    return content["example"] if "example" in content else examples[0] if examples else None
+
+
+def answer_example(path: str, operation: dict[str, Any]) -> str:
+    content = operation["responses"]["200"].get("content", {}).get(JSON, {})
+    if "example" in content:
+        return pretty(content["example"])
+    return OTHER_ANSWERS[path]
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value)
+
+
+def pretty(value: Any, indent: str = "") -> str:
+    """What fits into a line is one."""
+    line = compact(value)
+    if len(indent) + len(line) <= LINE_MAX or not isinstance(value, dict | list):
+        return line
+    inner = indent + "  "
+    if isinstance(value, list):
+        parts, ends = [pretty(each, inner) for each in value], "[]"
+    else:
+        parts, ends = [f"{compact(key)}: {pretty(each, inner)}" for key, each in value.items()], "{}"
+    body = ",\n".join(f"{inner}{part}" for part in parts)
+    return f"{ends[0]}\n{body}\n{indent}{ends[1]}"
+
+
+def section(method: str, path: str, operation: dict[str, Any]) -> str:
+    rows = [f"### {method} {path}", "", operation["summary"][0].upper() + operation["summary"][1:] + "."]
+    if "description" in operation:
+        rows += ["", operation["description"]]
+    queries = [each for each in operation.get("parameters", ()) if each["in"] == "query"]
+    if queries:
+        rows += ["", "| query | default | meaning |", "|---|---|---|"]
+        for each in queries:
+            default = each["schema"].get("default")
+            text = "" if default in (None, "") else f"{compact(default)}"
+            rows.append(f"| `{each['name']}` | {text} | {each.get('description', '')} |")
+    rows += ["", "```", f"$ {curl(method, path, operation)}", answer_example(path, operation), "```"]
+    return "\n".join(rows)
+
+
+def operations(document: dict[str, Any]) -> str:
+    rows = ["## Operations", "", "| path | request | answer |", "|---|---|---|"]
+    for _, path, operation in routes(document):
+        if operation["tags"] == ["operations"]:
+            answer = operation["responses"]["200"]["content"][JSON]["example"]
+            rows.append(f"| {path} | `{compact(request_example(operation))}` | `{compact(answer)}` |")
+    return "\n".join(rows)
+
+
+def rewritten(text: str) -> str:
+    """The document with everything between the markers replaced by the routes of today."""
+    document = openapi()
+    parts = [BEGIN]
+    for tag, title in TITLES.items():
+        parts.append(f"## {title}")
+        parts += [section(*each) for each in routes(document) if each[2]["tags"] == [tag]]
+    new = "\n\n".join([*parts, operations(document), END])
+    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    assert pattern.search(text), f"{DOCUMENT} lacks its markers"
+    return pattern.sub(new.replace("\\", r"\\"), text)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
