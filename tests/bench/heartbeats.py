@@ -56,6 +56,9 @@ class Heartbeats:
             for controller in controllers
         ]
         self.sent = 0
+        self.turn_s = (
+            PERIOD_S  # the slowest turn so far in which everybody was connected: the machine's doing
+        )
         self.told: list[Told] = []
         self._by_file: dict[int, Broker] = {}
         self._poll = select.epoll()
@@ -86,7 +89,13 @@ class Heartbeats:
     def _run(self) -> None:
         """Late slices are not caught up: brokers do not do that either."""
         due, slice_s = time.perf_counter(), PERIOD_S / SLICES
+        began, connected = due, 0
         for at in itertools.cycle(range(SLICES)):
+            if at == 0:
+                now = time.perf_counter()
+                if connected == len(self._by_file):
+                    self.turn_s = max(self.turn_s, now - began)
+                began, connected = now, len(self._by_file)
             with self._lock:
                 for broker in self.brokers[at::SLICES]:
                     self._beat(broker)
