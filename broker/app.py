@@ -356,6 +356,7 @@ class Broker:
             role=self.role_name,
             name_servers=self.config.name_servers,
             registered=self._routes.registered,
+            role_fault=self._controlled.fault if self._controlled is not None else "",
             disk_fault=self.store.commit_log.write_fault
             or self.store.dispatch_fault
             or (self.commit.fault if self.commit is not None else ""),

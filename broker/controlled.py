@@ -250,6 +250,11 @@ class Controlled:
         return None if role.is_master or role.epoch == 0 else role.master_address
 
     @property
+    def fault(self) -> str:
+        """Why this broker cannot take the role that the controllers gave it; empty: it can."""
+        return self._manager.fault if self._manager is not None else ""
+
+    @property
     def role(self) -> Role:
         return self._manager.role if self._manager is not None else NO_ROLE
 
@@ -286,7 +291,7 @@ class Controlled:
             self._heartbeats.beat_now()
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
-        if self._identity is None or not self._identity.is_registered:
+        if self._identity is None or not self._identity.is_registered or self.fault:
             return None
         config, store = self._broker.config, self._broker.store
         return BrokerHeartbeatRequest(

@@ -3,7 +3,12 @@
 News (1003, 1002, 1004, 1008) are decided by core/role.py. A change is: fence (no writes) -> HA service ->
 topics -> unfence -> remember the epoch -> announce. The epoch is remembered last, so a change that failed
 half-way is repeated, and the broker stays fenced until one succeeds. Newer news interrupt a change that waits
-for the master's HA address. Source: RIP-44, RocketMQ 5.3.3 ReplicasManager (pitfalls 25, 42, 50, 51 mended).
+for the master's HA address.
+
+A promotion that fails again and again, or does not end, is given up: the mastership goes to another member of
+the SyncStateSet, or, if there is none, this broker falls silent, so that the controllers see a group without
+a master and say so. It goes on trying.
+Source: RIP-44, RocketMQ 5.3.3 ReplicasManager (pitfalls 25, 42, 50, 51 mended).
 """
 
 import asyncio
@@ -46,6 +51,10 @@ logger = logging.getLogger(__name__)
 ELECT_BACKOFF_FIRST_MS = 100
 ELECT_BACKOFF_MAX_MS = 1_000
 HA_ADDRESS_RETRY_MS = 200
+PROMOTION_MS = 10_000
+"""A promotion takes some milliseconds; one that takes so long is taken for stuck."""
+PROMOTIONS_MAX = 3
+"""Failures of one promotion until the mastership is given back."""
 
 MASTER_EXISTS_IS_GOOD = (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
 FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
@@ -117,6 +126,9 @@ class ReplicasManager:
         self._changing = asyncio.Lock()
         self._on_change, self._on_confirmed = on_change, on_confirmed
         self._no_master_because = ""
+        self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
+        self.fault = ""
+        """Why this broker cannot be what the controllers say; it is silent towards them then."""
         self._ha_address: str | None = None
 
     @property
@@ -168,10 +180,38 @@ class ReplicasManager:
     async def _act_on(self, news: MasterNews) -> None:
         try:
             await self._carry_out(news)
-        except BaseException:
+        except BaseException as error:
             self._news = newest(news, self._news or news)  # not done: the supervisor starts us again
             self._news_came.set()
+            if isinstance(error, Exception) and news.master_broker_id == self._role.broker_id:
+                await self._promotion_failed(news, error)
             raise
+
+    async def _promotion_failed(self, news: MasterNews, error: Exception) -> None:
+        epoch, count = self._failed
+        self._failed = (news.master_epoch, count + 1 if epoch == news.master_epoch else 1)
+        if self._failed[1] < PROMOTIONS_MAX:
+            return
+        reason = f"this broker cannot become master at masterEpoch {news.master_epoch}: {_said(error)}"
+        if not await self._give_back(news):
+            self.fault = reason
+            reason += "; no other replica is known to have everything, so the group stays without a master"
+        logger.critical("%s", reason)
+
+    async def _give_back(self, news: MasterNews) -> bool:
+        """Nothing was stored in this term: every other member is as good. False: nobody takes it."""
+        for other in sorted(news.sync_state_set - {self._role.broker_id}):
+            request = ElectMasterRequest(
+                cluster_name=self._cluster_name,
+                broker_name=self._broker_name,
+                broker_id=other,
+                designate_elect=True,
+                invoke_time=wall_ms(),
+            )
+            outcome = await self._controller.call(ELECT_MASTER, request)
+            if isinstance(outcome, Ok) and self.elected(outcome):
+                return True
+        return False
 
     async def _carry_out(self, news: MasterNews) -> None:
         match decide_role(self._role, news):
@@ -187,6 +227,7 @@ class ReplicasManager:
             case AskForElection():
                 if news.master_epoch > self._role.epoch and self._role.is_master:
                     self._shell.fence("the controllers have ended this broker's term as master")
+                self.fault = ""  # whoever is elected now may be this one: it is a new try
                 self._master_wanted.set()
             case Stay(reason):
                 logger.debug("role stays: %s", reason)
@@ -200,12 +241,13 @@ class ReplicasManager:
         after = self._acting = finished(before, news)  # the HA service may propose before this returns
         if after.is_master:
             self.poll_now()  # the lease of a new master with heirs begins with the answer
-        if not await become(news):
-            return  # newer news are waiting
+        async with asyncio.timeout(PROMOTION_MS / 1000 if after.is_master else None):
+            if not await become(news):
+                return  # newer news are waiting
         await self._shell.serve_as(after)
         if after.is_master:
             self._shell.unfence()
-        self._role, self._no_master_because = after, ""
+        self._role, self._no_master_because, self.fault = after, "", ""
         self._master_wanted.clear()
         took_ms = now_ms() - started_ms
         if self._on_change is not None:
@@ -366,6 +408,12 @@ def sync_state_set_of(news: MasterNews) -> SyncStateSet:
     return SyncStateSet(
         sync_state_set=sorted(news.sync_state_set), sync_state_set_epoch=news.sync_state_set_epoch
     )
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"it did not end within {PROMOTION_MS} ms"
+    return str(error) or type(error).__name__
 
 
 def describe(role: Role) -> str:

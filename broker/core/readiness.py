@@ -13,7 +13,8 @@ RoleName = Literal["master", "slave", "none"]
 @dataclass(frozen=True, slots=True)
 class Standing:
     """`serving`: started and not stopping. `disk_fault`: why the store can write nothing; empty: it can.
-    `ha_fault`: why this replica copies nothing; empty: it does."""
+    `ha_fault`: why this replica copies nothing; empty: it does. `role_fault`: why it cannot take the role
+    that the controllers gave it."""
 
     serving: bool
     role: RoleName
@@ -21,6 +22,7 @@ class Standing:
     registered: tuple[str, ...]
     disk_fault: str
     ha_fault: str = ""
+    role_fault: str = ""
 
 
 def not_ready(standing: Standing) -> list[str]:
@@ -30,6 +32,8 @@ def not_ready(standing: Standing) -> list[str]:
     reasons = []
     if standing.ha_fault:
         reasons.append(f"replication is stopped: {standing.ha_fault}")
+    elif standing.role_fault:
+        reasons.append(standing.role_fault)
     elif standing.role == "none":
         reasons.append(
             "no role yet: the controllers have not said who is master, or a role change is under way"

@@ -34,6 +34,7 @@ from remoting.operations.controller import (
     SyncStateSet,
 )
 from remoting.tasks import TaskSet
+from tests.unit.test_ha_service import until
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -320,3 +321,80 @@ async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broke
         "ha slave 1 m:2",
         "ha slave 1 m:3",
     ]
+
+
+# -- a promotion that does not work ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor's pauses."""
+    monkeypatch.setattr("remoting.tasks.BACKOFF_FIRST_MS", 1)
+    monkeypatch.setattr("remoting.tasks.BACKOFF_MAX_MS", 2)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_mastership_that_cannot_be_taken_is_given_back(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To another member of the SyncStateSet: it has everything, and nothing was stored in this term."""
+    broker.scene.fail_next = 1 << 30
+    broker.controller.elect(2, epoch=4)
+    broker.controller.members = SyncStateSet(sync_state_set=[2, 3], sync_state_set_epoch=4)
+    other = MasterInfo(master_broker_id=3, master_address="m:1", master_epoch=5, sync_state_set_epoch=5)
+    broker.controller.script[ELECT_MASTER.code] = [Ok(other, ElectMasterResponseBody(sync_state_set=[3]))]
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 5" in broker.scene.log)
+    assert broker.scene.log.count("ha master 4 [2, 3]") == 3
+    assert manager.role == Role(2, 5, 3, "m:1", 5) and not manager.fault
+    assert "cannot become master at masterEpoch 4: disk full" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+async def test_without_anybody_to_give_it_to_the_broker_says_why_and_falls_silent(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controllers clear a master that they do not hear. It goes on trying, and is well when it can be."""
+    broker.scene.fail_next = 1 << 30
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await broker.scene.until(lambda: bool(manager.fault))
+    assert "disk full" in manager.fault and not broker.scene.writable
+    assert "the group stays without a master" in caplog.text
+    broker.scene.fail_next = 0
+    await broker.scene.until(lambda: "announce 4" in broker.scene.log)
+    assert not manager.fault and broker.scene.writable
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_fell_silent_may_be_elected_again(broker: Broker) -> None:
+    broker.scene.fail_next = 3
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await broker.scene.until(lambda: bool(manager.fault))
+    broker.controller.master = MasterInfo(master_epoch=5)
+    manager.poll_now()
+    await until(lambda: not manager.fault)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_promotion_that_does_not_end_is_a_failure(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pitfall 42: upstream waits for ever, with the role lock held."""
+    monkeypatch.setattr("broker.replicas_manager.PROMOTION_MS", 20)
+    real, stuck = broker.scene.become_master, 3
+
+    async def become_master(**news: Any) -> None:
+        nonlocal stuck
+        if stuck:
+            stuck -= 1
+            await asyncio.Event().wait()
+        await real(**news)
+
+    monkeypatch.setattr(broker.scene, "become_master", become_master)
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 4" in broker.scene.log)
+    assert "did not end within 20 ms" in caplog.text
+    assert broker.scene.writable and not manager.fault
