@@ -130,7 +130,7 @@ def fuzz(
     count: Annotated[int, typer.Option("--count", min=1, help="Frames or requests")] = 100_000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Where the dice begin")] = 0,
     target: Annotated[
-        str | None, typer.Option("--target", help="namesrv, controller or broker; else all of them")
+        str | None, typer.Option("--target", help="namesrv, controller, broker or replica; else all")
     ] = None,
 ) -> None:
     """Send what no correct peer sends to every handler, without a network (source checkout only)."""

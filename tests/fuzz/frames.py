@@ -34,7 +34,7 @@ BATCH_FRAMES = 32
 CONNECTION_FRAMES = 300
 STALLED_FRAMES_MAX = 3
 """A mutant that announces a large frame swallows what follows; after so many the connection is given up."""
-SETTLE_TURNS_MAX = 20_000
+SETTLE_TURNS_MAX = 100
 PROGRESS_ROUNDS = 10
 WARM_ROUNDS = 9
 """Three of each target: what is only made once was made."""

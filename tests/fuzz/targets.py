@@ -1,16 +1,17 @@
-"""The three tables with the real handlers behind them, in this process, on virtual time, without a network.
+"""The tables of all programs with the real handlers behind them, in this process, without a network.
 
 check() compares what a table holds with its bounds and invariants; emptied() does so when every connection is
 gone and every timeout has passed: garbage that leaves something behind is a leak.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from broker.handlers.pull import PullHandler
+from broker.app import Broker
+from broker.config import BrokerConfig
 from broker.store.message_store import WAITERS_MAX
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
@@ -19,8 +20,8 @@ from remoting.codes import ResponseCode
 from remoting.dispatch import Dispatcher
 from remoting.operation import OperationTable
 from tests.unit.controller_fakes import Bench
-from tests.unit.handler_parts import Broker
 
+HOST = "127.0.0.1"
 LONG_MS = 2**62
 """Beyond every timeout that a request can ask for and that is not refused."""
 TOPICS_MAX = 400
@@ -33,6 +34,8 @@ class Target(Protocol):
     dispatcher: Dispatcher
     slow: frozenset[int]
     """Codes that write to the disk: asked seldom."""
+
+    async def open(self) -> None: ...
 
     def lost(self, connection_id: int) -> None:
         """As the door reports a closed connection."""
@@ -62,6 +65,8 @@ class NamesrvTarget:
         self.server._registrations.notify = lambda change: None  # it would call the addresses that it is told
         self.table = self.server.table
         self.dispatcher = Dispatcher(self.table, name=self.name)
+
+    async def open(self) -> None: ...
 
     def lost(self, connection_id: int) -> None:
         self.server._connection_closed(connection_id)
@@ -105,6 +110,8 @@ class ControllerTarget:
         )
         self.elections = asyncio.get_running_loop().create_task(self.plugin.elections.run())
 
+    async def open(self) -> None: ...
+
     def lost(self, connection_id: int) -> None:
         self.plugin._connection_closed(connection_id)
 
@@ -138,55 +145,77 @@ class ControllerTarget:
 
 
 class BrokerTarget:
+    """A whole broker, alone and so master at once; only its door is ours."""
+
     name = "broker"
-    slow = frozenset[int]()
+    slow = frozenset[int]({17, 200, 207, 215})
+    settings: Mapping[str, object] = {}
 
     def __init__(self, path: Path) -> None:
-        self.broker = Broker(path)
-        self.table = self.broker.table
+        config = {
+            "listenPort": 0,
+            "bindAddress": HOST,
+            "httpPort": -1,
+            "brokerIP1": HOST,
+            "storePathRootDir": path / "store",
+            "mappedFileSizeCommitLog": 1 << 20,
+            "maxMessageSize": 100_000,
+            "telemetryEnable": False,
+        }
+        self.broker = Broker(BrokerConfig.model_validate({**config, **self.settings}))
+
+    async def open(self) -> None:
+        await self.broker.__aenter__()
+        assert self.broker._door is not None
+        self.table = self.broker._door._dispatcher.table
         self.dispatcher = Dispatcher(self.table, name=self.name)
-        self.now_ms = 0
+        assert self.broker._handlers is not None
+        self.handlers = self.broker._handlers
 
     def lost(self, connection_id: int) -> None: ...
 
     def tick(self, ms: int) -> None:
-        self.broker.tick()
-        while self.broker.store.dispatch(512):
-            pass
         if len(self.broker.topics.topics) > TOPICS_MAX:
             self.broker.topics.auto_create = False
 
     def flush(self) -> None:
-        self.tick(0)
-        self.broker.handlers.expire(LONG_MS)
+        self.handlers.expire(LONG_MS)
 
     def check(self) -> None:
         store = self.broker.store
         assert 0 <= store.dispatch_offset <= store.confirm_offset <= store.commit_log.max_offset
-        assert self.pulls.waiting_count <= WAITERS_MAX
-
-    @property
-    def pulls(self) -> PullHandler:
-        return self.broker.handlers.pull
+        assert self.handlers.pull.waiting_count <= WAITERS_MAX
 
     def emptied(self) -> None:
         self.flush()
         self.check()
-        assert not self.pulls.waiting_count
+        assert not self.handlers.pull.waiting_count
         assert not len(self.broker.pending)
         assert not self.broker.store._waiter_count
 
     async def close(self) -> None:
         await self.dispatcher.close()
-        self.broker.store.close(clean=False)
+        await self.broker.__aexit__(None, None, None)
 
 
-TARGETS = {each.name: each for each in (NamesrvTarget, ControllerTarget, BrokerTarget)}
+class ReplicaTarget(BrokerTarget):
+    """A broker in controller mode whose controllers never answer: it has no role, and says so."""
+
+    name = "replica"
+    settings: Mapping[str, object] = {
+        "enableControllerMode": True,
+        "controllerAddr": f"{HOST}:1",
+        "haListenPort": 0,
+    }
+
+
+TARGETS = {each.name: each for each in (NamesrvTarget, ControllerTarget, BrokerTarget, ReplicaTarget)}
 
 
 @asynccontextmanager
 async def open_target(name: str, path: Path) -> AsyncIterator[Target]:
     target: Target = TARGETS[name](path)
+    await target.open()
     try:
         yield target
     finally:

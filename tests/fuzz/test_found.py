@@ -61,6 +61,7 @@ PULL = {"consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": 
 @pytest.fixture
 async def broker(tmp_path: Path):  # type: ignore[no-untyped-def]
     target = BrokerTarget(tmp_path)
+    await target.open()
     yield Wire(target)
     await target.close()
 

@@ -18,7 +18,7 @@ from tests.fuzz.frames import Finding, Report, Round, fuzz
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.targets import TARGETS, open_target
 
-FRAMES, SEEDS = 3_400, range(2)
+FRAMES, SEEDS = 2_600, range(2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -88,6 +88,7 @@ class Broken:
                 self.kept.append(call.peer.connection_id)
         return Reply()
 
+    async def open(self) -> None: ...
     def lost(self, connection_id: int) -> None: ...
     def tick(self, ms: int) -> None: ...
     def flush(self) -> None: ...
