@@ -79,7 +79,7 @@ class Totals(msgspec.Struct, kw_only=True):
 class Change(msgspec.Struct, kw_only=True):
     ts: int
     event_id: int
-    type: Literal["alterSyncStateSet", "electMaster"]
+    type: Literal["alterSyncStateSet", "electMaster", "cleanBrokerData"]
     reason: str
     left: list[int]
     joined: list[int]

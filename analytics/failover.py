@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from analytics.schema import GROUP
-from analytics.sync_state_set import ELECT
+from analytics.sync_state_set import CLEAN, ELECT
 
 CLOCK_SLACK_MS = 1_000
 
@@ -50,7 +50,7 @@ def _replacements(history: DataFrame) -> DataFrame:
         .orderBy("event_id")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
     )
-    cleared = (F.col("type") == ELECT) & F.col("after.master_broker_id").isNull()
+    cleared = F.col("type").isin(ELECT, CLEAN) & F.col("after.master_broker_id").isNull()
     loss = F.when(cleared, F.struct("last_heartbeat_ts", "detected_ts"))
     was_cleared = F.col("before.master_broker_id").isNull()
     found = history.withColumns(

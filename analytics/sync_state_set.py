@@ -6,7 +6,8 @@ Order is event_id, never ts: controllers' clocks differ. So that time never runs
 from `from_ts`, the latest ts up to and including it. A "snapshot" only says how a group is: it begins a
 history whose older files are gone, and otherwise counts only when it shows that events are missing.
 
-A group has a history from its first master on: before that nobody could be in sync.
+A group has a history from its first master on: before that nobody could be in sync. It ends when all of its
+replicas were cleaned.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,7 +18,10 @@ from analytics.windows import clip
 
 ALTER = "alterSyncStateSet"
 ELECT = "electMaster"
+CLEAN = "cleanBrokerData"
 SNAPSHOT = "snapshot"
+CHANGES = (ALTER, ELECT, CLEAN)
+"""Events that may change a SyncStateSet or a master."""
 FLAP_MS = 300_000
 
 _EPOCHS = ("master_epoch", "sync_state_set_epoch")
@@ -33,7 +37,8 @@ def group_history(events: DataFrame) -> DataFrame:
     # all controllers write an event; should one of them know more, or an older moment, that one is taken
     best = copies.orderBy(F.col("detected_ts").isNull(), "ts", "controller_id")
     once = (
-        events.where("refused IS NULL AND after IS NOT NULL")
+        events.withColumn("after", F.coalesce("after", F.when(F.col("type") == CLEAN, _nobody())))
+        .where("refused IS NULL AND after IS NOT NULL")
         .withColumn("copy", F.row_number().over(best))
         .where("copy = 1")
     )
@@ -58,7 +63,7 @@ def sync_state_set_changes(history: DataFrame) -> DataFrame:
     after, before = F.col("after"), F.col("before")
     master_changed = ~after.master_broker_id.eqNullSafe(before.master_broker_id)
     return history.where(
-        F.col("type").isin(ALTER, ELECT) & (master_changed | (F.size("left") > 0) | (F.size("joined") > 0))
+        F.col("type").isin(*CHANGES) & (master_changed | (F.size("left") > 0) | (F.size("joined") > 0))
     ).select(
         *GROUP,
         "ts",
@@ -80,7 +85,8 @@ def sync_state_set_changes(history: DataFrame) -> DataFrame:
 def intervals(history: DataFrame, until_ts: Column) -> DataFrame:
     """The group's state from one event to the next, the last one until `until_ts`."""
     end = F.coalesce("to_ts", F.greatest(until_ts, F.col("from_ts")))
-    return history.withColumn("to_ts", end).where("to_ts > from_ts AND after.master_epoch > 0")
+    is_there = (F.col("after.master_epoch") > 0) & (F.size("after.replicas") > 0)
+    return history.withColumn("to_ts", end).where((F.col("to_ts") > F.col("from_ts")) & is_there)
 
 
 def membership(intervals: DataFrame) -> DataFrame:
@@ -171,13 +177,25 @@ def _changed() -> dict[str, Column]:
     old = F.coalesce(F.col("before.sync_state_set"), F.array().cast("array<bigint>"))
     found = F.when(_is_snapshot(), F.col("after")).otherwise(F.col("before"))
     same = [found[name].eqNullSafe(F.col("previous")[name]) for name in _EPOCHS]
-    is_change = F.col("type").isin(ALTER, ELECT)
+    is_change = F.col("type").isin(*CHANGES)
+    was_there = F.size("previous.replicas") > 0
     none = F.array().cast("array<bigint>")
     return {
         "left": F.when(is_change, F.array_except(old, F.col("after.sync_state_set"))).otherwise(none),
         "joined": F.when(is_change, F.array_except(F.col("after.sync_state_set"), old)).otherwise(none),
-        "is_gap": F.col("previous").isNotNull() & ~(same[0] & same[1]),
+        "is_gap": F.col("previous").isNotNull() & was_there & ~(same[0] & same[1]),
     }
+
+
+def _nobody() -> Column:
+    """What is left of a group that was cleaned as a whole; the record of that has no `after`."""
+    none = F.array().cast("array<bigint>")
+    return (
+        F.col("before")
+        .withField("master_broker_id", F.lit(None).cast("bigint"))
+        .withField("sync_state_set", none)
+        .withField("replicas", none)
+    )
 
 
 def _is_snapshot() -> Column:

@@ -72,6 +72,7 @@ class Generator:
                     self._lose_master,
                     self._refuse,
                     self._hand_over,
+                    self._clean,
                 ]
             )()
             if self._random.random() < 0.3:
@@ -199,6 +200,26 @@ class Generator:
             self._view, master_broker_id=None, master_epoch=self._view.master_epoch + 1
         )
         self._apply("electMaster", new, reason="nobody can be elected", **detected)
+
+    def _clean(self) -> None:
+        """An operator takes a replica out for ever, perhaps the master; never the last of the set."""
+        assert self._view is not None
+        old = self._view
+        gone = self._random.choice(
+            [each for each in old.replicas if {each} != set(old.sync_state_set)] or [0]
+        )
+        if gone == 0 or self._random.random() < 0.5:
+            return
+        is_master = gone == old.master_broker_id
+        self._all = tuple(each for each in self._all if each != gone)
+        new = GroupView(
+            master_broker_id=None if is_master else old.master_broker_id,
+            master_epoch=old.master_epoch + is_master,
+            sync_state_set=tuple(each for each in old.sync_state_set if each != gone),
+            sync_state_set_epoch=old.sync_state_set_epoch + (gone in old.sync_state_set),
+            replicas=self._all,
+        )
+        self._apply("cleanBrokerData", new, reason=f"master {gone} was cleaned" if is_master else "")
 
     def _refuse(self) -> None:
         """An event that came too late: it changes nothing and counts nowhere."""

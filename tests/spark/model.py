@@ -146,9 +146,13 @@ def failovers(history: History) -> list[Failover]:
     master: int | None = None
     loss: ControllerEvent | None = None
     for event in history.events:
-        if event.type != "electMaster":
+        if event.type not in ("electMaster", "cleanBrokerData"):
             continue
         assert event.before is not None and event.after is not None
+        if event.type == "cleanBrokerData":
+            if event.after.master_broker_id is None:
+                loss = event
+            continue
         heir = event.after.master_broker_id
         if heir is None:
             loss = event

@@ -17,10 +17,10 @@ from analytics.sync_state_set import (
     replica_out_of_sync,
     sync_state_set_changes,
 )
-from remoting.records import ControllerEvent, HaSample
+from remoting.records import ControllerEvent, GroupView, HaSample
 from tests.spark import model
 from tests.spark.conftest import World, put_records, rows_by_group
-from tests.spark.histories import History, random_history
+from tests.spark.histories import CLUSTER, START_TS, History, random_history
 
 pytestmark = pytest.mark.spark
 
@@ -49,6 +49,10 @@ def test_the_histories_are_worth_it(world: World) -> None:
     totals = [model.counts(history) for history in world.histories]
     for name in ("shrinks", "expands", "elections", "unclean_elections", "flaps"):
         assert sum(each[name] for each in totals) > 20, name
+    cleans = [each for history in world.histories for each in history.events if is_clean(each)]
+    assert len(cleans) > 20
+    assert sum(is_change(each) for each in cleans) > 10
+    assert any(each.before and each.before.master_broker_id in cleaned(each) for each in cleans)
 
 
 def test_each_event_is_there_once(world: World) -> None:
@@ -103,6 +107,15 @@ def test_changes(world: World) -> None:
             assert tuple(row["sync_state_set"]) == event.after.sync_state_set
             assert row["master_broker_id"] == event.after.master_broker_id
             assert (row["ts"], row["reason"]) == (event.ts, event.reason)
+
+
+def is_clean(event: ControllerEvent) -> bool:
+    return event.type == "cleanBrokerData"
+
+
+def cleaned(event: ControllerEvent) -> set[int]:
+    assert event.before is not None and event.after is not None
+    return set(event.before.replicas) - set(event.after.replicas)
 
 
 def is_change(event: ControllerEvent) -> bool:
@@ -166,3 +179,85 @@ def test_a_hole_is_a_gap(incomplete: DataFrame) -> None:
         "hole": [after.event_id],
         "hole with a snapshot": [missing.event_id],
     }
+
+
+# ---------------------------------------------------------------------- replicas that were cleaned
+def group_event(
+    event_id: int, type: str, before: GroupView | None, after: GroupView | None
+) -> ControllerEvent:
+    return ControllerEvent(
+        ts=START_TS + event_id * 1_000,
+        cluster_name=CLUSTER,
+        broker_name="cleaned",
+        event_id=event_id,
+        type=type,
+        controller_id="n0",
+        before=before,
+        after=after,
+    )
+
+
+def group_view(
+    master: int | None, epoch: int, members: tuple[int, ...], set_epoch: int, *replicas: int
+) -> GroupView:
+    return GroupView(
+        master_broker_id=master,
+        master_epoch=epoch,
+        sync_state_set=members,
+        sync_state_set_epoch=set_epoch,
+        replicas=replicas,
+    )
+
+
+@pytest.fixture(scope="module")
+def cleaned_group(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    """The master is cleaned, then a slave that was out, then everybody; then the name is used again."""
+    three = group_view(1, 1, (1, 2), 3, 1, 2, 3)
+    two = group_view(None, 2, (2,), 4, 2, 3)
+    one = group_view(None, 2, (2,), 4, 2)
+    again = group_view(None, 3, (), 5, 4)
+    events = [
+        group_event(1, "alterSyncStateSet", group_view(1, 1, (1,), 2, 1, 2, 3), three),
+        group_event(2, "cleanBrokerData", three, two),
+        group_event(3, "cleanBrokerData", two, one),
+        group_event(4, "cleanBrokerData", one, None),
+        group_event(7, "applyBrokerId", None, again),
+        group_event(8, "electMaster", again, group_view(4, 4, (4,), 6, 4)),
+    ]
+    root = put_records(tmp_path_factory.mktemp("cleaned"), *events)
+    return group_history(good(read_records(spark, [str(root)], ControllerEvent))).persist()
+
+
+def test_a_clean_that_shrinks_a_set_or_clears_a_master_is_a_change(cleaned_group: DataFrame) -> None:
+    rows = sync_state_set_changes(cleaned_group).orderBy("event_id").collect()
+    assert [(row.event_id, row.type, row.left, row.master_broker_id) for row in rows] == [
+        (1, "alterSyncStateSet", [], 1),
+        (2, "cleanBrokerData", [1], None),
+        (4, "cleanBrokerData", [2], None),
+        (8, "electMaster", [], 4),
+    ]
+    assert not any(row.is_shrink or row.is_expand for row in rows[1:])  # no master asked for it
+
+
+def test_a_group_that_was_cleaned_is_no_more(cleaned_group: DataFrame) -> None:
+    """Until its name is used again, which is no gap; a group that is gone is not below its minimum."""
+    until_ts = START_TS + 10_000
+    spans = intervals(cleaned_group, F.lit(until_ts))
+    found = spans_of([row.asDict() for row in membership(spans).collect()])
+    seconds = {
+        broker_id: [(start - START_TS, end - START_TS, state) for start, end, state in mine]
+        for broker_id, mine in found.items()
+    }
+    assert seconds == {
+        1: [(1_000, 2_000, "master")],
+        2: [(1_000, 4_000, "in_sync")],
+        3: [(1_000, 3_000, "out")],
+        4: [(7_000, 8_000, "out"), (8_000, 10_000, "master")],
+    }
+    assert cleaned_group.where("is_gap").count() == 0
+    minimum = cleaned_group.select("cluster_name", "broker_name").distinct()
+    (totals,) = group_totals(
+        cleaned_group, spans, minimum.withColumn("min_in_sync_replicas", F.lit(2))
+    ).collect()
+    assert totals.below_min_ms == 5_000  # seconds 2 to 4, and 7 to 10
+    assert (totals.shrinks, totals.expands, totals.elections) == (0, 1, 1)

@@ -278,7 +278,8 @@ function recordTable() {
 }
 
 function changeTable({ changes }) {
-  const word = (row) => (row.type === "electMaster" ? "election" : row.left.length ? "shrink" : "expand");
+  const words = { electMaster: "election", cleanBrokerData: "clean" };
+  const word = (row) => words[row.type] ?? (row.left.length ? "shrink" : "expand");
   const chip = (row) => (row.unclean
     ? el("span", { class: "chip bad" }, `unclean ${word(row)}`)
     : el("span", { class: `chip ${word(row)}` }, word(row)));
