@@ -260,11 +260,11 @@ def test_only_the_first_findings_are_shown() -> None:
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with History(path) as history:
-        for entry in GOOD[:7]:
+        for entry in GOOD[:9]:
             history.put(entry)
-        assert isinstance(GOOD[6], Fault)
-        assert read_history(path) == GOOD[:7]  # what came before a fault is in the file, whatever comes now
-        for entry in GOOD[7:]:
+        assert isinstance(GOOD[8], Fault)
+        assert read_history(path) == GOOD[:9]  # what came before a fault is in the file, whatever comes now
+        for entry in GOOD[9:]:
             history.put(entry)
     history.put(GOOD[0])  # after the end: nowhere
     assert read_history(path) == GOOD
