@@ -1,0 +1,254 @@
+"""S2: a master that is cut off acknowledges nothing that another one lacks.
+
+Fixed partitions on virtual time, with the real lease in each broker. A record counts as acknowledged late
+when another master had been elected before. With replies that wait for the whole SyncStateSet there are none,
+lease or not. Otherwise the lease makes the difference: without it such records are lost. What was
+acknowledged before the election may be lost in these settings: that is what they promise.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.core.confirm_offset import replicated_offset
+from broker.core.lease import Lease
+from namesrv.core.liveness import BrokerKey
+from namesrv.plugins.controller.core.elect import LiveInfo
+from namesrv.plugins.controller.core.state import BrokerSet
+from remoting.codes import ResponseCode
+from tests.sim import brokers as sim
+from tests.sim.brokers import CLUSTER, GROUP, SimBroker
+from tests.sim.checkers import Checker, Violation
+from tests.sim.controllers import HEARTBEAT_TIMEOUT_MS, SimController
+from tests.sim.group import Group
+
+CUT_MS, HEAL_MS, END_MS = 6_000, 16_000, 26_000
+WITNESS_MS = 3_000
+
+
+class LateChecker(Checker):
+    """Knows when each acknowledgement came, and whether another master had been elected by then."""
+
+    def __init__(self, group: "Isolated") -> None:
+        super().__init__()
+        self.group = group
+        self.late: dict[bytes, int] = {}
+
+    def became_master(self, broker: str, epoch: int, log: bytes, record_bytes: int) -> None:
+        owner = self.masters.setdefault(epoch, broker)
+        if owner != broker:
+            raise Violation(f"masterEpoch {epoch} has two masters: {owner} and {broker}")
+
+    def acknowledged(self, record: bytes, offset: int, epoch: int) -> None:
+        super().acknowledged(record, offset, epoch)
+        elected = self.group.controllers.committed().brokers[GROUP]
+        if elected.master_epoch > epoch:
+            self.late[record] = offset
+
+    def final(self, log: bytes, record_bytes: int) -> None:
+        lost = [r for r, offset in self.late.items() if log[offset : offset + record_bytes] != r]
+        if lost:
+            raise Violation(f"{len(lost)} records, acknowledged after another election, are lost")
+
+
+class LeasedBroker(SimBroker):
+    """Heartbeats with answers, and acknowledgements only while the lease lasts."""
+
+    lease: Lease | None = None
+
+    def _beat(self) -> None:
+        if not self.is_running:
+            return
+        info = LiveInfo(self.name, self.disk.epochs.last_epoch, len(self.disk.log), self.confirm)
+        key, sent_ms = BrokerKey(CLUSTER, GROUP, self.broker_id), self.world.now_ms
+        for member in self.controllers.members:
+            self._beat_one(member, key, info, sent_ms)
+
+    def _beat_one(self, member: SimController, key: BrokerKey, info: LiveInfo, sent_ms: int) -> None:
+        connection = self._connections[member.name]
+
+        def answered() -> None:
+            if self.lease is not None and self.up:
+                self.lease.beat_answered(member.name, sent_ms, self.world.now_ms)
+
+        def deliver() -> None:
+            if member.up and self.up:
+                member.beat(key, connection, info)
+                self.world.send(member.name, self.name, answered)
+
+        self.world.send(self.name, member.name, deliver)
+
+    def _poll(self) -> None:
+        if not self.is_running:
+            return
+        asked_ms, leader = self.world.now_ms, self.controllers.members[self._leader].name
+
+        def answered(group: BrokerSet | None, code: ResponseCode) -> None:
+            if group is None:
+                return
+            mine = (self.broker_id, self.role.epoch)
+            if self.lease is not None and (group.master_broker_id, group.master_epoch) == mine:
+                self.lease.confirmed(leader, asked_ms)
+            self._news_of(group, code)
+
+        self.ask(lambda _c: sim._read_group, answered)
+
+    def may_acknowledge(self) -> bool:
+        if self.lease is None:
+            return True
+        spoke_ms = {slave: link.read_ms for slave, link in self._followers().items()}
+        heirs = self.keeper.others if self.keeper is not None else ()
+        return self.world.now_ms < self.lease.ends_ms(heirs, spoke_ms)
+
+    def send(self, record: bytes) -> None:
+        if self.may_acknowledge():
+            super().send(record)
+
+    def _progress(self) -> None:
+        held = self.pending if not self.may_acknowledge() else None
+        if held is not None:
+            self.pending = []  # answered 12 when their time is over
+        super()._progress()
+
+
+class Isolated(Group):
+    def __init__(self, seed: int, *, lease: bool, all_ack: bool = False) -> None:
+        self._lease = lease
+        super().__init__(seed, all_ack=all_ack)
+        self.checker = LateChecker(self)
+        for broker in self.brokers.values():
+            broker.checker = self.checker
+
+    def start_broker(self, name: str) -> None:
+        broker = LeasedBroker(name, self.world, self.controllers, self.checker, self.disks[name])
+        if self._lease:
+            broker.lease = Lease(timeout_ms=HEARTBEAT_TIMEOUT_MS, witness_ms=WITNESS_MS)
+        broker.all_ack = self.all_ack
+        self.brokers[name] = broker
+        broker.peers = self.brokers
+
+    def produce(self) -> None:
+        """One producer in each room: every broker that calls itself master is sent to."""
+        for broker in self.brokers.values():
+            if broker.is_running and broker.role.is_master:
+                self.sent += 1
+                broker.send(self.sent.to_bytes(sim.RECORD_BYTES, "big"))
+
+    def partition(self, rooms: Callable[["Isolated"], tuple[list[str], list[str]]]) -> LateChecker:
+        self.world.run_until(CUT_MS)
+        one, other = rooms(self)
+        for here in one:
+            for there in other:
+                self.world.cut(here, there)
+        self.world.run_until(HEAL_MS)
+        self.world.heal()
+        self.world.run_until(END_MS)
+        group = self.controllers.committed().brokers[GROUP]
+        master = next(b for b in self.brokers.values() if b.broker_id == group.master_broker_id)
+        assert isinstance(self.checker, LateChecker)
+        self.checker.final(bytes(master.disk.log), sim.RECORD_BYTES)
+        return self.checker
+
+    @property
+    def rooms(self) -> tuple[str, list[str], list[str]]:
+        """The master, its slaves, the controllers."""
+        group = self.controllers.committed().brokers[GROUP]
+        master = next(b.name for b in self.brokers.values() if b.broker_id == group.master_broker_id)
+        slaves = [name for name in self.brokers if name != master]
+        return master, slaves, [member.name for member in self.controllers.members]
+
+
+def alone(group: Isolated) -> tuple[list[str], list[str]]:
+    master, slaves, controllers = group.rooms
+    return [master], [*slaves, *controllers]
+
+
+def with_a_slave(group: Isolated) -> tuple[list[str], list[str]]:
+    """Pain 26: the controllers, and a slave that they can elect, are in the other room."""
+    master, slaves, controllers = group.rooms
+    return [master, slaves[0]], [slaves[1], *controllers]
+
+
+def from_the_controllers_only(group: Isolated) -> tuple[list[str], list[str]]:
+    master, _, controllers = group.rooms
+    return [master], controllers
+
+
+SEEDS = range(8)
+ROOMS = [alone, with_a_slave]
+
+
+def two_copies(
+    current: int, *, max_offset: int, others: set[int], acks: dict[int, int], all_ack: bool
+) -> int:
+    return max(current, replicated_offset(max_offset=max_offset, others=others, acks=acks, copies=2))
+
+
+def losing(rooms: Callable[[Isolated], tuple[list[str], list[str]]], **settings: bool) -> int:
+    count = 0
+    for seed in SEEDS:
+        try:
+            Isolated(seed, **settings).partition(rooms)
+        except Violation:
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("rooms", ROOMS)
+def test_s2_with_the_lease_a_cut_off_master_acknowledges_nothing_late(
+    rooms: Callable[[Isolated], tuple[list[str], list[str]]],
+) -> None:
+    for seed in SEEDS:
+        checker = Isolated(seed, lease=True).partition(rooms)
+        assert len(checker.masters) >= 2, "another one was elected"
+        assert not checker.late
+
+
+@pytest.mark.parametrize("rooms", ROOMS)
+def test_s2_without_it_asynchronous_replication_does(
+    rooms: Callable[[Isolated], tuple[list[str], list[str]]],
+) -> None:
+    assert losing(rooms, lease=False) > 0
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_s2_counting_copies(monkeypatch: pytest.MonkeyPatch, lease: bool) -> None:
+    """inSyncReplicas=2: the slave on the master's side acknowledges for a long time."""
+    monkeypatch.setattr(sim, "confirm_offset", two_copies)
+    assert (losing(with_a_slave, lease=lease) > 0) is not lease
+
+
+@pytest.mark.parametrize("rooms", ROOMS)
+def test_s2_waiting_for_the_whole_set_needs_no_lease(
+    rooms: Callable[[Isolated], tuple[list[str], list[str]]],
+) -> None:
+    for seed in SEEDS:
+        assert not Isolated(seed, lease=False, all_ack=True).partition(rooms).late
+
+
+def late_of(group: Isolated) -> int:
+    try:
+        group.partition(from_the_controllers_only)
+    except Violation:
+        pass
+    assert isinstance(group.checker, LateChecker)
+    return len(group.checker.late)
+
+
+def test_s2_cut_off_from_the_controllers_only_costs_what_was_on_its_way() -> None:
+    """The heir is our slave until it hears of its election, and closes the link then. So long, not for the
+    length of the partition, messages are acknowledged that it may lack."""
+    with_lease = [late_of(Isolated(seed, lease=True)) for seed in SEEDS]
+    without = [late_of(Isolated(seed, lease=False)) for seed in SEEDS]
+    assert max(with_lease) < 20 and min(without) > 300
+
+
+def test_the_controllers_downtime_does_not_hurt() -> None:
+    """Every slave is heard: nobody else was elected, and messages flow for ten seconds without them."""
+    group = Isolated(1, lease=True)
+    group.world.run_until(CUT_MS)
+    for member in group.controllers.members:
+        member.crash()
+    before = len(group.checker.acked)
+    group.world.run_until(HEAL_MS)
+    assert len(group.checker.acked) - before > 500
