@@ -359,6 +359,7 @@ class Broker:
             role_fault=self._controlled.fault if self._controlled is not None else "",
             disk_fault=self.store.commit_log.write_fault
             or self.store.dispatch_fault
+            or self.metadata.fault
             or (self.commit.fault if self.commit is not None else ""),
             ha_fault=(self._controlled.ha.fault or "") if self._controlled is not None else "",
         )

@@ -5,11 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
+from broker.metadata.wire import encode_updates
 from broker.pending import SendGate
 from broker.slave_sync import Leader, SlaveSync
 from remoting.client import RemotingClient
@@ -19,22 +21,34 @@ from remoting.operation import (
     Call,
     CommandError,
     Empty,
+    Failed,
     Handler,
     LocalProtocolError,
+    Operation,
     OperationTable,
     Reply,
+    Wire,
 )
-from remoting.operations.broker import GET_ALL_TOPIC_CONFIG
+from remoting.operations.broker import DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, TopicRequest
 from remoting.operations.broker_metadata import (
+    DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    PULL_METADATA,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    UPDATE_CONSUMER_OFFSET,
     ConsumerOffsets,
+    CreateTopicRequest,
     DelayOffsets,
+    DeleteGroupRequest,
     MetadataVersions,
     PullMetadataRequest,
+    PullMetadataResponse,
     SubscriptionGroupConfig,
     SubscriptionGroups,
+    UpdateConsumerOffsetRequest,
 )
 from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from tests.unit.door_parts import until
@@ -44,6 +58,12 @@ from tests.unit.store_parts import open_store
 
 def config(name: str, queues: int = 4) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+
+
+NEW_TOPIC = CreateTopicRequest(
+    topic="New", default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6
+)
+COMMIT = UpdateConsumerOffsetRequest(consumer_group="old", topic="Old", queue_id=0, commit_offset=0)
 
 
 class Node:
@@ -145,6 +165,32 @@ async def test_a_member_that_is_silent_costs_the_acknowledgement(tmp_path: Path)
         await asyncio.sleep(0)
         master.members = {2}  # it left the set
         await waiting
+
+
+@pytest.mark.parametrize(
+    ("operation", "header", "body"),
+    [
+        (UPDATE_AND_CREATE_TOPIC, NEW_TOPIC, None),
+        (DELETE_TOPIC_IN_BROKER, TopicRequest(topic="Old"), None),
+        (UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), SubscriptionGroupConfig(group_name="new")),
+        (DELETE_SUBSCRIPTIONGROUP, DeleteGroupRequest(group_name="old"), None),
+        (UPDATE_CONSUMER_OFFSET, COMMIT, None),
+    ],
+)
+async def test_every_change_waits_for_the_members(
+    tmp_path: Path, operation: Operation[Any, Any], header: Wire, body: object
+) -> None:
+    """Code 12: it is here, and not known to be anywhere else."""
+    async with nodes(tmp_path, 1, timeout_ms=60) as (master,):
+        master.metadata.topics.update(config("Old"))
+        master.metadata.groups.update(SubscriptionGroupConfig(group_name="old"))
+        master.members = {9}
+        master.lead(1)
+        client = RemotingClient()
+        outcome = await client.call(master.address, operation, header, body)
+        assert isinstance(outcome, Failed) and outcome.code == ResponseCode.FLUSH_SLAVE_TIMEOUT, outcome
+        assert "not known to be on every replica" in outcome.remark
+        await client.close()
 
 
 async def test_nobody_waits_without_all_ack(tmp_path: Path) -> None:
@@ -308,6 +354,26 @@ async def test_offsets_beyond_the_log_are_set_back_and_reported(
         replica.follow(master, 2)
         await until(lambda: replica.same(master))
         assert replica.metadata.offsets.query("billing", "T", 0) == 10
+
+
+async def test_an_answer_of_another_epoch_is_not_looked_at(tmp_path: Path) -> None:
+    """The address belongs to somebody else by now."""
+    async with nodes(tmp_path, 2) as (stranger, replica):
+        table = OperationTable()
+
+        async def answer(header: PullMetadataRequest, call: Call) -> Reply:
+            stranger.metadata.topics.update(config("Strange"))
+            update = stranger.metadata.topics.updates_since(None)
+            assert update is not None
+            return Reply(header=PullMetadataResponse(master_epoch=7), body=encode_updates([update]))
+
+        table.bind(PULL_METADATA, answer)
+        door = TcpDoor(table, host="127.0.0.1", port=0, name="stranger")
+        await door.start()
+        replica.sync.lead(Leader("{}:{}".format(*door.address), 2, 2))
+        await until(lambda: "masterEpoch 7" in replica.sync._last_problem)
+        assert replica.metadata.topics.get("Strange") is None
+        await door.close()
 
 
 class RocketMqMaster:

@@ -227,6 +227,38 @@ def test_a_whole_table_replaces_file_and_journal(tmp_path: Path) -> None:
     assert offsets_at(tmp_path / "r").query("g", "T", 0) == 5
 
 
+def test_a_crash_between_a_whole_table_and_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the master's already, the journal still ours: its lines lead nowhere."""
+    master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
+    replica.commit("old", "T", 0, 9)
+    replica.seal()
+    master.begin_term(2)
+    update = master.updates_since(None)
+    assert update is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.journal, "drop", lambda size: None)
+        replica.accept(update)
+    assert offsets_at(tmp_path / "r").table.rows == {}
+    replica.accept(update)
+    assert replica.journal.size == 0 and not replica.journal.path.exists()
+
+
+def test_a_late_writer_drops_nothing_of_a_newer_journal(tmp_path: Path) -> None:
+    master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
+    replica.commit("old", "T", 0, 9)
+    replica.seal()
+    written = replica.snapshot()()  # in its thread; not yet back in the loop
+    master.begin_term(2)
+    update = master.updates_since(None)
+    assert update is not None and replica.accept(update) is None
+    replica.commit("g", "T", 0, 4)
+    replica.seal()
+    written()
+    assert offsets_at(tmp_path / "r").table.rows == {"T@g": {0: 4}}
+
+
 def test_a_full_disk_keeps_offsets_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = offsets_at(tmp_path)
     offsets.commit("g", "T", 0, 1)

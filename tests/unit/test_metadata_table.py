@@ -77,6 +77,7 @@ def test_a_lower_epoch_changes_nothing() -> None:
     assert table.refusal(Update(Version(4, 99, 99))) is not None
     assert table.refusal(Update(Version(4, 99, 99), {"a": 2}, {}, table.version)) is not None
     assert table.refusal(Update(Version(5, 1, 1))) is None
+    assert table.refusal(Update(Version(5, 9, 9), {"a": 2}, {}, Version(5, 1, 1))) is not None  # not ours
 
 
 def test_the_same_epoch_begun_twice_has_two_versions() -> None:
