@@ -1,7 +1,7 @@
 """Each protection, switched off: what the checkers must notice. Test the testers.
 
 Not here: guard rules 2, 5 and 6, fencing by epoch. What they prevent needs so many coincidences that hundreds
-of runs do not show it; the unit tests show each with the real library (test_raft_guard.py, test_raft_ledger.py).
+of runs do not show it; unit tests show each with the real library (test_raft_guard.py, test_raft_ledger.py).
 """
 
 from __future__ import annotations
