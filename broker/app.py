@@ -135,9 +135,9 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
+        files = self._open_disk()
         for line in (*promises(config.durability), *config.warnings()):
             logger.info("%s", line)
-        files = self._open_disk()
         if config.enable_controller_mode:
             self._controlled = Controlled(self, files, self._sync, self._routes)
             await self._controlled.listen()
