@@ -245,8 +245,9 @@ def _guarded(app: Any) -> Any:
         if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
             refused = 413, BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes")
         elif scope.get("method") not in READING and _is_foreign(headers):
-            remark = f"a page of {headers.get(b'origin', b'another site').decode(errors='replace')} asks"
-            refused = 403, Refusal(code=ResponseCode.NO_PERMISSION, remark=f"{remark}: not from here")
+            page = headers.get(b"origin", b"another site").decode(errors="replace")
+            remark = f"a web page of {page} asks: only programs and pages of this server may change anything"
+            refused = 403, Refusal(code=ResponseCode.NO_PERMISSION, remark=remark)
         if refused is not None:
             status, said = refused
             await JSONResponse(said.model_dump(mode="json"), status)(scope, receive, send)
