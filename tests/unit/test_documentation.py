@@ -75,7 +75,7 @@ def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) 
 
 
 def test_the_tests_that_the_pitfalls_name_exist() -> None:
-    """`folder/file.py::test`, or `::test` for another test of the file before it."""
+    """`folder/file.py::test` (or a class of tests), or `::test` for another one of the file before it."""
     missing = []
     for line in (ROOT / "docs" / "pitfalls.md").read_text().splitlines():
         path = None
@@ -83,6 +83,7 @@ def test_the_tests_that_the_pitfalls_name_exist() -> None:
             r"((?:unit|property|scenarios|cluster|sim|fuzz|deploy)/[\w/]+\.py)?::(\w+)", line
         ):
             path = ROOT / "tests" / folder_path if folder_path else path
-            if path is None or not path.exists() or f"def {test}(" not in path.read_text():
+            named = re.compile(rf"^\s*(async )?(def|class) {test}\b", re.MULTILINE)
+            if path is None or not path.exists() or not named.search(path.read_text()):
                 missing.append(f"{folder_path or path}::{test}")
     assert missing == []
