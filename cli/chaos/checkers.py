@@ -326,9 +326,16 @@ def duplicated(world: World) -> int:
     return sum(len(places) - 1 for number, places in world.copies.items() if number != DAMAGED)
 
 
-def check(world: World) -> dict[str, list[str]]:
-    """Every checker's findings, by its name."""
-    return {name: list(checker(world)) for name, checker in CHECKERS.items()}
+NEED_FINAL = frozenset({"lost", "moved", "vanished"})
+"""Without the last reading nobody knows."""
+
+
+def check(world: World) -> dict[str, list[str] | None]:
+    """Every checker's findings, by its name; None: it cannot know."""
+    return {
+        name: None if name in NEED_FINAL and not world.final_reads else list(checker(world))
+        for name, checker in CHECKERS.items()
+    }
 
 
 # -- words -------------------------------------------------------------------------------------------------

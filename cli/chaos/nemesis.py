@@ -75,8 +75,11 @@ class Nemesis:
             await self.all_in_sync(f"all replicas in sync after {what}")
 
     async def all_in_sync(self, what: str) -> None:
-        brokers = len(self._stage.cluster.brokers)
-        await self.until(what, lambda: self._stage.picture.all_in_sync(brokers), IN_SYNC_TIMEOUT_S)
+        stage, asked = self._stage, self._stage.recorder.clock()
+        brokers = len(stage.cluster.brokers)
+        await self.until(
+            what, lambda: stage.picture_t > asked and stage.picture.all_in_sync(brokers), IN_SYNC_TIMEOUT_S
+        )
 
     async def until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
         recorder = self._stage.recorder

@@ -12,11 +12,11 @@ from pathlib import Path
 from cli.chaos.history import History, HistoryError, Run, Stuck, entries_of
 from cli.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, judge, telemetry_of
 from cli.chaos.nemesis import Nemesis, StuckError
-from cli.chaos.net import Net, missing
+from cli.chaos.net import Net, NetError, missing
 from cli.chaos.plan import FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
 from cli.chaos.stage import DISK_BYTES, ChaosPlace, Stage
 from cli.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
-from cli.cluster import Cluster, ClusterError
+from cli.cluster import Cluster
 from cli.demo_view import View, make_view
 from client import MessageQueue, PullConsumer, PullError
 from client.route import DEFAULT_TOPIC
@@ -68,28 +68,44 @@ class Chaos:
             Consumer(index, addresses, self._recorder, eager=index == 0, seed=seed) for index in range(2)
         ]
         self._clients: list[Senders | Consumer] = [*self._senders, *self._consumers]
+        self._watching: list[asyncio.Task[None]] = []
 
     async def run(self, steps: list[Step]) -> None:
-        watching = [
-            asyncio.create_task(each)
-            for each in (self._stage.look_forever(), self._stage.guard_forever(), self._show())
-        ]
+        loops = (self._stage.look_forever(), self._stage.guard_forever(), self._show())
+        self._watching = [asyncio.create_task(each) for each in loops]
         try:
-            queues = await self._start()
-            await self._strike(steps)
-            await self._read_back(queues)
+            await self._act(steps)
         except StuckError as error:
+            self._check()  # if something of ours ended, it is not the cluster
             self._view.event(f"the cluster did not come back: {error}")
         finally:
-            for task in watching:
+            for task in self._watching:
                 task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            await asyncio.gather(*self._watching, return_exceptions=True)
             for senders in self._senders:
                 await senders.cancel()
             for consumer in self._consumers:
                 await consumer.close()
             await self._client.close()
             await self._stage.close()
+
+    async def _act(self, steps: list[Step]) -> None:
+        """StuckError, also when that was not at the end: then everything is read back nevertheless."""
+        queues = await self._start()
+        stuck: StuckError | None = None
+        try:
+            await self._strike(steps)
+        except StuckError as error:
+            stuck = error
+        for each in self._clients:
+            await each.stop()
+        try:
+            await self._nemesis.all_in_sync("all replicas in sync at the end")
+        except StuckError as error:
+            stuck = stuck or error
+        await self._read_back(queues)
+        if stuck is not None:
+            raise stuck
 
     async def _show(self) -> None:
         while True:
@@ -147,16 +163,17 @@ class Chaos:
         await self._nemesis.all_in_sync("all replicas in sync after the last fault")
 
     def _check(self) -> None:
-        """Raises what ended a sender or a consumer: a bug of ours."""
+        """Raises what ended a sender, a consumer or a watcher: a bug of ours."""
         for each in self._clients:
             each.check()
+        for task in self._watching:
+            if task.done():
+                task.result()
 
     # -- the end -----------------------------------------------------------------------------------------
 
     async def _read_back(self, queues: list[MessageQueue]) -> None:
-        for each in self._clients:
-            await each.stop()
-        await self._nemesis.all_in_sync("all replicas in sync at the end")
+        self._check()
         cluster = self._stage.cluster
         for attempt in range(FINAL_TRIES):
             try:
@@ -189,7 +206,7 @@ def run_chaos(options: ChaosOptions) -> int:
     steps = make_plan(seed, kinds_of(families), count)
     try:
         broker_ids = _play(options, seed, directory, steps, networked=bool(NETWORK_FAMILIES & set(families)))
-    except ClusterError as error:
+    except NetError as error:
         print(f"keelmq chaos: {error}\nLogs stay in {directory}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

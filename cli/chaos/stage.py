@@ -63,6 +63,7 @@ class Stage:
     def __init__(self, cluster: Cluster, place: ChaosPlace, recorder: Recorder) -> None:
         self.cluster, self.place, self.recorder = cluster, place, recorder
         self.picture = Picture()
+        self.picture_t = -1  # when it was begun
         self.down: set[str] = set()
         self.filled: set[str] = set()
         self.broker_ids: dict[str, int] = {}
@@ -78,6 +79,7 @@ class Stage:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> Picture:
+        begun = self.recorder.clock()
         picture = await self._watcher.look()
         seen, before = _view(0, picture), _view(0, self.picture)
         if seen != before:
@@ -85,7 +87,7 @@ class Stage:
         for replica in picture.replicas:
             if replica.broker_id is not None:
                 self.broker_ids[replica.name] = replica.broker_id
-        self.picture = picture
+        self.picture, self.picture_t = picture, begun
         return picture
 
     async def guard_forever(self) -> None:

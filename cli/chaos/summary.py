@@ -7,6 +7,8 @@ from cli.chaos.checkers import Recovery, World, duplicated, recoveries, shown
 
 TWO = "two at once"
 
+Findings = Mapping[str, Sequence[str] | None]
+
 
 def table(found: Sequence[Recovery]) -> Iterator[str]:
     """Per kind of fault: how many, when the first send was accepted again, and how long none was."""
@@ -25,29 +27,29 @@ def table(found: Sequence[Recovery]) -> Iterator[str]:
         yield f"{first} {median(gaps):>10.0f} {max(gaps):>10}{remark}"
 
 
-def findings_text(findings: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def findings_text(findings: Findings) -> Iterator[str]:
     for name, found in findings.items():
-        for line in shown(found):
+        for line in shown(found or ()):
             yield f"{name}: {line}"
 
 
-def verdict(seed: int, world: World, findings: Mapping[str, Sequence[str]]) -> str:
+def verdict(seed: int, world: World, findings: Findings) -> str:
     found = recoveries(world)
     times = [recovery.ms for recovery in found if recovery.ms is not None]
-    counts = {
+    counts: dict[str, int | str] = {
         "seed": seed,
         "faults": len(found),
         "sent": len(world.invoked),
         "acked": sum(1 for _ in world.acked),
         "read": sum(len(read.messages) for read in world.reads),
         "duplicated": duplicated(world),
-        **{name: len(each) for name, each in findings.items()},
+        **{name: "unknown" if each is None else len(each) for name, each in findings.items()},
         "recovery_ms_p50": round(median(times)) if times else 0,
         "recovery_ms_max": max(times, default=0),
     }
     return "CHAOS " + " ".join(f"{name}={value}" for name, value in counts.items())
 
 
-def is_clean(world: World, findings: Mapping[str, Sequence[str]]) -> bool:
+def is_clean(world: World, findings: Findings) -> bool:
     """A run in which nothing was acknowledged or read back has shown nothing."""
     return bool(world.final) and not any(findings.values())

@@ -193,6 +193,14 @@ def test_a_bad_history_of_messages_is_found_by_nobody_else() -> None:
         assert [each for each, found in findings.items() if found] == [name]
 
 
+def test_without_the_last_reading_nobody_knows_what_is_lost() -> None:
+    world = sort([Run(t=0, seed=1, wall_ms=0), *send(1, 10, 0), read(20, (0, 1)), Stuck(t=30, what="all")])
+    findings = check(world)
+    assert findings["lost"] is None and not is_clean(world, findings)
+    assert " lost=unknown moved=unknown damaged=0 " in verdict(1, world, findings)
+    assert list(findings_text(findings)) == ["unrecovered: not in time: all"]
+
+
 def test_nothing_acknowledged_is_no_success() -> None:
     world = sort([Run(t=0, seed=1, wall_ms=0)])
     assert not is_clean(world, check(world))
