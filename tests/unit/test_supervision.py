@@ -1,4 +1,4 @@
-"""S14: a background task that dies is an alarm, and lives again. Upstream: a shrink task dead for ever (#7219)."""
+"""S14: a background task that dies is an alarm, and lives again; upstream's shrink task stayed dead (#7219)."""
 
 import logging
 from pathlib import Path
