@@ -1,4 +1,4 @@
-"""S14: a background task that dies is an alarm, and lives again; upstream's shrink task stayed dead (#7219)."""
+"""S14: a background task that dies is an alarm, and lives again (#7219: it stayed dead upstream)."""
 
 import logging
 from pathlib import Path
