@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cli.cluster import Cluster
+from cli.cluster import Cluster, Program
 from client.admin import AdminClient, AdminError
 from remoting.client import RemotingClient
 from remoting.operations.controller import ReplicasInfo
@@ -81,7 +81,7 @@ class Watcher:
     async def look(self) -> Picture:
         leader = await self.controller_leader()
         info = await self._replicas(leader) if leader else None
-        tables = await asyncio.gather(*(self._table(program.address) for program in self._cluster.brokers))
+        tables = await asyncio.gather(*(self._table(program) for program in self._cluster.brokers))
         replicas = tuple(
             _replica(program.name, program.address, info, table)
             for program, table in zip(self._cluster.brokers, tables, strict=True)
@@ -110,11 +110,11 @@ class Watcher:
         except AdminError:
             return None
 
-    async def _table(self, address: str) -> Mapping[str, str] | None:
-        if not self._cluster.broker_at(address).is_running:
+    async def _table(self, program: Program) -> Mapping[str, str] | None:
+        if not program.is_running:
             return None
         try:
-            return await self._admin.runtime_info(address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
+            return await self._admin.runtime_info(program.address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
         except AdminError:
             return None
 
