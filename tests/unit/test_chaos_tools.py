@@ -22,9 +22,9 @@ from cli.chaos.run import ChaosOptions, possible, run_chaos, run_check
 from cli.chaos.stage import Stage, log_crc
 from cli.chaos.traffic import Recorder, key_of, number_of
 from cli.chaos.weather import Weather
-from cli.cluster import Program
+from cli.cluster import Cluster, Program
 from cli.ledger import make_body
-from cli.watch import Picture
+from cli.watch import Picture, Watcher
 from client import MessageExt
 from remoting.records import SendGap
 
@@ -125,6 +125,35 @@ async def test_what_does_not_come_back_is_told_to_the_history(monkeypatch: pytes
     with pytest.raises(StuckError, match="the moon"):
         await nemesis(stage).until("the moon", lambda: False, 3)
     assert [entry.what for entry in stage.history if isinstance(entry, Stuck)] == ["the moon (3 s)"]
+
+
+class Moving:
+    """A broker that has another address whenever it is asked."""
+
+    name, is_running = "broker-0", False
+
+    def __init__(self) -> None:
+        self._ports = itertools.count(10_911)
+
+    @property
+    def address(self) -> str:
+        return f"10.77.0.2:{next(self._ports)}"
+
+
+async def test_a_broker_that_moves_meanwhile_does_not_end_the_watching() -> None:
+    """Seen at seed 303: the picture stood still, and a healthy cluster was called stuck."""
+    brokers = [Moving()]
+    cluster = SimpleNamespace(
+        brokers=brokers,
+        name_servers=[],
+        broker_at=lambda address: next(each for each in brokers if each.address == address),
+    )
+    watcher = Watcher(cast(Cluster, cluster))
+    try:
+        picture = await watcher.look()
+    finally:
+        await watcher.close()
+    assert [replica.role for replica in picture.replicas] == ["down"]
 
 
 # -- messages ----------------------------------------------------------------------------------------------
