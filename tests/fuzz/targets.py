@@ -19,6 +19,7 @@ from namesrv.core.liveness import BrokerKey
 from remoting.codes import ResponseCode
 from remoting.dispatch import Dispatcher
 from remoting.operation import OperationTable
+from remoting.operations.broker_metadata import PULL_METADATA
 from tests.unit.controller_fakes import Bench
 
 HOST = "127.0.0.1"
@@ -33,7 +34,7 @@ class Target(Protocol):
     table: OperationTable
     dispatcher: Dispatcher
     slow: frozenset[int]
-    """Codes that write to the disk: asked seldom."""
+    """Codes that wait or write to the disk: asked seldom."""
 
     async def open(self) -> None: ...
 
@@ -148,7 +149,7 @@ class BrokerTarget:
     """A whole broker, alone and so master at once; only its door is ours."""
 
     name = "broker"
-    slow = frozenset[int]({17, 200, 207, 215})
+    slow = frozenset[int]({17, 200, 207, 215, PULL_METADATA.code})  # the last one may wait
     settings: Mapping[str, object] = {}
 
     def __init__(self, path: Path) -> None:
