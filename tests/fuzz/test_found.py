@@ -9,6 +9,9 @@ from typing import cast
 
 import pytest
 
+from broker.metadata.core import term as term_module
+from broker.metadata.core.table import Version
+from broker.metadata.core.term import Term
 from namesrv.plugins.controller import heartbeats
 from remoting.codes import ResponseCode
 from remoting.command import BadRequest, RemotingCommand, decode, decode_body, encode
@@ -137,3 +140,12 @@ async def test_heartbeats_of_invented_brokers_are_bounded(
     assert codes == [ResponseCode.SUCCESS] * 5 + [ResponseCode.SYSTEM_BUSY] * 3
     assert isinstance(controller.target, ControllerTarget)
     assert controller.target.bench.liveness.count == 5
+
+
+def test_replicas_and_tables_that_nobody_has_are_not_kept() -> None:
+    """A request for metadata could name any id, and as many tables as fit into a frame."""
+    term = Term(1, {}, now_ms=0)
+    for replica in range(term_module.REPLICAS_MAX + 5):
+        term.heard(replica, {"made up": Version(1, 1, 1)}, now_ms=1)
+    assert len(term._replicas) == term_module.REPLICAS_MAX
+    assert not any(each.versions for each in term._replicas.values())

@@ -10,6 +10,9 @@ from typing import Any
 
 from broker.metadata.core.table import Table, Version
 
+REPLICAS_MAX = 1_000
+"""Of one group, and more than any has."""
+
 
 @dataclass(slots=True)
 class _Replica:
@@ -25,9 +28,13 @@ class Term:
         self._replicas: dict[int, _Replica] = {}
 
     def heard(self, replica: int, versions: Mapping[str, Version], *, now_ms: int) -> bool:
-        """A replica names its versions. True: it has everything."""
-        entry = self._replicas.setdefault(replica, _Replica(behind_since_ms=self._began_ms))
-        entry.versions = dict(versions)
+        """A replica names its versions. True: it has everything. Anybody can make up replicas and tables."""
+        entry = self._replicas.get(replica)
+        if entry is None:
+            if len(self._replicas) >= REPLICAS_MAX:
+                return False
+            entry = self._replicas[replica] = _Replica(behind_since_ms=self._began_ms)
+        entry.versions = {name: versions[name] for name in self._tables if name in versions}
         if self._has_all(entry):
             entry.behind_since_ms = None
         elif entry.behind_since_ms is None:
