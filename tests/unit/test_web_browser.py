@@ -23,7 +23,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-DEADLINE_SECONDS = 25
+DEADLINE_SECONDS = 50
 VERDICT = (
     "3 fail-overs, the longest gap that a producer saw: 95 ms; SyncStateSet never below minInSyncReplicas."
 )
