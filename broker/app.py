@@ -8,12 +8,12 @@ no message before it is master: at once without controller mode, else when the c
 import asyncio
 import contextlib
 import logging
-import socket
 from collections import Counter
 from types import TracebackType
 from typing import Self
 
 from broker.announcement import properties_of, registration_of, unregistration_of
+from broker.assembly import flush_forever, make_metadata, make_store, make_topics, store_host
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
 from broker.core.promise import promises
@@ -23,14 +23,12 @@ from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
 from broker.handlers.send import SendCommand
 from broker.metadata.handlers import MetadataHandlers
-from broker.metadata.service import Metadata
 from broker.pending import DISK, ROLE, STOPPING, HotPeer, PendingReplies, SendGate
 from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
-from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.meta_file import MetaFiles
 from broker.telemetry import ALONE, BrokerTelemetry
-from broker.topics import PERM_READ, TopicTable
+from broker.topics import PERM_READ
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
@@ -45,8 +43,6 @@ from remoting.telemetry import TelemetryWriter
 logger = logging.getLogger(__name__)
 
 EXPIRE_PERIOD_MS = 100
-CHECKPOINT_EVERY = 2
-"""Flushes per checkpoint: with the default interval, one a second."""
 DRAIN_MS = 500
 """How long a stopping master waits for the replies that it owes."""
 DRAIN_STEP_MS = 10
@@ -66,34 +62,14 @@ class Broker:
         self.host = config.broker_ip1 or detect_address(
             config.bind_address, (*config.name_servers, *config.controllers)
         )
-        self.store = MessageStore(
-            StoreConfig(
-                root=config.store_path_root_dir,
-                commit_log_file_bytes=config.mapped_file_size_commit_log,
-                consume_queue_file_bytes=config.mapped_file_size_consume_queue,
-            )
-        )
+        self.store = make_store(config)
         self.commit = (
             GroupCommit(self.store.commit_log.sync, on_fault=self._disk_failed) if config.sync_flush else None
         )
         if self.commit is not None:
             self.commit.listeners.append(self._flushed)
-        self.topics = TopicTable(
-            config.store_path_root_dir / "config" / "topics.json",
-            broker_name=config.broker_name,
-            cluster_name=config.broker_cluster_name,
-            auto_create=config.auto_create_topic_enable,
-            default_queue_nums=config.default_topic_queue_nums,
-        )
-        self.metadata = Metadata(
-            config.store_path_root_dir / "config",
-            self.topics,
-            self.gate,
-            auto_create_groups=config.auto_create_subscription_group,
-            waits=config.waits_for_replicas,
-            timeout_ms=config.slave_timeout,
-            flush_period_ms=config.flush_consumer_offset_interval,
-        )
+        self.topics = make_topics(config)
+        self.metadata = make_metadata(config, self.topics, self.gate)
         self._tasks = TaskSet()
         self._pushed = OperationTable()
         self._client = RemotingClient(
@@ -146,7 +122,7 @@ class Broker:
         await self._door.start()
         self._port, self._listening = self._door.address[1], True
         self._bind_http()
-        self.store.store_host = self._store_host()
+        self.store.store_host = store_host(self.host, self._port)
         if config.telemetry_enable:
             self._telemetry = self._open_telemetry()
             self._telemetry.start(self._tasks)
@@ -369,13 +345,6 @@ class Broker:
         http = f", http on {self._http.address[0]}:{self._http.address[1]}" if self._http else ""
         return f"{self.config.broker_name} listening on {self.address}, {mode}{http}"
 
-    def _store_host(self) -> bytes:
-        try:
-            packed = socket.inet_aton(socket.gethostbyname(self.host))
-        except (OSError, UnicodeError):
-            packed = bytes(4)
-        return packed + self._port.to_bytes(4, "big")
-
     # -- alone -------------------------------------------------------------------------------------------
 
     def _serve_alone(self) -> None:
@@ -431,15 +400,7 @@ class Broker:
     # -- background --------------------------------------------------------------------------------------
 
     async def _flush_forever(self) -> None:
-        rounds, flushed = 0, -1
-        while True:
-            await asyncio.sleep(self.config.flush_interval_commit_log / 1000)
-            rounds += 1
-            checkpoint = rounds % CHECKPOINT_EVERY == 0
-            seen = self.store.commit_log.max_offset + self.store.dispatch_offset
-            if seen != flushed:
-                await asyncio.to_thread(self.store.flush_checkpoint if checkpoint else self.store.flush)
-                flushed = seen if checkpoint else flushed
+        await flush_forever(self.store, self.config.flush_interval_commit_log)
 
     async def _expire_forever(self) -> None:
         assert self._handlers is not None

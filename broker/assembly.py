@@ -1,0 +1,67 @@
+"""The parts of a broker as its configuration asks for them: made here, wired and started in app.py."""
+
+import asyncio
+import socket
+
+from broker.config import BrokerConfig
+from broker.metadata.service import Metadata
+from broker.pending import SendGate
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.topics import TopicTable
+
+CHECKPOINT_EVERY = 2
+"""Flushes per checkpoint: with the default interval, one a second."""
+
+
+def make_store(config: BrokerConfig) -> MessageStore:
+    return MessageStore(
+        StoreConfig(
+            root=config.store_path_root_dir,
+            commit_log_file_bytes=config.mapped_file_size_commit_log,
+            consume_queue_file_bytes=config.mapped_file_size_consume_queue,
+        )
+    )
+
+
+def make_topics(config: BrokerConfig) -> TopicTable:
+    return TopicTable(
+        config.store_path_root_dir / "config" / "topics.json",
+        broker_name=config.broker_name,
+        cluster_name=config.broker_cluster_name,
+        auto_create=config.auto_create_topic_enable,
+        default_queue_nums=config.default_topic_queue_nums,
+    )
+
+
+def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate) -> Metadata:
+    return Metadata(
+        config.store_path_root_dir / "config",
+        topics,
+        gate,
+        auto_create_groups=config.auto_create_subscription_group,
+        waits=config.waits_for_replicas,
+        timeout_ms=config.slave_timeout,
+        flush_period_ms=config.flush_consumer_offset_interval,
+    )
+
+
+def store_host(host: str, port: int) -> bytes:
+    """How records name this broker: 4 address bytes and the port."""
+    try:
+        packed = socket.inet_aton(socket.gethostbyname(host))
+    except (OSError, UnicodeError):
+        packed = bytes(4)
+    return packed + port.to_bytes(4, "big")
+
+
+async def flush_forever(store: MessageStore, interval_ms: int) -> None:
+    """What changed goes to the disk, in a thread; now and then with a checkpoint."""
+    rounds, flushed = 0, -1
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        rounds += 1
+        checkpoint = rounds % CHECKPOINT_EVERY == 0
+        seen = store.commit_log.max_offset + store.dispatch_offset
+        if seen != flushed:
+            await asyncio.to_thread(store.flush_checkpoint if checkpoint else store.flush)
+            flushed = seen if checkpoint else flushed
