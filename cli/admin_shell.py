@@ -72,7 +72,7 @@ class _AnyCase(TyperGroup):
 def with_interval(args: list[str]) -> list[str]:
     """-i without a number means INTERVAL_DEFAULT_S, as upstream."""
     full: list[str] = []
-    for arg, following in zip(args, [*args[1:], "-"], strict=True):
+    for arg, following in zip(args, [*args[1:], "-"], strict=False):  # no flag at all: nothing to look at
         full.append(arg)
         if arg in ("-i", "--interval") and following.startswith("-"):
             full.append(str(INTERVAL_DEFAULT_S))

@@ -19,12 +19,14 @@ from remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
     GET_BROKER_CONFIG,
     GET_BROKER_EPOCH_CACHE,
+    GET_BROKER_HA_STATUS,
     GET_BROKER_RUNTIME_INFO,
     QUERY_TOPIC_CONSUME_BY_WHO,
     BrokerNameOptionalRequest,
     CommitLogOffsets,
     EpochEntryCache,
     GroupList,
+    HaRuntimeInfo,
     TopicRequest,
 )
 from remoting.operations.controller import (
@@ -310,6 +312,11 @@ class AdminClient:
         header = BrokerNameOptionalRequest(broker_name=broker_name)
         answer = await self._ask(broker_addr, GET_BROKER_EPOCH_CACHE, header)
         return _body(answer, EpochEntryCache, GET_BROKER_EPOCH_CACHE, broker_addr)
+
+    async def ha_status(self, broker_addr: str) -> HaRuntimeInfo:
+        """What a master tells of its slaves, or a slave of its link."""
+        answer = await self._ask(broker_addr, GET_BROKER_HA_STATUS, Empty())
+        return _body(answer, HaRuntimeInfo, GET_BROKER_HA_STATUS, broker_addr)
 
     async def runtime_info(self, broker_addr: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> dict[str, str]:
         answer = await self._ask(broker_addr, GET_BROKER_RUNTIME_INFO, Empty(), timeout_ms=timeout_ms)
