@@ -197,6 +197,7 @@ class Controlled:
             gate=broker.gate,
             pending=broker.pending,
             late=self.late,
+            metadata=broker.metadata,
             manager=manager,
             controller=controller,
         )

@@ -1,6 +1,6 @@
 """Planned hand-over: the mastership moves while producers send, and nobody's send fails.
 
-    close the gate, sends are held -> drain: every reply has left, the heir has every byte
+    close the gate, sends are held -> drain: every reply has left, the heir has every byte and all metadata
         -> electMaster (1002) for the heir -> this broker is its slave -> what was held is forwarded
 
 The election keeps those in the SyncStateSet who have every byte, so that the new master need not refuse
@@ -18,6 +18,7 @@ from broker.controller_client import ControllerClient
 from broker.core.heir import HeirLink, choose_heir, equals
 from broker.ha.service import HaService
 from broker.late_sends import LateSends
+from broker.metadata.service import Metadata
 from broker.pending import HAND_OVER, PendingReplies, SendGate
 from broker.replicas_manager import ReplicasManager
 from remoting.clock import now_ms, wall_ms
@@ -56,11 +57,13 @@ class HandOver:
         gate: SendGate,
         pending: PendingReplies,
         late: LateSends,
+        metadata: Metadata,
         manager: ReplicasManager,
         controller: ControllerClient,
     ) -> None:
         self._names, self._ha, self._gate, self._pending = names, ha, gate, pending
         self._late, self._manager, self._controller = late, manager, controller
+        self._metadata = metadata
         self._running = asyncio.Lock()
 
     async def give(self, heir: int | None = None, *, leaves: bool = False) -> int:
@@ -76,6 +79,7 @@ class HandOver:
             started_ms = now_ms()
             logger.info("hand-over to broker %d begins", heir)
             self._gate.close(HAND_OVER, f"the mastership goes to broker {heir}")
+            self._metadata.seal()  # oneway commits of offsets; a closed gate takes no further ones
             try:
                 await self._drain(heir)
                 await self._elect(heir, leaves=leaves)
@@ -101,18 +105,19 @@ class HandOver:
         ]
 
     async def _drain(self, heir: int) -> None:
-        """Nothing is stored any more, so the end of the log stands still."""
+        """Nothing is stored any more, so the end of the log and the tables stand still."""
         deadline_ms = now_ms() + DRAIN_MS
         while True:
             end, links = self._ha.store.commit_log.max_offset, self._links()
-            if not len(self._pending) and heir in equals(links, end):
+            lacks_metadata = self._metadata.is_behind(heir)
+            if not len(self._pending) and heir in equals(links, end) and not lacks_metadata:
                 return
             if self._ha.mastership is None or heir not in {link.broker_id for link in links}:
                 raise HandOverError(f"broker {heir} left the SyncStateSet meanwhile")
             if now_ms() >= deadline_ms:
                 raise HandOverError(
                     f"not drained within {DRAIN_MS} ms: {len(self._pending)} replies wait for replicas, and "
-                    f"broker {heir} has to copy up to {end}"
+                    f"broker {heir} has to copy up to {end}{' and metadata' if lacks_metadata else ''}"
                 )
             await asyncio.sleep(STEP_MS / 1000)
 

@@ -187,6 +187,13 @@ class Metadata:
         term = self._term
         return 1 if term is None or term.epoch != epoch else term.lag_ms(replica, now_ms=self._clock())
 
+    def is_behind(self, replica: int) -> bool:
+        """Would a switch to this replica lose a change of this term that has a version? RocketMQ's replicas
+        poll, and are not waited for."""
+        term = self._term
+        counted = self.members(term.epoch) if term is not None else None
+        return counted is not None and replica in counted and self.lag_ms(replica, self.epoch) > 0
+
     def _everywhere(self, term: Term, store: MetadataStore[Any], version: Version) -> bool:
         members = self.members(term.epoch)
         return members is not None and term.everywhere(members, store.name, version)

@@ -11,6 +11,7 @@ from broker.core.heir import HeirLink, choose_heir, equals
 from broker.core.role import Role
 from broker.hand_over import Groups, HandOver, HandOverError
 from broker.late_sends import FORWARDED_GROUP, LateSends
+from broker.metadata.service import Metadata
 from broker.pending import HAND_OVER, ROLE
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
@@ -18,8 +19,10 @@ from remoting.command import RemotingCommand
 from remoting.operation import CommandError, Failed, Ok, Outcome, Unknown
 from remoting.operations import controller as wire
 from remoting.operations.broker import SendMessageResponse
+from remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
 from tests.unit.controller_fakes import GROUP, Bench
 from tests.unit.handler_parts import Broker
+from tests.unit.metadata_parts import open_metadata
 from tests.unit.test_ha_service import until
 
 pytestmark = pytest.mark.timeout(20)
@@ -242,14 +245,24 @@ class Scene:
         self.controller, self.manager = Controller(outcome), Manager(self.late.demote)
         self.links = {2: Link(1 << 40), 3: Link(0)} if links is None else links
         parts: dict[str, Any] = {"ha": Ha(self.broker.store, self.links), "controller": self.controller}
+        self.metadata = open_metadata(path / "metadata")
+        self.metadata.members = lambda epoch: {2, 3}
         self.hand_over = HandOver(
             Groups("c", "b"),
             gate=self.broker.gate,
             pending=self.broker.pending,
             late=self.late.late,
+            metadata=self.metadata,
             manager=self.manager,  # type: ignore[arg-type]
             **parts,
         )
+
+
+async def pull(metadata: Metadata, replica: int = 2) -> list[MetadataUpdate]:
+    """The replica names what it has been told by now: everything."""
+    request = PullMetadataRequest(broker_name="b-a", broker_id=replica, master_epoch=5)
+    versions = {name: store.data_version for name, store in metadata.stores.items()}
+    return await metadata.pull(request, MetadataVersions(versions=versions))
 
 
 def elected(heir: int = 2) -> Outcome[Any]:
@@ -276,6 +289,40 @@ async def test_the_heir_has_everything_before_it_is_elected(tmp_path: Path) -> N
     assert request.equal_replicas == "1;2", "3 lacks something"
     assert scene.broker.store.commit_log.max_offset == end
     assert not scene.broker.gate.is_closed_by(HAND_OVER)
+
+
+async def test_the_heir_has_the_offsets_of_the_last_moment_before_it_is_elected(tmp_path: Path) -> None:
+    """Oneway commits have no version for up to 100 ms, and a replica hears of versions only."""
+    scene = Scene(tmp_path, elected())
+    scene.metadata.begin_term(5)
+    await pull(scene.metadata)
+    assert scene.metadata.is_behind(3) and not scene.metadata.is_behind(2)
+    scene.metadata.offsets.commit("G", "TopicA", 0, 7)
+    assert not scene.metadata.is_behind(2), "a commit without a version is nothing to be behind of"
+    giving = asyncio.create_task(scene.hand_over.give(2))
+    await until(lambda: not scene.broker.gate.writable and scene.metadata.is_behind(2))
+    await asyncio.sleep(0.01)
+    assert scene.controller.asked == []
+    assert await pull(scene.metadata) == []
+    assert await giving == 2
+
+
+async def test_metadata_that_does_not_reach_the_heir_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.hand_over.DRAIN_MS", 30)
+    scene = Scene(tmp_path, elected())
+    scene.metadata.begin_term(5)
+    with pytest.raises(HandOverError, match="and metadata"):
+        await scene.hand_over.give(2)
+    assert scene.controller.asked == [] and scene.broker.gate.writable
+
+
+async def test_rocketmq_s_heir_polls_metadata_and_is_not_waited_for(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, elected())
+    scene.metadata.begin_term(5)
+    scene.metadata.members = lambda epoch: {3}
+    assert await scene.hand_over.give(2) == 2
 
 
 @pytest.mark.parametrize(("leaves", "minimum", "kept"), [(True, 1, "2"), (True, 2, "1;2"), (False, 1, "1;2")])
