@@ -58,6 +58,7 @@ class Group:
 
     def __init__(self, root: Path, size: int = 3, **settings: Any) -> None:
         self.root, self.settings = root, {"secret": SECRET, "sync": False} | settings
+        self.own: dict[str, dict[str, Any]] = {}  # settings of one member
         self.members = {f"n{i}": ("127.0.0.1", port) for i, port in enumerate(free_ports(size))}
         self.machines: dict[str, ListMachine] = {}
         self.running: dict[str, RaftReplicator] = {}
@@ -73,7 +74,7 @@ class Group:
             await self.stop(name)
 
     def replicator(self, name: str, machine: ListMachine, **changes: Any) -> RaftReplicator:
-        settings = self.settings | changes
+        settings = self.settings | self.own.get(name, {}) | changes
         return RaftReplicator(
             machine,
             RaftSettings(

@@ -326,6 +326,19 @@ def test_peers() -> None:
         ({"controllerRaftPeers": "n1-127.0.0.1:1"}, "same ids"),
         ({"controllerDLegerPeers": "n0"}, "id-host:port"),
         ({"controllerRaftSecret": "x" * 32, "controllerRaftSecretFile": "f"}, "not both"),
+        (
+            {"controllerRaftTlsCertPath": "c", "controllerRaftTlsKeyPath": "k"},
+            "TrustCertPath must be set, too",
+        ),
+        (
+            {
+                "controllerRaftTlsCertPath": "c",
+                "controllerRaftTlsKeyPath": "k",
+                "controllerRaftTlsTrustCertPath": "t",
+                "controllerRaftSecretFile": "f",
+            },
+            "not both",
+        ),
     ],
 )
 def test_config_errors_are_one_clear_line(tmp_path: Path, values: dict[str, str], line: str) -> None:
@@ -346,10 +359,11 @@ def test_config_raft_addresses_and_secret(tmp_path: Path) -> None:
     assert config.raft_addresses == {"n0": ("10.0.0.1", 10878), "n1": ("10.0.0.2", 10878)}
     assert config.read_secret() == b"0123456789abcdef0123456789abcdef"
     secret.write_bytes(b"short")
-    with pytest.raises(ConfigError, match="16 are needed"):
+    with pytest.raises(ConfigError, match="32 are needed"):
         config.read_secret()
     secret.unlink()
     with pytest.raises(ConfigError, match="No such file"):
         config.read_secret()
+    assert config.read_certificates() is None
     with pytest.raises(ValidationError):
         ControllerConfig.model_validate({})

@@ -250,7 +250,7 @@ def test_secrets(files: Files, tmp_path: Path) -> None:
     assert "different keys" in one(bad(machine.check_secrets([good, differs])), "config.secret").text
     assert SECRET not in str(machine.check_secrets([good, differs]))
     other.write_text("short")
-    assert "16" in one(machine.check_secrets([differs]), "config.secret").text
+    assert "32 are needed" in one(machine.check_secrets([differs]), "config.secret").text
     other.unlink()
     assert "No such file" in one(machine.check_secrets([differs]), "config.secret").text
     inline = files.file("inline.conf", CONTROLLER, controllerRaftSecret=SECRET)

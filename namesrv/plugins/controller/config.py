@@ -3,15 +3,19 @@
 import ipaddress
 import re
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from namesrv.plugins.controller.raft.api import TlsFiles
 from remoting.config import ConfigError
 from remoting.telemetry import TelemetryConfig
 
+if TYPE_CHECKING:
+    from namesrv.plugins.controller.raft.certificates import Facts
+
 RAFT_PORT_OFFSET = 1_000
-SECRET_BYTES_MIN = 16
+SECRET_BYTES_MIN = 32
 SECRET_HELP = (
     "set controllerRaftSecretFile to a file with the same random bytes at every controller "
     "(for example: head -c 32 /dev/urandom | base64 > controller.secret)"
@@ -50,6 +54,13 @@ class ControllerConfig(TelemetryConfig):
         None, description="file with the key that members prove to each other"
     )
     controller_raft_secret: SecretStr | None = Field(None, description="the key itself; rather use the file")
+    controller_raft_tls_cert_path: Path | None = Field(
+        None, description="instead of the key, mutual TLS 1.3: this member's certificate, DNS name = its id"
+    )
+    controller_raft_tls_key_path: Path | None = Field(None, description="the certificate's private key")
+    controller_raft_tls_trust_cert_path: Path | None = Field(
+        None, description="the group's own CA: who has a certificate of it is let in"
+    )
     controller_raft_insecure: bool = Field(False, description="no key; only between loopback addresses")
     controller_raft_bootstrap: bool = Field(
         False,
@@ -91,15 +102,33 @@ class ControllerConfig(TelemetryConfig):
             raise ValueError("controllerRaftPeers and controllerDLegerPeers must have the same ids")
         if self.controller_raft_secret is not None and self.controller_raft_secret_file is not None:
             raise ValueError("set controllerRaftSecretFile or controllerRaftSecret, not both")
+        self._check_certificate_paths()
         self._check_secret(raft)
         return self
+
+    def _check_certificate_paths(self) -> None:
+        paths = {
+            "controllerRaftTlsCertPath": self.controller_raft_tls_cert_path,
+            "controllerRaftTlsKeyPath": self.controller_raft_tls_key_path,
+            "controllerRaftTlsTrustCertPath": self.controller_raft_tls_trust_cert_path,
+        }
+        lacking = [key for key, path in paths.items() if path is None]
+        if 0 < len(lacking) < len(paths):
+            raise ValueError(f"certificates of the raft port: {' and '.join(lacking)} must be set, too")
+        if not lacking and (self.controller_raft_secret or self.controller_raft_secret_file):
+            raise ValueError(
+                "set a key (controllerRaftSecretFile) or certificates (controllerRaftTls...), not both"
+            )
 
     def _check_secret(self, raft: dict[str, Address]) -> None:
         if self.controller_raft_secret is not None or self.controller_raft_secret_file is not None:
             return
+        if self.tls_files is not None:
+            return
         if not all(is_loopback(host) for host, _port in raft.values()):
             raise ValueError(
-                f"controllers on different hosts need a shared key on their raft port: {SECRET_HELP}"
+                f"controllers on different hosts need a shared key on their raft port: {SECRET_HELP}, "
+                "or certificates (controllerRaftTlsCertPath)"
             )
         if not self.controller_raft_insecure and len(raft) > 1:
             raise ValueError(
@@ -140,6 +169,21 @@ class ControllerConfig(TelemetryConfig):
     @property
     def telemetry_directory(self) -> Path:
         return self.root / "telemetry"
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        certificate, key = self.controller_raft_tls_cert_path, self.controller_raft_tls_key_path
+        trust = self.controller_raft_tls_trust_cert_path
+        if certificate is None or key is None or trust is None:
+            return None
+        return TlsFiles(certificate, key, trust)
+
+    def read_certificates(self) -> "Facts | None":
+        """None: there are none. Raises ConfigError: a file is not there, or not good."""
+        from namesrv.plugins.controller.raft.certificates import read_certificates
+
+        files = self.tls_files
+        return None if files is None else read_certificates(files, self.controller_d_leger_self_id).facts
 
     def read_secret(self) -> bytes | None:
         """Raises ConfigError: no such file, or too short to be a key."""

@@ -246,6 +246,7 @@ def _settings(config: ControllerConfig) -> RaftSettings:
         directory=config.directory,
         cluster_id=config.controller_d_leger_group,
         secret=secret,
+        tls=config.tls_files,
         bootstrap=config.controller_raft_bootstrap,
         insecure=config.controller_raft_insecure or (secret is None and len(config.raft_addresses) == 1),
     )

@@ -315,7 +315,7 @@ class RaftReplicator(Replica):
 
     def open_links(self, core: _Core, member: Member) -> Links:
         """Listens. Raises ConfigError."""
-        wiring = link_settings(self.settings, AddressBook(self.settings.members), core.now)
+        wiring = link_settings(self.settings, self.certificates, AddressBook(self.settings.members), core.now)
         links = Links(wiring, core._poller, member)
         links.listen()
         return links

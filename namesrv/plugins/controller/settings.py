@@ -22,6 +22,9 @@ BLACK_LIST = frozenset(
         "controllerRaftInsecure",
         "controllerRaftSecret",
         "controllerRaftSecretFile",
+        "controllerRaftTlsCertPath",
+        "controllerRaftTlsKeyPath",
+        "controllerRaftTlsTrustCertPath",
         "controllerStorePath",
         "rocketmqHome",
     }

@@ -67,6 +67,15 @@ class StateMachine(Protocol):
 
 
 @dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of one member. `certificate`: its own, which names it as DNS name, then intermediate ones."""
+
+    certificate: Path
+    key: Path
+    trust: Path  # the CA, or several while one is replaced; whoever has a certificate of it is let in
+
+
+@dataclass(frozen=True)
 class RaftSettings:
     """One member of the group. `members`: raft addresses, self_id included, the same on every member."""
 
@@ -75,6 +84,7 @@ class RaftSettings:
     directory: Path  # journal, vote, snapshot and lock; belongs to one member for ever
     cluster_id: str
     secret: bytes | None = None  # shared key of all members, at least SECRET_BYTES_MIN random bytes
+    tls: TlsFiles | None = None  # instead of the key: mutual TLS 1.3
     insecure: bool = False  # plain frames; only when every member address is loopback
     listen_host: str | None = (
         None  # bind here instead of the own member address (which may be a service name)

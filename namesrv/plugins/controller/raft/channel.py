@@ -2,6 +2,7 @@
 
     plain:   frame = length (4, big endian) + payload                  loopback only
     key:     32-byte nonce each way, then frame = length (4) + AES-256-GCM(payload) with a counter as nonce
+    TLS:     raft.tls
 
 One key per direction, HKDF-SHA256(shared key, salt = both nonces, info = direction + cluster id): frames
 cannot be replayed into another connection, reflected, or moved to another cluster. HELLO binds the receiver.
@@ -45,11 +46,21 @@ class Channel(Protocol):
         """Stores bytes; raises ChannelError."""
         ...
 
+    def data_to_send(self) -> bytes:
+        """A handshake's answer, after each receive_data(); after ChannelError: why, for the other side."""
+        ...
+
+    def may_be(self, member: str) -> bool:
+        """Once opened: whether the other side, as far as it proved who it is, can be this member."""
+        ...
+
     def next_frame(self) -> bytes | None:
         """The next whole frame, None for "need more"; raises ChannelError."""
         ...
 
-    def seal(self, frame: bytes) -> bytes: ...
+    def seal(self, frame: bytes) -> bytes:
+        """Bytes to send; raises ChannelError."""
+        ...
 
 
 class PlainChannel:
@@ -65,6 +76,12 @@ class PlainChannel:
 
     def receive_data(self, data: bytes) -> None:
         self._buffer += data
+
+    def data_to_send(self) -> bytes:
+        return b""
+
+    def may_be(self, member: str) -> bool:
+        return True  # nothing was proved; or that it has the key, and then it is one of us
 
     def next_frame(self) -> bytes | None:
         return self._next(0)

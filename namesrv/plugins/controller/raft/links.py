@@ -61,7 +61,7 @@ class LinkSettings:
     channel: Callable[[bool], Channel]  # argument: we dialed
     lookup: Callable[[str], SocketAddress | None]  # never blocks; None: not resolved yet
     now: Callable[[], float]
-    guests: bool = False  # who has our key may link to us without being a member that we know of
+    guests: bool = False  # who proved to be one of us may link to us without being a member that we know of
     learn: Callable[[str, tuple[str, int]], None] = lambda _member, _address: None  # of a later member
 
 
@@ -94,7 +94,10 @@ class Link:
         """False: the link is gone; else queued, which does not mean received."""
         if self.alive:
             self.sent_at = self.owner.settings.now()
-            self._write(self._channel.seal(frame))
+            try:
+                self._write(self._channel.seal(frame))
+            except ChannelError as error:
+                self.close(error.reason, error.detail)
         return self.alive
 
     def close(self, reason: str, detail: str = "") -> None:
@@ -140,6 +143,7 @@ class Link:
             if self.alive and events & (READ | ERROR):
                 self._read()
         except ChannelError as error:
+            self._last_words()
             self.close(error.reason, error.detail)
         except CodecError as error:
             self.close("not a message", str(error)[:100])
@@ -155,8 +159,20 @@ class Link:
             self._write(self._channel.start())
             self._say_hello()
 
+    def may_be(self, member: str) -> bool:
+        return self._channel.may_be(member)
+
+    def _last_words(self) -> None:
+        """Why we close: TLS tells the other side, whose log can say it then."""
+        words = self._channel.data_to_send()
+        if words and not self._out:
+            with contextlib.suppress(OSError):
+                self.sock.send(words)
+
     def _say_hello(self) -> None:
         if self.alive and self.dialed and self._channel.opened and not self._hello_sent:
+            if not self.may_be(self.member or ""):
+                raise ChannelError("certificate of another member", f"than {self.member!r}, who was dialed")
             self._hello_sent = True
             self.send(self.owner.hello(self.member or ""))
 
@@ -172,6 +188,8 @@ class Link:
             budget -= len(data)
             self.heard_at = self.owner.settings.now()
             self._channel.receive_data(data)
+            if answer := self._channel.data_to_send():
+                self._write(answer)
             self._say_hello()
             while self.alive and (frame := self._channel.next_frame()) is not None:
                 self.owner.frame(self, frame)
@@ -296,6 +314,10 @@ class Links:
             raise ChannelError("HELLO for another member", f"{hello.sender!r} to {hello.receiver!r}")
         if link.dialed and hello.sender != link.member:
             raise ChannelError("HELLO of another member than dialed", repr(hello.sender))
+        if not link.may_be(hello.sender):
+            raise ChannelError(
+                "certificate of another member", f"than {hello.sender!r}, who HELLO says it is"
+            )
         if hello.sender not in self.members and not mine.guests:
             raise ChannelError("HELLO of a stranger", repr(hello.sender))
         self.other_lists.discard(hello.sender)

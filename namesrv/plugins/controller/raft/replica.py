@@ -21,6 +21,7 @@ from namesrv.plugins.controller.raft.api import (
     RaftSettings,
     StateMachine,
 )
+from namesrv.plugins.controller.raft.certificates import Certificates
 from namesrv.plugins.controller.raft.changes import Changes
 from namesrv.plugins.controller.raft.codec import Standing
 from namesrv.plugins.controller.raft.directory import DataDirectory
@@ -72,6 +73,7 @@ class Replica:
     def __init__(self, machine: StateMachine, settings: RaftSettings) -> None:
         self.settings, self.ledger = settings, Ledger(machine)
         self.directory = DataDirectory(settings.directory)
+        self.certificates: Certificates | None = None
         self._core: ReplicaCore | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -186,6 +188,7 @@ class Replica:
                 "outcomes": dict(self._proposals.outcomes),
             }
             | core.member.status()
+            | ({} if self.certificates is None else self.certificates.status())
         )
 
     def _on_state(self, leads: bool, term: int) -> None:
@@ -228,6 +231,8 @@ class Replica:
     # ------------------------------------------------------------------ start, in a helper thread
     def _open(self) -> ReplicaCore:
         settings = self.settings
+        if settings.tls is not None:
+            self.certificates = Certificates(settings.tls, settings.self_id)
         try:
             self.directory.open(settings.cluster_id, settings.self_id)
             self.standing = load_standing(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from namesrv.plugins.controller.raft.addresses import AddressBook, is_loopback, listen_host, resolve
 from namesrv.plugins.controller.raft.api import RaftSettings
+from namesrv.plugins.controller.raft.certificates import Certificates
 from namesrv.plugins.controller.raft.channel import SECRET_BYTES_MIN, Channel, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.links import LinkSettings
 from remoting.config import ConfigError
@@ -22,23 +23,30 @@ def check_settings(settings: RaftSettings) -> None:
         raise ConfigError("raft timers: connection timeout must not be below the election maximum")
     if len(settings.members) == 1:
         return
-    if settings.secret is not None:
+    if settings.tls is not None:
+        if settings.secret is not None:
+            raise ConfigError("raft has a shared secret and certificates: one of them")
+    elif settings.secret is not None:
         if len(settings.secret) < SECRET_BYTES_MIN:
             raise ConfigError(
                 f"the raft secret needs at least {SECRET_BYTES_MIN} bytes, it has {len(settings.secret)}"
             )
     elif not settings.insecure:
-        raise ConfigError("raft between members needs a shared secret")
+        raise ConfigError("raft between members needs a shared secret, or certificates")
     elif not all(is_loopback(host) for host, _ in settings.members.values()):
         raise ConfigError("raft without a secret is possible only when every member is on a loopback address")
     elif settings.listen_host is not None and not is_loopback(settings.listen_host):
         raise ConfigError("raft without a secret listens on a loopback address only")
 
 
-def link_settings(settings: RaftSettings, book: AddressBook, now: Callable[[], float]) -> LinkSettings:
+def link_settings(
+    settings: RaftSettings, certificates: Certificates | None, book: AddressBook, now: Callable[[], float]
+) -> LinkSettings:
     host, port = settings.members[settings.self_id]
 
     def channel(dialed: bool) -> Channel:
+        if certificates is not None:
+            return certificates.channel(dialed)
         if settings.secret is None:
             return PlainChannel()
         return KeyChannel(settings.secret, settings.cluster_id, dialed=dialed)
@@ -53,6 +61,6 @@ def link_settings(settings: RaftSettings, book: AddressBook, now: Callable[[], f
         channel=channel,
         lookup=book.lookup,
         learn=book.learn,
-        guests=settings.secret is not None,
+        guests=settings.secret is not None or certificates is not None,
         now=now,
     )

@@ -1,0 +1,231 @@
+"""The certificate files of one member: read, judged as its peers will judge them, read again when changed.
+
+A member whose own group would refuse it does not start: at every load it shakes hands with itself, as both
+sides. New files that are not good are told in the log, and the old ones stay in use.
+"""
+
+import logging
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from namesrv.plugins.controller.raft.api import TlsFiles
+from namesrv.plugins.controller.raft.channel import ChannelError
+from namesrv.plugins.controller.raft.tls import TlsChannel
+from remoting.config import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+logger = logging.getLogger(__name__)
+
+CERT_KEY, KEY_KEY, TRUST_KEY = (
+    "controllerRaftTlsCertPath",
+    "controllerRaftTlsKeyPath",
+    "controllerRaftTlsTrustCertPath",
+)
+LOOK_AGAIN_S = 5.0  # after files that were not good: perhaps only half of them were there
+FLIGHTS_MAX = 4  # of our handshake with ourselves; it needs two
+RENEW_DAYS = 30  # before the end: who renews by hand hears of it, automata have done it by then
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is in the files. `not_after`: when the first of certificate and CA ends, UTC."""
+
+    names: tuple[str, ...]
+    not_after: datetime
+
+    def days_left(self, now: datetime) -> float:
+        return (self.not_after - now).total_seconds() / 86_400
+
+
+@dataclass(frozen=True)
+class Contexts:
+    facts: Facts
+    dialer: ssl.SSLContext
+    listener: ssl.SSLContext
+
+
+def read_certificates(files: TlsFiles, member: str) -> Contexts:
+    """Raises ConfigError: which file, what is wrong with it, what to do."""
+    chain = _certificates(CERT_KEY, files.certificate)
+    trusted = _certificates(TRUST_KEY, files.trust)
+    _check_key(files, chain[0])
+    names = _names(chain[0])
+    if member not in names:
+        has = f"it is for {', '.join(names)}" if names else "it has no DNS name at all"
+        raise ConfigError(
+            f"{CERT_KEY} {files.certificate}: subjectAltName lacks DNS:{member}, {has}: "
+            f"make one with `keelmq certificates {member}`"
+        )
+    now = datetime.now(UTC)
+    _check_dates(CERT_KEY, files.certificate, chain[:1], now)
+    _check_dates(TRUST_KEY, files.trust, trusted, now)
+    ends = [chain[0].not_valid_after_utc, max(each.not_valid_after_utc for each in trusted)]
+    contexts = Contexts(Facts(names, min(ends)), _context(files, dialed=True), _context(files, dialed=False))
+    _shake_hands(files, contexts)
+    return contexts
+
+
+class Certificates:
+    """Channels by the files as they are now. In the raft thread, but for the constructor: ConfigError."""
+
+    def __init__(self, files: TlsFiles, member: str) -> None:
+        self._files, self._member = files, member
+        self._stamps = self._stat()
+        self._contexts = read_certificates(files, member)
+        self._look_again_at = float("-inf")
+        self.fault: str | None = None  # why the files that are there now are not in use
+        self._tell_end()
+
+    @property
+    def facts(self) -> Facts:
+        return self._contexts.facts
+
+    def status(self) -> dict[str, int | str]:
+        """`certificateEnds`: seconds since 1970. `certificateFault`: why newer files are not in use."""
+        ends: dict[str, int | str] = {"certificateEnds": int(self.facts.not_after.timestamp())}
+        return ends if self.fault is None else ends | {"certificateFault": self.fault}
+
+    def channel(self, dialed: bool) -> TlsChannel:
+        self._refresh()
+        return TlsChannel(self._contexts.dialer if dialed else self._contexts.listener, dialed=dialed)
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        stamps = self._stat()
+        if stamps == self._stamps or now < self._look_again_at:
+            return
+        try:
+            self._contexts = read_certificates(self._files, self._member)
+        except ConfigError as error:
+            if str(error) != self.fault:
+                logger.error("the raft port goes on with its old certificate: %s", error)
+            self.fault, self._look_again_at = str(error), now + LOOK_AGAIN_S
+            return
+        self._stamps, self.fault = stamps, None
+        logger.info("the raft port has a new certificate, until %s", _day(self.facts.not_after))
+        self._tell_end()
+
+    def _stat(self) -> tuple[object, ...]:
+        """Changes with a file's content, its rights, and a link that leads elsewhere (a pod's secrets)."""
+        return tuple(_stamp(path) for path in (self._files.certificate, self._files.key, self._files.trust))
+
+    def _tell_end(self) -> None:
+        days = self.facts.days_left(datetime.now(UTC))
+        if days < RENEW_DAYS:
+            logger.warning(
+                "the raft certificate or its CA ends in %.0f days, at %s: renew it, no restart is needed",
+                days,
+                _day(self.facts.not_after),
+            )
+
+
+def _stamp(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+
+def _read(key: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{key} {path}: {error.strerror}") from error
+
+
+def _certificates(key: str, path: Path) -> "list[Certificate]":
+    # imported here: a member without certificates does not pay for the library's memory
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.x509 import DuplicateExtension, InvalidVersion, load_pem_x509_certificates
+
+    try:
+        found = load_pem_x509_certificates(_read(key, path))
+        for each in found:  # parsed when asked for: here, where what is wrong has a name
+            each.public_key(), each.extensions
+        return found
+    except (ValueError, UnsupportedAlgorithm, DuplicateExtension, InvalidVersion):
+        raise ConfigError(f"{key} {path}: no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from None
+
+
+def _check_key(files: TlsFiles, certificate: "Certificate") -> None:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data = _read(KEY_KEY, files.key)
+    try:
+        public = load_pem_private_key(data, None).public_key()
+    except TypeError:
+        raise ConfigError(
+            f"{KEY_KEY} {files.key}: the key has a password: take it off with "
+            f"openssl pkey -in {files.key} -out KEY (and chmod 600 KEY)"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{KEY_KEY} {files.key}: no private key in PEM form") from None
+    if public != certificate.public_key():
+        raise ConfigError(f"{KEY_KEY} {files.key} does not belong to {CERT_KEY} {files.certificate}")
+
+
+def _names(certificate: "Certificate") -> tuple[str, ...]:
+    from cryptography.x509 import DNSName, ExtensionNotFound, SubjectAlternativeName
+
+    try:
+        found = certificate.extensions.get_extension_for_class(SubjectAlternativeName)
+    except ExtensionNotFound:
+        return ()
+    return tuple(found.value.get_values_for_type(DNSName))
+
+
+def _check_dates(key: str, path: Path, certificates: "Iterable[Certificate]", now: datetime) -> None:
+    """One of several CAs may have ended: that is how a CA is replaced."""
+    faults = []
+    for each in certificates:
+        if each.not_valid_after_utc < now:
+            faults.append(f"expired at {_day(each.not_valid_after_utc)}: make a new one")
+        elif each.not_valid_before_utc > now:
+            faults.append(f"not valid before {_day(each.not_valid_before_utc)}: is the clock right?")
+        else:
+            return
+    raise ConfigError(f"{key} {path}: {faults[0]}")
+
+
+def _context(files: TlsFiles, *, dialed: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if dialed else ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # members are names in HELLO, wherever they live
+    context.verify_mode = ssl.CERT_REQUIRED
+    if not dialed:
+        context.num_tickets = 0  # nothing is resumed
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        context.load_verify_locations(files.trust)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"{CERT_KEY} {files.certificate}, {KEY_KEY}, {TRUST_KEY}: {error}") from error
+    return context
+
+
+def _shake_hands(files: TlsFiles, contexts: Contexts) -> None:
+    """What the others' OpenSSL will say of our certificate, ours says now."""
+    dialer, listener = TlsChannel(contexts.dialer, dialed=True), TlsChannel(contexts.listener, dialed=False)
+    try:
+        flight = dialer.start()
+        for _ in range(FLIGHTS_MAX):
+            listener.receive_data(flight)
+            dialer.receive_data(listener.data_to_send())
+            flight = dialer.data_to_send()
+    except ChannelError as error:
+        raise ConfigError(
+            f"{CERT_KEY} {files.certificate} is refused with {TRUST_KEY} {files.trust}: {error} "
+            "(it must be of that CA, for server and client)"
+        ) from None
+
+
+def _day(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")

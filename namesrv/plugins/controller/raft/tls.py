@@ -1,0 +1,95 @@
+"""Mutual TLS 1.3 as a Channel: the same frames inside, OpenSSL over two memory buffers. No socket, no file.
+
+What it proves: the other side has a certificate of our own CA, and who it may be (the names in it). HELLO
+says who it is: Links compares the two. Nothing is resumed: every connection proves everything anew.
+"""
+
+import ssl
+from typing import Any
+
+from namesrv.plugins.controller.raft.channel import ChannelError, PlainChannel
+
+READ_BYTES = 64 * 1024
+
+_REFUSED = {
+    7: "certificate of another CA",  # of ours by name, but not by signature
+    9: "certificate not valid yet",
+    10: "certificate expired",
+    18: "certificate of another CA",  # self-signed
+    19: "certificate of another CA",  # a chain to an unknown root
+    20: "certificate of another CA",  # issuer unknown
+    21: "certificate of another CA",  # the first signature cannot be verified
+    26: "certificate for another purpose",
+}
+"""OpenSSL's verification codes -> our words: they are counted, so they must be few."""
+
+
+class TlsChannel(PlainChannel):
+    """`dialed`: this side opened the connection, and is the client of the handshake."""
+
+    def __init__(self, context: ssl.SSLContext, *, dialed: bool) -> None:
+        super().__init__()
+        self.opened = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not dialed)
+        self._names: frozenset[str] = frozenset()
+
+    def start(self) -> bytes:
+        self._handshake()
+        return self._outgoing.read()
+
+    def receive_data(self, data: bytes) -> None:
+        self._incoming.write(data)
+        if not self.opened:
+            self._handshake()
+        if self.opened:
+            self._decrypt()
+
+    def data_to_send(self) -> bytes:
+        return self._outgoing.read()
+
+    def may_be(self, member: str) -> bool:
+        return member in self._names
+
+    def seal(self, frame: bytes) -> bytes:
+        rest = memoryview(super().seal(frame))
+        try:
+            while rest:
+                rest = rest[self._tls.write(rest) :]
+        except ssl.SSLError as error:
+            raise _in_our_words(error) from None
+        return self._outgoing.read()
+
+    def _handshake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise _in_our_words(error) from None
+        certificate: Any = self._tls.getpeercert() or {}
+        self._names = frozenset(
+            str(name) for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"
+        )
+        self.opened = True
+
+    def _decrypt(self) -> None:
+        try:
+            while data := self._tls.read(READ_BYTES):
+                self._buffer += data
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise _in_our_words(error) from None
+        raise ChannelError("closed by the other side")  # a TLS goodbye
+
+
+def _in_our_words(error: ssl.SSLError) -> ChannelError:
+    detail = (error.reason or str(error)).replace("_", " ").lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ChannelError(_REFUSED.get(error.verify_code, "certificate not accepted"), error.verify_message)
+    if "did not return a certificate" in detail:
+        return ChannelError("no certificate")
+    if "alert" in detail:
+        return ChannelError("our certificate or TLS was refused", detail)
+    return ChannelError("no TLS 1.3 of ours", detail)
