@@ -14,6 +14,7 @@ from typing import Self
 
 from broker.announcement import properties_of, registration_of, unregistration_of
 from broker.assembly import flush_forever, make_metadata, make_store, make_topics, store_host
+from broker.clients.service import Clients
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
 from broker.core.promise import promises
@@ -70,6 +71,7 @@ class Broker:
             self.commit.listeners.append(self._flushed)
         self.topics = make_topics(config)
         self.metadata = make_metadata(config, self.topics, self.gate)
+        self.clients = Clients(self.metadata)
         self._tasks = TaskSet()
         self._pushed = OperationTable()
         self._client = RemotingClient(
@@ -118,7 +120,13 @@ class Broker:
             self._controlled = Controlled(self, files, self._sync, self._routes)
             await self._controlled.listen()
         table = self._bind()
-        self._door = TcpDoor(table, host=config.bind_address, port=config.listen_port, name="listenPort")
+        self._door = TcpDoor(
+            table,
+            host=config.bind_address,
+            port=config.listen_port,
+            name="listenPort",
+            on_closed=self.clients.connection_closed,
+        )
         await self._door.start()
         self._port, self._listening = self._door.address[1], True
         self._bind_http()
@@ -191,6 +199,7 @@ class Broker:
         )
         self._handlers = bind_broker_operations(table, parts)
         MetadataHandlers(self.metadata, self.store).bind(table)
+        self.clients.bind(table)
         if self._controlled is not None:
             self._controlled.bind(table)
             parts.runtime_info = self._controlled.runtime_info
@@ -407,3 +416,4 @@ class Broker:
         while True:
             await asyncio.sleep(EXPIRE_PERIOD_MS / 1000)
             self._handlers.expire(now_ms())
+            self.clients.expire(now_ms())

@@ -124,6 +124,7 @@ class Dispatcher:
                 command.body,
                 command.opaque,
                 command.is_oneway,
+                command.language,
             )
             result = await handler(header, call)
             if isinstance(result, Unknown):

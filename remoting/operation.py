@@ -89,6 +89,7 @@ class Call:
     raw_body: bytes = b""
     opaque: int = 0
     is_oneway: bool = False  # nobody waits for the answer
+    language: str = "JAVA"  # sender's, by the name in codes.LanguageCode
 
 
 @dataclass(frozen=True, slots=True)

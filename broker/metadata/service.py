@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
-from broker.metadata.groups import GroupTable
+from broker.metadata.groups import GroupTable, illegal_group
 from broker.metadata.notes import TruncationNotes
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
@@ -23,7 +23,12 @@ from broker.topics import TopicTable
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.operation import CommandError, LocalProtocolError
-from remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
+from remoting.operations.broker_metadata import (
+    MetadataUpdate,
+    MetadataVersions,
+    PullMetadataRequest,
+    SubscriptionGroupConfig,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +176,18 @@ class Metadata:
         groups = sorted({each.group for each in beyond})
         logger.error("%s; affected groups: %s", reason, ", ".join(groups))
         self.notes.add(reason, beyond, clamped=clamped)
+
+    def usable_group(self, name: str) -> SubscriptionGroupConfig | None:
+        """The settings of a group that a client names: created here by a master, assumed by a replica, whose
+        table is its master's. None: it must not exist. OSError."""
+        config = self.groups.get(name)
+        if config is not None:
+            return config
+        if self.gate.writable:
+            return self.groups.find(name)
+        if not self.groups.auto_create or illegal_group(name):
+            return None
+        return SubscriptionGroupConfig(group_name=name)
 
     def commit_by_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A pull's commit flag: like a oneway commit. What cannot be kept is not."""

@@ -1,0 +1,72 @@
+"""Who consumes which queue alone: locks for ordered consumption. Pure.
+
+A lock is its owner's for LOCK_MS after each time it was asked for; clients ask every 20 s. Locks are not
+replicated: after a switch clients lock again, at the new master. Source: RocketMQ 5.3.3 RebalanceLockManager.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+LOCK_MS: Final = 60_000
+LOCKS_MAX: Final = 200_000
+
+
+class Queue(NamedTuple):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class QueueLocks:
+    """group -> queue -> (client id, when it was locked last)."""
+
+    def __init__(self, *, locks_max: int = LOCKS_MAX) -> None:
+        self._groups: dict[str, dict[Queue, tuple[str, int]]] = {}
+        self._count, self._max = 0, locks_max
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lock(self, group: str, client_id: str, queues: Iterable[Queue], *, now_ms: int) -> list[Queue]:
+        """Those of the queues that are this client's now."""
+        locks = self._groups.setdefault(group, {})
+        mine = []
+        for queue in queues:
+            held = locks.get(queue)
+            if held is None:
+                if self._count >= self._max:
+                    continue
+                self._count += 1
+            elif held[0] != client_id and now_ms - held[1] < LOCK_MS:
+                continue
+            locks[queue] = (client_id, now_ms)
+            mine.append(queue)
+        if not locks:
+            del self._groups[group]
+        return mine
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
+        """Somebody else's stay."""
+        locks = self._groups.get(group)
+        if locks is None:
+            return
+        for queue in queues:
+            if queue in locks and locks[queue][0] == client_id:
+                del locks[queue]
+                self._count -= 1
+        if not locks:
+            del self._groups[group]
+
+    def is_ordered(self, group: str, *, now_ms: int) -> bool:
+        """Does anybody hold a lock of this group?"""
+        locks = self._groups.get(group, {})
+        return any(now_ms - at_ms < LOCK_MS for _, at_ms in locks.values())
+
+    def expire(self, *, now_ms: int) -> None:
+        for group, locks in list(self._groups.items()):
+            old = [queue for queue, (_, at_ms) in locks.items() if now_ms - at_ms >= LOCK_MS]
+            for queue in old:
+                del locks[queue]
+            self._count -= len(old)
+            if not locks:
+                del self._groups[group]

@@ -1,0 +1,182 @@
+"""What clients and brokers tell each other about clients: heartbeats, members of groups, queue locks.
+
+Source: RocketMQ 5.3.3 HeartbeatData, ConsumerData, SubscriptionData, ConsumerConnection,
+LockBatchRequestBody. Clients in other languages write enumerations as ordinals, numbers as text and leave
+members out.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from remoting.codes import RequestCode
+from remoting.operation import Empty, Operation, Wire
+
+CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+def _named(names: tuple[str, ...]) -> BeforeValidator:
+    """An enumeration by name or by ordinal; a name that we do not know is kept."""
+
+    def name_of(value: Any) -> Any:
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not 0 <= value < len(names):
+                raise ValueError(f"{value} is none of {', '.join(names)}")
+            return names[value]
+        return value
+
+    return BeforeValidator(name_of)
+
+
+class SubscriptionData(Wire):
+    """What a group wants of a topic. codeSet comes wrong from some clients: it is computed again."""
+
+    topic: str
+    sub_string: str = "*"
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+    code_set: list[int] = Field(default_factory=list)
+    tags_set: list[str] = Field(default_factory=list)
+
+
+class ConsumerData(Wire):
+    group_name: str
+    consume_type: Annotated[str, _named(CONSUME_TYPES)] = "CONSUME_PASSIVELY"
+    message_model: Annotated[str, _named(MESSAGE_MODELS)] = "CLUSTERING"
+    consume_from_where: Annotated[str, _named(CONSUME_FROM_WHERE)] = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = Field(default_factory=list)
+    unit_mode: bool = False
+
+
+class ProducerData(Wire):
+    group_name: str
+
+
+class HeartbeatData(Wire):
+    """without_sub: the short form of heartbeats V2, which says nothing about subscriptions."""
+
+    client_id: str = Field(alias="clientID", min_length=1)
+    producer_data_set: list[ProducerData] = Field(default_factory=list)
+    consumer_data_set: list[ConsumerData] = Field(default_factory=list)
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+class HeartbeatResponse(Wire):
+    """is_sub_change: send the full form next time, too."""
+
+    is_support_heart_beat_v2: bool = Field(default=True, alias="IS_SUPPORT_HEART_BEAT_V2")
+    is_sub_change: bool = Field(default=True, alias="IS_SUB_CHANGE")
+
+
+class UnregisterClientRequest(Wire):
+    client_id: str = Field(alias="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroupRequest(Wire):
+    consumer_group: str
+
+
+class ProducerGroupRequest(Wire):
+    producer_group: str
+
+
+class ConsumerIdList(Wire):
+    consumer_id_list: list[str] = Field(default_factory=list)
+
+
+class ConnectionBody(Wire):
+    client_addr: str
+    client_id: str
+    language: str
+    version: int
+
+
+class ConsumerConnectionBody(Wire):
+    connection_set: list[ConnectionBody] = Field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = Field(default_factory=dict)
+    consume_type: str = CONSUME_TYPES[1]
+    message_model: str = MESSAGE_MODELS[1]
+    consume_from_where: str = CONSUME_FROM_WHERE[0]
+
+
+class ProducerConnectionBody(Wire):
+    connection_set: list[ConnectionBody] = Field(default_factory=list)
+
+
+class MessageQueueBody(Wire):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class LockBatchBody(Wire):
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueueBody] = Field(default_factory=list)
+    only_this_broker: bool = False
+
+
+class LockedQueues(Wire):
+    lock_ok_mq_set: list[MessageQueueBody] = Field(default_factory=list, alias="lockOKMQSet")
+
+
+HEART_BEAT = Operation(
+    RequestCode.HEART_BEAT, "heartBeat", Empty, HeartbeatResponse, request_body=HeartbeatData
+)
+UNREGISTER_CLIENT = Operation(
+    RequestCode.UNREGISTER_CLIENT, "unregisterClient", UnregisterClientRequest, Empty
+)
+GET_CONSUMER_LIST_BY_GROUP = Operation(
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    "getConsumerListByGroup",
+    ConsumerGroupRequest,
+    Empty,
+    response_body=ConsumerIdList,
+)
+NOTIFY_CONSUMER_IDS_CHANGED = Operation(
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    "notifyConsumerIdsChanged",
+    ConsumerGroupRequest,
+    Empty,
+    oneway=True,
+)
+LOCK_BATCH_MQ = Operation(
+    RequestCode.LOCK_BATCH_MQ,
+    "lockBatchMQ",
+    Empty,
+    Empty,
+    request_body=LockBatchBody,
+    response_body=LockedQueues,
+)
+UNLOCK_BATCH_MQ = Operation(
+    RequestCode.UNLOCK_BATCH_MQ, "unlockBatchMQ", Empty, Empty, request_body=LockBatchBody
+)
+GET_CONSUMER_CONNECTION_LIST = Operation(
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    "getConsumerConnectionList",
+    ConsumerGroupRequest,
+    Empty,
+    response_body=ConsumerConnectionBody,
+)
+GET_PRODUCER_CONNECTION_LIST = Operation(
+    RequestCode.GET_PRODUCER_CONNECTION_LIST,
+    "getProducerConnectionList",
+    ProducerGroupRequest,
+    Empty,
+    response_body=ProducerConnectionBody,
+)
