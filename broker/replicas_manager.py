@@ -29,6 +29,7 @@ from broker.core.role import (
     finished,
     newest,
 )
+from broker.ha.ports import MasterDoor
 from broker.identity import Identity, news_of
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
@@ -64,7 +65,9 @@ class HaRoles(Protocol):
     """What a role change needs of the HA service."""
 
     async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None: ...
-    async def become_slave(self, *, broker_id: int, epoch: int, master_ha_address: str) -> None: ...
+    async def become_slave(
+        self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
+    ) -> None: ...
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None: ...
 
 
@@ -81,7 +84,7 @@ class RoleShell(Protocol):
 
     def unfence(self) -> None: ...
 
-    async def find_ha_address(self, master_address: str) -> str | None: ...
+    async def find_master(self, master_address: str) -> MasterDoor | None: ...
 
     async def serve_as(self, role: Role) -> None:
         """Topics and versions for the new role; called while still fenced."""
@@ -129,7 +132,7 @@ class ReplicasManager:
         self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
         self.fault = ""
         """Why this broker cannot be what the controllers say; it is silent towards them then."""
-        self._ha_address: str | None = None
+        self._door: MasterDoor | None = None
 
     @property
     def role(self) -> Role:
@@ -268,23 +271,29 @@ class ReplicasManager:
             epoch=news.master_epoch,
             sync_state_set=sync_state_set_of(news),
         )
-        self._ha_address = None
+        self._door = None
         return True
 
     async def _become_slave(self, news: MasterNews) -> bool:
         assert news.master_address is not None
         if self._role.is_master:
             self._shell.send_clients_away()
-        while (ha_address := await self._shell.find_ha_address(news.master_address)) is None:
+        while (door := await self._shell.find_master(news.master_address)) is None:
             logger.info("the HA address of master %s is not known yet", news.master_address)
             await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
             if self._news is not None and self._news.version > news.version:
                 return False
-        await self._ha.become_slave(
-            broker_id=self._role.broker_id, epoch=news.master_epoch, master_ha_address=ha_address
-        )
-        self._ha_address = ha_address
+        await self._follow(news.master_epoch, door)
         return True
+
+    async def _follow(self, epoch: int, door: MasterDoor) -> None:
+        await self._ha.become_slave(
+            broker_id=self._role.broker_id,
+            epoch=epoch,
+            master_ha_address=door.ha_address,
+            master_file_bytes=door.file_bytes,
+        )
+        self._door = door
 
     async def _poll_forever(self) -> None:
         while True:
@@ -395,13 +404,10 @@ class ReplicasManager:
         role = self._role
         if role.epoch == 0 or role.is_master or role.master_address is None:
             return
-        ha_address = await self._shell.find_ha_address(role.master_address)
+        door = await self._shell.find_master(role.master_address)
         async with self._changing:
-            if ha_address and ha_address != self._ha_address and role is self._role:
-                await self._ha.become_slave(
-                    broker_id=role.broker_id, epoch=role.epoch, master_ha_address=ha_address
-                )
-                self._ha_address = ha_address
+            if door is not None and door != self._door and role is self._role:
+                await self._follow(role.epoch, door)
 
 
 def sync_state_set_of(news: MasterNews) -> SyncStateSet:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from broker.core.role import Role
+from broker.ha.ports import MasterDoor
 from broker.metadata.service import Metadata
 from broker.pending import HAND_OVER, ROLE, PendingReplies, SendGate
 from broker.replicas_manager import ReplicasManager
@@ -49,8 +50,8 @@ class BrokerRoleShell:
     def unfence(self) -> None:
         self._gate.open(ROLE)
 
-    async def find_ha_address(self, master_address: str) -> str | None:
-        return await self._sync.find_ha_address(master_address)
+    async def find_master(self, master_address: str) -> MasterDoor | None:
+        return await self._sync.find_master(master_address)
 
     async def serve_as(self, role: Role) -> None:
         if role.is_master:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
+from broker.ha.ports import MasterDoor
 from broker.metadata.service import Metadata
 from broker.metadata.wire import decode_updates
 from remoting.client import RemotingClient
@@ -189,15 +190,15 @@ class SlaveSync:
             if self._leader is not None:
                 await self._refresh_ha_address()
 
-    async def find_ha_address(self, master: str) -> str | None:
+    async def find_master(self, master: str) -> MasterDoor | None:
         """Ask the master itself; else what a name server said about it."""
         outcome = await self._client.call(master, GET_BROKER_CONFIG, Empty(), timeout_ms=CALL_TIMEOUT_MS)
         if isinstance(outcome, Ok) and outcome.body:
-            found = ha_address_of(bytes(outcome.body).decode("utf-8", "replace"), master)
+            found = master_door(bytes(outcome.body).decode("utf-8", "replace"), master)
             if found is not None:
                 return found
         if self.route_ha_address is not None and self.route_ha_address[0] == master:
-            return self.route_ha_address[1]
+            return MasterDoor(self.route_ha_address[1])
         return None
 
 
@@ -208,7 +209,7 @@ async def _nothing() -> None:
     return
 
 
-def ha_address_of(properties: str, broker_address: str) -> str | None:
+def master_door(properties: str, broker_address: str) -> MasterDoor | None:
     """haListenPort at brokerIP2, brokerIP1 or the host that we asked; None: no port in there."""
     settings = {
         key.strip(): value.strip()
@@ -219,4 +220,5 @@ def ha_address_of(properties: str, broker_address: str) -> str | None:
     if not port.isdecimal() or not 0 < int(port) < 65_536:
         return None
     host = settings.get("brokerIP2") or settings.get("brokerIP1") or broker_address.rpartition(":")[0]
-    return f"{host}:{port}"
+    file_bytes = settings.get("mappedFileSizeCommitLog", "")
+    return MasterDoor(f"{host}:{port}", int(file_bytes) if file_bytes.isdecimal() else None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from remoting.operations.controller import SyncStateSet
 
@@ -29,6 +29,13 @@ class HaSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
             raise ValueError(f"haTransferBatchSize must be 1..{BATCH_BYTES_MAX}, not {self.batch_bytes}")
+
+
+class MasterDoor(NamedTuple):
+    """Where a master serves its log, and the size of the files of that log; None: it does not tell."""
+
+    ha_address: str
+    file_bytes: int | None = None
 
 
 class ReplicatedLog(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 from broker.group_commit import GroupCommit
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import LinkSettings, MasterLink
-from broker.ha.core.slave_link import SlaveSettings
+from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
@@ -195,17 +195,25 @@ class HaService:
         self._role_tasks.start("SyncStateSet", mastership.keep_set)
         self._dispatch_soon()
 
-    async def become_slave(self, *, broker_id: int, epoch: int, master_ha_address: str) -> None:
-        """Follow the master at "host:port". The same call again changes nothing while the link is alive."""
+    async def become_slave(
+        self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None = None
+    ) -> None:
+        """Follow the master at "host:port". The same call again changes nothing while the link is alive. With
+        files of another size than master_file_bytes it is a slave that copies nothing, and says so."""
         if epoch < self.last_epoch:
             raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
         host, _, port = master_ha_address.rpartition(":")
         address = (host, int(port))
-        client = self.client
-        if client is not None and (client.address, client.broker_id, client.fault) == (
-            address,
-            broker_id,
-            None,
+        client, fits = self.client, master_file_bytes in (None, self.store.commit_log.file_bytes)
+        if (
+            fits
+            and client is not None
+            and (client.address, client.broker_id, client.fault)
+            == (
+                address,
+                broker_id,
+                None,
+            )
         ):
             return
         await self._leave_role("this broker is a slave now")
@@ -229,7 +237,13 @@ class HaService:
             clock=self._clock,
             commit=self._commit,
         )
-        self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
+        if fits:
+            self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
+        else:
+            client.give_up(
+                f"mappedFileSizeCommitLog is {self.store.commit_log.file_bytes} here and {master_file_bytes}"
+                f" at the master {master_ha_address}; files are copied with their ends. {STOPPED}"
+            )
 
     async def _leave_role(self, reason: str, *, keep_links: bool = False) -> None:
         """Nothing of the old role touches the log after this."""

@@ -224,13 +224,17 @@ class SlaveClient:
                 logger.warning("HA link to %s:%d: %s", *self.address, close.reason)
                 self.last_reason = close.reason
             if close.fatal:
-                self.fault = close.reason
-                logger.error("HA link to %s:%d stopped: %s", *self.address, close.reason)
+                self.give_up(close.reason)
                 return
             if received:
                 retry_ms = RETRY_FIRST_MS
             await asyncio.sleep(retry_ms / 1000)
             retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+
+    def give_up(self, reason: str) -> None:
+        """Nothing is copied from this master any more; instead of run(), or at its end."""
+        self.fault = self.last_reason = reason
+        logger.error("HA link to %s:%d stopped: %s", *self.address, reason)
 
     async def _one_connection(self) -> tuple[Close, bool]:
         """Why it ended, and whether a byte of the log had come."""

@@ -10,7 +10,8 @@ import pytest
 from broker.__main__ import read_config, run
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.slave_sync import ha_address_of
+from broker.ha.ports import MasterDoor
+from broker.slave_sync import master_door
 from broker.store.meta_file import MetaFiles
 from remoting import program
 from remoting.client import RemotingClient
@@ -164,13 +165,15 @@ def test_namesrv_addr_of_the_environment_is_the_last_resort() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("haListenPort=1\nbrokerIP2=two\nbrokerIP1=one\n", "two:1"),
-        ("brokerIP1 = one\r\nhaListenPort = 1\r\n", "one:1"),
-        ("haListenPort=1\nbrokerIP2=\n", "asked:1"),
+        ("haListenPort=1\nbrokerIP2=two\nbrokerIP1=one\n", ("two:1",)),
+        ("brokerIP1 = one\r\nhaListenPort = 1\r\n", ("one:1",)),
+        ("haListenPort=1\nbrokerIP2=\n", ("asked:1",)),
+        ("haListenPort=1\nmappedFileSizeCommitLog=4096\n", ("asked:1", 4096)),
+        ("haListenPort=1\nmappedFileSizeCommitLog=big\n", ("asked:1",)),
         ("haListenPort=0\n", None),
         ("haListenPort=many\n", None),
         ("", None),
     ],
 )
-def test_ha_address_from_a_masters_configuration(text: str, found: str | None) -> None:
-    assert ha_address_of(text, "asked:10911") == found
+def test_ha_address_from_a_masters_configuration(text: str, found: tuple[str, int] | None) -> None:
+    assert master_door(text, "asked:10911") == (found and MasterDoor(*found))

@@ -102,10 +102,13 @@ class Broker:
             broker_id=self.broker_id, epoch=epoch, sync_state_set=self.controller.set
         )
 
-    async def follow(self, master: "Broker", epoch: int) -> None:
+    async def follow(self, master: "Broker", epoch: int, *, file_bytes: int | None = None) -> None:
         host, port = master.service.address
         await self.service.become_slave(
-            broker_id=self.broker_id, epoch=epoch, master_ha_address=f"{host}:{port}"
+            broker_id=self.broker_id,
+            epoch=epoch,
+            master_ha_address=f"{host}:{port}",
+            master_file_bytes=file_bytes,
         )
 
     def log_bytes(self) -> bytes:
@@ -287,6 +290,27 @@ async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None
         await until(lambda: two.service.status()["fault"] is not None, "fault")
         assert "no common epoch" in str(two.service.status()["fault"])
         assert two.log_bytes() == before, "nothing was cut"
+
+
+@pytest.mark.parametrize("other_size", [FILE_BYTES // 2, FILE_BYTES * 2])
+async def test_a_master_with_files_of_another_size_is_not_copied(tmp_path: Path, other_size: int) -> None:
+    """Pitfall 58: a smaller size shows nowhere in the stream, a larger one only where a packet crosses the
+    end of a file. What the master says of itself is known before the first byte."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put()
+        await two.follow(one, 1, file_bytes=other_size)
+        fault = str(two.service.fault)
+        assert "mappedFileSizeCommitLog" in fault and "keelmq repair" in fault
+        assert str(FILE_BYTES) in fault and str(other_size) in fault
+        assert two.service.status()["role"] == "slave" and not one.service.links
+        assert two.store.commit_log.max_offset == 0
+        await two.follow(one, 1, file_bytes=FILE_BYTES)
+        await until(lambda: one.in_sync() == [1, 2], "the master came back with our size")
+        assert two.log_bytes() == one.log_bytes() and two.service.fault is None
+        await two.follow(one, 1, file_bytes=other_size)
+        assert two.service.fault is not None, "told late, it stops all the same"
+        await until(lambda: one.in_sync() == [1], "it is no member any more")
 
 
 async def test_a_cut_through_a_record_stops_with_an_explanation(

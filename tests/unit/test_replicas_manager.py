@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.core.role import MasterNews, Role
+from broker.ha.ports import MasterDoor
 from broker.identity import Identity
 from broker.replicas_manager import ReplicasManager
 from broker.store.meta_file import MetaFiles
@@ -35,6 +36,8 @@ from remoting.operations.controller import (
 )
 from remoting.tasks import TaskSet
 from tests.unit.test_ha_service import until
+
+FILE_BYTES = 4_096
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -102,7 +105,10 @@ class Scene:
             self.fail_next -= 1
             raise OSError("disk full")
 
-    async def become_slave(self, *, broker_id: int, epoch: int, master_ha_address: str) -> None:
+    async def become_slave(
+        self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
+    ) -> None:
+        assert master_file_bytes == FILE_BYTES
         self.note(f"ha slave {epoch} {master_ha_address}")
 
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
@@ -119,9 +125,9 @@ class Scene:
         self.writable = True
         self.note("unfence")
 
-    async def find_ha_address(self, master_address: str) -> str | None:
+    async def find_master(self, master_address: str) -> MasterDoor | None:
         self.note(f"find {master_address}")
-        return self.ha_address
+        return MasterDoor(self.ha_address, FILE_BYTES) if self.ha_address else None
 
     async def serve_as(self, role: Role) -> None:
         self.note(f"serve {'master' if role.is_master else 'slave'} {role.epoch}")

@@ -313,7 +313,7 @@ class SlaveLink:
     def _mismatch(self, what: str) -> None:
         self._close(
             f"{what}: mappedFileSizeCommitLog must be the same on all replicas (here"
-            f" {self._settings.file_bytes})",
+            f" {self._settings.file_bytes}). {STOPPED}",
             fatal=True,
         )
 
