@@ -21,6 +21,7 @@ from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoin
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.mapped_file import StoreError, is_file_name
+from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
@@ -32,7 +33,6 @@ ABORT_PREFIX: Final = "keelmq "  # our own process crashed: its checkpoint keeps
 SCAN_BYTES: Final = 8 << 20
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
-WAITERS_MAX: Final = 65_536
 
 
 class TopicLike(Protocol):
@@ -71,12 +71,12 @@ class MessageStore:
         self.on_queue: Callable[[str, int], None] | None = (
             None  # a record of this (topic, queueId) was dispatched
         )
-        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
+        self.queues = QueueTable(config.root / "consumequeue", config.consume_queue_file_bytes)
+        self._queues = self.queues.table
+        self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
         self._queued: deque[tuple[int, ConsumeQueue, int, int, int, int]] = deque()
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self._dirty: set[ConsumeQueue] = set()
-        self._woken: list[ConsumeQueue] = []
-        self._waiter_count = 0
         self._flush_lock = threading.Lock()
         self._lock_fd = -1
         self._checkpoint = Checkpoint()
@@ -93,8 +93,8 @@ class MessageStore:
         abort.write_text(f"{ABORT_PREFIX}{os.getpid()}")
         self.commit_log.load()
         self._checkpoint = read_checkpoint(self.root / "checkpoint")
-        self._load_queues()
-        queues_end = queued_end(self.commit_log, self._each_queue())
+        self.queues.load(self.commit_log.min_offset)
+        queues_end = queued_end(self.commit_log, self.queues.each())
         start = scan_start(
             self.commit_log, self._checkpoint, queues_end, abnormal=abnormal, own_abort=own_abort
         )
@@ -102,7 +102,7 @@ class MessageStore:
         end = scan_end(self.commit_log, start, check_crc=check_crc)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
-        for queue in self._each_queue():
+        for queue in self.queues.each():
             queue.truncate(start if abnormal else end)  # what is not known to be durable is built again
         self.confirm_offset = max(
             min(max(self._checkpoint.confirm_offset, queues_end), end), self.commit_log.min_offset
@@ -128,45 +128,21 @@ class MessageStore:
             raise StoreError(f"{self.root} is in use by another broker process (lock file held)") from error
         os.pwrite(self._lock_fd, b"lock", 0)
 
-    def _load_queues(self) -> None:
-        base = self.root / "consumequeue"
-        base.mkdir(exist_ok=True)
-        for topic_path in sorted(base.iterdir()):
-            for path in sorted(topic_path.iterdir()):
-                if path.name.isdecimal():
-                    queue = self._queue(topic_path.name, int(path.name))
-                    queue.load(log_min_offset=self.commit_log.min_offset)
-
     def _rebuild_next_offsets(self) -> None:
         """Next queue offsets: a queue's end, or beyond its last record in the un-dispatched tail (S4)."""
-        for queue in self._each_queue():
+        for queue in self.queues.each():
             queue.next_offset = queue.max_offset
         for topic, queue_id, queue_offset in each_record(self.commit_log, self.dispatch_offset):
             name = topic.decode("utf-8", "replace")
             if not is_file_name(name):
                 continue
-            queue = self._queue(name, queue_id)
+            queue = self.queues.get(name, queue_id)
             queue.next_offset = max(queue.next_offset, queue_offset + 1)
 
     # -- queues ------------------------------------------------------------------------------------------
 
-    def _each_queue(self) -> list[ConsumeQueue]:
-        return [queue for queues in self._queues.values() for queue in queues.values()]
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, created (without a file) when it is new."""
-        queues = self._queues.setdefault(topic, {})
-        queue = queues.get(queue_id)
-        if queue is None:
-            directory = self.root / "consumequeue" / topic / str(queue_id)
-            queue = queues[queue_id] = ConsumeQueue(
-                directory, topic, queue_id, self.config.consume_queue_file_bytes
-            )
-        return queue
-
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        queues = self._queues.get(topic)
-        return None if queues is None else queues.get(queue_id)
+        return self.queues.find(topic, queue_id)
 
     def topic_counts(self) -> dict[str, int]:
         """Messages that each topic has ever had, by the offsets of its queues."""
@@ -203,7 +179,7 @@ class MessageStore:
         try:
             queue = self._queues[topic.name][queue_id]
         except KeyError:
-            queue = self._queue(topic.name, queue_id)
+            queue = self.queues.get(topic.name, queue_id)
         now = store_timestamp or wall_ms()
         store_host, log = self.store_host, self.commit_log
         if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
@@ -263,13 +239,13 @@ class MessageStore:
                 queued.popleft()
                 self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
                 if queue.waiters:
-                    self._woken.append(queue)
+                    self.queues.woken.append(queue)
                 self.dispatch_offset = end
                 self.dispatch_fault = ""
         except OSError as error:
             self._stuck(error)
-        if self._woken:
-            self._wake()
+        if self.queues.woken:
+            self.queues.wake()
 
     def _stuck(self, error: OSError) -> None:
         """The record stays first in line; the next call tries it again. One line until it has gone on."""
@@ -304,8 +280,8 @@ class MessageStore:
             pos += parsed[0]
             count += 1
         self.dispatch_offset = begin + pos
-        if self._woken:
-            self._wake()
+        if self.queues.woken:
+            self.queues.wake()
         self._dispatch_queued()
         return pos > 0 and self.dispatch_behind
 
@@ -319,13 +295,13 @@ class MessageStore:
             if not is_file_name(topic):
                 log.error("record at %d has the topic %r: no queue for it", offset, topic)
                 return
-            queue = self._queue(topic, queue_id)
+            queue = self.queues.get(topic, queue_id)
             if self.on_queue is not None:
                 self.on_queue(topic, queue_id)
         queue.append(queue_offset, offset, size, tags_code)
         self._dirty.add(queue)
         if queue.waiters:
-            self._woken.append(queue)
+            self.queues.woken.append(queue)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -345,32 +321,6 @@ class MessageStore:
         self.got_messages += result.message_count
         return result
 
-    def wait_for(self, topic: str, queue_id: int, offset: int, callback: Callable[[], None]) -> bool:
-        """Call back once, when the queue has a unit at `offset`. False: too many wait already."""
-        if self._waiter_count >= WAITERS_MAX:
-            return False
-        self._waiter_count += 1
-        self._queue(topic, queue_id).waiters.append((offset, callback))
-        return True
-
-    def stop_waiting(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
-        queue = self.find_queue(topic, queue_id)
-        if queue is not None:
-            kept = [waiter for waiter in queue.waiters if waiter[1] is not callback]
-            self._waiter_count -= len(queue.waiters) - len(kept)
-            queue.waiters = kept
-
-    def _wake(self) -> None:
-        woken, self._woken = self._woken, []
-        for queue in woken:
-            waiters, queue.waiters = queue.waiters, []
-            for waiter in waiters:
-                if waiter[0] < queue.max_offset:
-                    self._waiter_count -= 1
-                    waiter[1]()
-                else:
-                    queue.waiters.append(waiter)
-
     # -- cutting -----------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
@@ -380,11 +330,11 @@ class MessageStore:
                 self.commit_log.truncate(offset)
             self._forget_queued()
             self.confirm_offset = min(self.confirm_offset, self.commit_log.max_offset)
-            for queue in self._each_queue():
+            for queue in self.queues.each():
                 queue.truncate(self.commit_log.max_offset)
             if self.dispatch_offset > self.commit_log.max_offset:
                 self.dispatch_offset = queued_end(
-                    self.commit_log, self._each_queue()
+                    self.commit_log, self.queues.each()
                 )  # a record boundary, even if `offset` is none
             self._flush()  # what the checkpoint says to be durable must be
             self._write_checkpoint(self.dispatch_offset)
@@ -402,7 +352,7 @@ class MessageStore:
         with self._flush_lock:
             self.commit_log.reset_to(offset)
             self._forget_queued()
-            for queue in self._each_queue():
+            for queue in self.queues.each():
                 queue.destroy()
             self.confirm_offset = self.dispatch_offset = offset
             self._write_checkpoint(offset)
@@ -439,7 +389,7 @@ class MessageStore:
         self.is_master = False
         if clean:
             self.flush_checkpoint()
-        for queue in self._each_queue():
+        for queue in self.queues.each():
             queue.close()
         self.commit_log.close()
         if clean:

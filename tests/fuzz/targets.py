@@ -12,7 +12,7 @@ from typing import Protocol
 
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.store.message_store import WAITERS_MAX
+from broker.store.queues import WAITERS_MAX
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import BrokerKey
@@ -192,7 +192,7 @@ class BrokerTarget:
         self.check()
         assert not self.handlers.pull.waiting_count
         assert not len(self.broker.pending)
-        assert not self.broker.store._waiter_count
+        assert not self.broker.store.queues.waiter_count
 
     async def close(self) -> None:
         await self.dispatcher.close()

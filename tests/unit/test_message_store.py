@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import message_store
+from broker.store import message_store, queues
 from broker.store.checkpoint import read_checkpoint
 from broker.store.mapped_file import MappedFile, StoreError, file_name
 from broker.store.message_store import MessageStore, StoreConfig
@@ -346,7 +346,7 @@ def test_waiters_are_called_once_when_their_offset_is_there(tmp_path: Path) -> N
 
 
 def test_waiters_are_bounded_and_can_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_store, "WAITERS_MAX", 1)
+    monkeypatch.setattr(queues, "WAITERS_MAX", 1)
     store = open_store(tmp_path)
     called: list[int] = []
 

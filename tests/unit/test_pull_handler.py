@@ -168,7 +168,7 @@ def test_a_closed_connection_is_forgotten(broker: Broker) -> None:
 
 
 def test_too_many_waiters_are_answered_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.message_store.WAITERS_MAX", 1)
+    monkeypatch.setattr("broker.store.queues.WAITERS_MAX", 1)
     assert broker.pull(0, suspend_ms=15_000) is None
     reply = broker.pull(0, suspend_ms=15_000)
     assert reply is not None and reply.code == 19
