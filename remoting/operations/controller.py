@@ -52,12 +52,16 @@ class ElectMasterRequest(Wire):
 
 
 class MasterInfo(Wire):
-    """Who is master, as 1002, 1003 and 1004 answer it; every field absent when there is none."""
+    """Who is master, as 1002, 1003 and 1004 answer it; every field absent when there is none.
+
+    controllers (ours): "host:port;host:port" of those that came at run time, and are in no configuration of a
+    broker; absent: there are none."""
 
     master_broker_id: int | None = None
     master_address: str | None = None
     master_epoch: int | None = None
     sync_state_set_epoch: int | None = None
+    controllers: str | None = None
 
 
 class BrokerMemberGroup(Wire):
@@ -131,7 +135,8 @@ class ReplicaInfoRequest(BrokerNameRequest):
 class ControllerMetadata(Wire):
     """1005: answered by every controller from its own view. `isLeader` is spelled so on the wire.
 
-    http_address (ours): of the HTTP door of whoever answers."""
+    Ours, of whoever answers: http_address, of its HTTP door; self_id; raft_address, where other controllers
+    link to it. peers: also those that came at run time."""
 
     group: str | None = None
     controller_leader_id: str | None = None
@@ -139,6 +144,8 @@ class ControllerMetadata(Wire):
     is_leader: bool = False
     peers: str | None = None
     http_address: str | None = None
+    self_id: str | None = None
+    raft_address: str | None = None
 
 
 class ReplicaIdentity(Wire):
@@ -187,13 +194,15 @@ class ApplyBrokerIdResponse(Wire):
 
 
 class NotifyBrokerRoleChangedRequest(Wire):
-    """1008, controller to broker, oneway. broker_name is ours (a shared connection may serve several)."""
+    """1008, controller to broker, oneway. broker_name is ours (a shared connection may serve several), and so
+    is controllers, see MasterInfo."""
 
     master_address: str | None = None
     master_epoch: int
     sync_state_set_epoch: int = 0
     master_broker_id: int | None = None
     broker_name: str | None = None
+    controllers: str | None = None
 
 
 class HandOverRequest(Wire):
@@ -251,6 +260,16 @@ class Elections(Wire):
     elections: list[PastElection] = Field(default_factory=list)
 
 
+class ControllerIdRequest(Wire):
+    controller_id: str = Field(min_length=1)
+
+
+class AddControllerRequest(ControllerIdRequest):
+    """controller_address: host:port of its requests; the rest is asked there."""
+
+    controller_address: str = Field(min_length=1)
+
+
 class ImportStateResponse(Wire):
     groups: int
 
@@ -302,3 +321,6 @@ EXPLAIN_ELECTION = Operation(
 GET_ELECTIONS = Operation(29012, "getElections", ElectionsRequest, Empty, response_body=Elections)
 EXPORT_STATE = Operation(29013, "exportState", Empty, Empty, response_body=dict[str, Any])
 IMPORT_STATE = Operation(29014, "importState", Empty, ImportStateResponse, request_body=dict[str, Any])
+ADD_CONTROLLER = Operation(29021, "addController", AddControllerRequest, ControllerMetadata)
+REMOVE_CONTROLLER = Operation(29022, "removeController", ControllerIdRequest, ControllerMetadata)
+TRANSFER_LEADER = Operation(29023, "transferLeader", ControllerIdRequest, ControllerMetadata)

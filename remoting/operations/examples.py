@@ -90,6 +90,22 @@ _REPLICAS = {
 }
 _STATE = {"v": 2, "brokers": [], "event_count": 12, "cleaned": [], "settings": {}, "elections": []}
 
+
+def _controllers(leader: str, count: int) -> dict[str, Any]:
+    """The group as n0 tells it."""
+    addresses = {f"n{number}": f"10.0.0.{number + 1}:9878" for number in range(count)}
+    return {
+        "group": "keelmq",
+        "controllerLeaderId": leader,
+        "controllerLeaderAddress": addresses[leader],
+        "isLeader": leader == "n0",
+        "peers": "".join(f"{each}:{address};" for each, address in addresses.items()),
+        "httpAddress": "10.0.0.1:19876",
+        "selfId": "n0",
+        "raftAddress": "10.0.0.1:10878",
+    }
+
+
 EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # name server
     "putKVConfig": ({**_KEY, **_VALUE}, {}),
@@ -160,17 +176,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**_SET, **_MASTER, "body": _MEMBERS},
     ),
     "getReplicaInfo": (_GROUP, {**_MASTER, "body": _MEMBERS}),
-    "getControllerMetaData": (
-        {},
-        {
-            "group": "keelmq",
-            "controllerLeaderId": "n0",
-            "controllerLeaderAddress": "10.0.0.1:9878",
-            "isLeader": True,
-            "peers": "n0:10.0.0.1:9878;n1:10.0.0.2:9878;n2:10.0.0.3:9878;",
-            "httpAddress": "10.0.0.1:19876",
-        },
-    ),
+    "getControllerMetaData": ({}, _controllers("n0", 3)),
     "getSyncStateSet": (
         {"body": ["broker-a"]},
         {"body": {"replicasInfoTable": {"broker-a": _REPLICAS}}},
@@ -186,4 +192,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "getElections": ({**_GROUP, "count": 1}, {"body": {"elections": [_ELECTION]}}),
     "exportState": ({}, {"body": _STATE}),
     "importState": ({"body": _STATE}, {"groups": 0}),
+    "addController": ({"controllerId": "n3", "controllerAddress": "10.0.0.4:9878"}, _controllers("n0", 4)),
+    "removeController": ({"controllerId": "n3"}, _controllers("n0", 3)),
+    "transferLeader": ({"controllerId": "n1"}, _controllers("n1", 3)),
 }

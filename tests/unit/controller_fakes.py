@@ -10,7 +10,14 @@ from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.plugin import ControllerPlugin
-from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, NotActive, StateMachine
+from namesrv.plugins.controller.raft.api import (
+    AppendOutcome,
+    Applied,
+    ChangeOutcome,
+    NotActive,
+    Refused,
+    StateMachine,
+)
 from remoting.command import RemotingCommand, body_bytes, decode, header_fields
 from remoting.operation import Call, Operation, Reply, Unknown
 from remoting.operations import controller as wire
@@ -35,6 +42,10 @@ class FakeReplicator:
         self.waiting = 0
         self.events: list[bytes] = []
         self.callbacks: list[Callable[[bool], None]] = []
+        self.peers = {"n0": ("127.0.0.1", 9878), "n1": ("127.0.0.1", 9868)}  # of the configuration
+        self.newcomers: dict[str, tuple[str, int]] = {}
+        self.changes: list[tuple[object, ...]] = []  # of the group, as they were asked for
+        self.next_change: ChangeOutcome | None = None  # of the next one, which then does nothing
 
     @property
     def is_active(self) -> bool:
@@ -54,9 +65,39 @@ class FakeReplicator:
     def epoch(self) -> int | None:
         return 1 if self.active else None
 
+    @property
+    def request_addresses(self) -> dict[str, tuple[str, int]]:
+        return {**self.peers, **self.newcomers}
+
+    @property
+    def added(self) -> dict[str, tuple[str, int]]:
+        return dict(self.newcomers)
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+    async def add_member(
+        self, member_id: str, address: tuple[str, int], request_address: tuple[str, int] | None = None
+    ) -> ChangeOutcome:
+        self.changes.append(("add", member_id, address, request_address))
+        return self._changed(lambda: self.newcomers.update({member_id: request_address or address}))
+
+    async def remove_member(self, member_id: str) -> ChangeOutcome:
+        self.changes.append(("remove", member_id))
+        return self._changed(lambda: [each.pop(member_id, None) for each in (self.peers, self.newcomers)])
+
+    async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
+        self.changes.append(("transfer", member_id))
+        if member_id not in self.request_addresses:
+            return Refused(f"{member_id} is not a member")
+        return self._changed(lambda: self.become(False))
+
+    def _changed(self, change: Callable[[], object]) -> ChangeOutcome:
+        outcome, self.next_change = self.next_change, None
+        if outcome is None:
+            change()
+        return outcome or Applied(None)
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
         outcome, self.next_outcome = self.next_outcome, None
@@ -140,6 +181,7 @@ class Bench:
         replicator = self.plugin.replicator
         assert isinstance(replicator, FakeReplicator)
         self.replicator = replicator
+        replicator.peers = self.plugin.config.request_addresses
         self.peers: dict[int, FakePeer] = {}
         self._connections = 0
 

@@ -21,7 +21,8 @@ from tests.unit.controller_fakes import Bench, FakePeer
 FRAMES = Path(__file__).parent.parent / "fixtures" / "frames"
 FX = {"cluster_name": "FxCluster", "broker_name": "broker-a"}
 OURS = {
-    1004: {"syncStateSetEpoch"}  # what a broker of ours reads beside the set
+    1004: {"syncStateSetEpoch"},  # what a broker of ours reads beside the set
+    1005: {"selfId", "raftAddress"},  # what addController asks a newcomer for
 }
 
 

@@ -309,6 +309,8 @@ async def test_a_follower_answers_2007_but_says_who_leads(bench: Bench) -> None:
         controller_leader_address="127.0.0.1:9868",
         is_leader=False,
         peers="n0:127.0.0.1:9878;n1:127.0.0.1:9868;",
+        self_id="n0",
+        raft_address="127.0.0.1:10878",
     )
 
 

@@ -67,7 +67,7 @@ class AdminHandlers:
 
     async def _forward(self, body: bytes) -> Reply:
         leader = self._replicator.leader_id
-        address = self._config.current.request_addresses.get(leader or "")
+        address = self._replicator.request_addresses.get(leader or "")
         if address is None:
             raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, "no controller leads: repeat later")
         where = f"{address[0]}:{address[1]}"
@@ -83,7 +83,7 @@ class AdminHandlers:
 
     async def leader_http_address(self) -> str | None:
         """As the controller that leads says itself; None: nobody leads, or it does not say so at once."""
-        address = self._config.current.request_addresses.get(self._replicator.leader_id or "")
+        address = self._replicator.request_addresses.get(self._replicator.leader_id or "")
         if address is None:
             return None
         outcome = await self._leader_client().call(

@@ -21,7 +21,7 @@ class MemberView(Wire):
     id: str
     raft_address: str
     request_address: str | None = Field(
-        default=None, description="of its peers entry; null: this controller's file lacks it"
+        default=None, description="null: neither this controller's file nor an addController tells it"
     )
     is_self: bool
     is_leader: bool

@@ -57,6 +57,7 @@ class Elections:
         self._next_pass_ms = 0
         self._judged = True
         self.retries: dict[str, Retry] = {}
+        self.controllers: Callable[[], str | None] = lambda: None  # that brokers should be told of
 
     def look_at(self, broker_name: str) -> None:
         """This group may need an election now."""
@@ -72,10 +73,7 @@ class Elections:
         if is_active:
             self._watch.became_active(self._config.current.controller_grace_ms)
             self._judged = False
-            for broker_set in self._proposer.state.brokers.values():
-                # the one before us may have died between its election and its notifications
-                if broker_set.master_broker_id is not None:
-                    self.notify(broker_set)
+            self.notify_all()  # the one before us may have died between its election and its notifications
         self.look_at_all()
 
     def became_inactive(self, key: BrokerKey) -> None:
@@ -95,6 +93,11 @@ class Elections:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def notify_all(self) -> None:
+        for broker_set in self._proposer.state.brokers.values():
+            if broker_set.master_broker_id is not None:
+                self.notify(broker_set)
+
     def notify(self, broker_set: BrokerSet, only: int | None = None) -> None:
         """Push 1008 over the connections that the live replicas opened to us; polling is their safety net."""
         if not self._config.current.notify_broker_role_changed:
@@ -105,6 +108,7 @@ class Elections:
             sync_state_set_epoch=broker_set.sync_state_set_epoch,
             master_broker_id=broker_set.master_broker_id,
             broker_name=broker_set.broker_name,
+            controllers=self.controllers(),
         )
         body = SyncStateSet(
             sync_state_set=sorted(broker_set.sync_state_set),

@@ -23,6 +23,7 @@ from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import KEPT
 from namesrv.plugins.controller.elections import Elections
 from namesrv.plugins.controller.heartbeats import HeartbeatHandler
+from namesrv.plugins.controller.members import added_text
 from namesrv.plugins.controller.proposer import Proposer, Settled
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.settings import LiveConfig
@@ -120,7 +121,7 @@ class ControllerHandlers:
         body = wire.ElectMasterResponseBody(
             sync_state_set=sorted(explained.broker_set.sync_state_set), explanation=_explanation(explained)
         )
-        return Reply(_master_info(explained.broker_set), body, remark="dry run: nothing was changed")
+        return Reply(self._master_info(explained.broker_set), body, remark="dry run: nothing was changed")
 
     async def _asked_to_hand_over(self, ballot: Ballot) -> Reply | None:
         """A live master that knows how to drains first, and asks for the same election itself: nobody's send
@@ -147,7 +148,7 @@ class ControllerHandlers:
             if after.master_broker_id != ballot.broker_id:
                 return None
             body = wire.ElectMasterResponseBody(sync_state_set=sorted(after.sync_state_set))
-            return Reply(_master_info(after), body)
+            return Reply(self._master_info(after), body)
         return None
 
     def _ballot(self, request: wire.ElectMasterRequest) -> Ballot:
@@ -170,7 +171,7 @@ class ControllerHandlers:
         if settled.event is None:
             self._elections.tally.count(broker_set, KEPT, settled.remark or "")
             body = wire.ElectMasterResponseBody(sync_state_set=members)
-            return Reply(_master_info(broker_set), body, settled.code, settled.remark)
+            return Reply(self._master_info(broker_set), body, settled.code, settled.remark)
         if broker_set.master_broker_id is None:
             self._elections.notify(broker_set)
             raise CommandError(
@@ -184,7 +185,7 @@ class ControllerHandlers:
             broker_addrs={each: replica.address for each, replica in sorted(broker_set.replicas.items())},
         )
         return Reply(
-            _master_info(broker_set),
+            self._master_info(broker_set),
             wire.ElectMasterResponseBody(broker_member_group=group, sync_state_set=members),
         )
 
@@ -201,9 +202,9 @@ class ControllerHandlers:
         broker_set = settled.broker_set
         master = broker_set.master_broker_id
         is_alive = master is not None and self._watch.view(broker_set).is_alive(master)
-        info = _master_info(broker_set).model_dump() if is_alive else {}
+        info = self._master_info(broker_set) if is_alive else self._no_master()
         header = wire.RegisterBrokerToControllerResponse(
-            cluster_name=request.cluster_name, broker_name=request.broker_name, **info
+            cluster_name=request.cluster_name, broker_name=request.broker_name, **info.model_dump()
         )
         if settled.event is not None and is_alive and master == request.broker_id:
             self._elections.notify(broker_set)  # its replicas must follow it to the new address
@@ -219,20 +220,25 @@ class ControllerHandlers:
                 fence_sync_state_set_epoch=request.fence_sync_state_set_epoch,
             )
         )
-        return Reply(_master_info(settled.broker_set), _sync_state_set(settled.broker_set))
+        return Reply(self._master_info(settled.broker_set), _sync_state_set(settled.broker_set))
 
     async def get_metadata_info(self, request: object, call: Call) -> wire.ControllerMetadata:
         """Answered by every member from its own view."""
-        peers = self._config.current.request_addresses
-        replicator = self._replicator
+        return self.metadata()
+
+    def metadata(self) -> wire.ControllerMetadata:
+        config, replicator = self._config.current, self._replicator
+        peers = replicator.request_addresses
         leader = replicator.self_id if replicator.is_active else replicator.leader_id
         return wire.ControllerMetadata(
-            group=self._config.current.controller_d_leger_group,
+            group=config.controller_d_leger_group,
             controller_leader_id=leader,
             controller_leader_address=_text(peers[leader]) if leader in peers else None,
             is_leader=replicator.is_active,
             peers="".join(f"{each}:{_text(address)};" for each, address in peers.items()),
             http_address=self.http_address(),
+            self_id=replicator.self_id,
+            raft_address=_text(config.raft_addresses[config.controller_d_leger_self_id]),
         )
 
     async def get_sync_state_data(self, request: object, call: Call) -> Reply:
@@ -292,6 +298,18 @@ class ControllerHandlers:
             self._elections.notify(broker_set, only=key.broker_id)
         self._elections.look_at(key.broker_name)
 
+    def _master_info(self, broker_set: BrokerSet) -> wire.MasterInfo:
+        return wire.MasterInfo(
+            master_broker_id=broker_set.master_broker_id,
+            master_address=broker_set.master_address,
+            master_epoch=broker_set.master_epoch,
+            sync_state_set_epoch=broker_set.sync_state_set_epoch,
+            controllers=added_text(self._replicator),
+        )
+
+    def _no_master(self) -> wire.MasterInfo:
+        return wire.MasterInfo(controllers=added_text(self._replicator))
+
     def _replicas_info(self, broker_set: BrokerSet) -> wire.ReplicasInfo:
         view = self._watch.view(broker_set)
         identities = {
@@ -346,15 +364,6 @@ def _explanation(explained: Explanation) -> wire.ElectionExplanation:
             )
             for each in explained.candidates
         ],
-    )
-
-
-def _master_info(broker_set: BrokerSet) -> wire.MasterInfo:
-    return wire.MasterInfo(
-        master_broker_id=broker_set.master_broker_id,
-        master_address=broker_set.master_address,
-        master_epoch=broker_set.master_epoch,
-        sync_state_set_epoch=broker_set.sync_state_set_epoch,
     )
 
 

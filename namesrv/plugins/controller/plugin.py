@@ -16,6 +16,7 @@ from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
 from namesrv.plugins.controller.elections import Elections
 from namesrv.plugins.controller.handlers import ControllerHandlers
 from namesrv.plugins.controller.machine import ControllerMachine
+from namesrv.plugins.controller.members import MemberHandlers, added_text
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
 from namesrv.plugins.controller.replicator import RaftReplicator
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 ANY_HOST = ("0.0.0.0", "::")
 NO_LEADER = "no controller leads: is a majority of them up and connected?"
+REMOVED = "this controller was removed from the group: stop it, or add it again"
 
 
 class ControllerPlugin:
@@ -82,6 +84,8 @@ class ControllerPlugin:
         )
         self.handlers.http_address = self._http_address
         self.admin = AdminHandlers(self.settings, self.proposer, self.replicator, self.elections, self.watch)
+        self.elections.controllers = lambda: added_text(self.replicator)
+        self.members = MemberHandlers(self.replicator, self.handlers.metadata, self.elections.notify_all)
         self.table = OperationTable()
         self.requests = RequestCounts(BOUNDS_US, scale=1e6)
         self._add_to(context)
@@ -110,6 +114,7 @@ class ControllerPlugin:
         self.handlers.bind_requests(http_table)
         for table in (self.table, http_table):
             self.admin.bind(table)
+            self.members.bind(table)
             self.requests.watch(table)
         context.http += [http_table, self._views_router]
         context.scrapes.append(self._scrapes)
@@ -142,6 +147,7 @@ class ControllerPlugin:
         await self._tasks.stop()
         await self.elections.stop()
         await self.admin.close()
+        await self.members.close()
         await self.replicator.stop()
         if self.telemetry is not None:
             await self.telemetry.writer.close()
@@ -156,7 +162,7 @@ class ControllerPlugin:
         return self._door.address
 
     def request_address(self, member_id: str | None) -> str | None:
-        address = self.config.request_addresses.get(member_id or "")
+        address = self.replicator.request_addresses.get(member_id or "")
         return None if address is None else f"{address[0]}:{address[1]}"
 
     async def leader_http_address(self) -> str | None:
@@ -166,10 +172,15 @@ class ControllerPlugin:
     def health(self) -> dict[str, object]:
         leader = self.replicator.leader_id
         host, port = self.config.request_addresses[self.config.controller_d_leger_self_id]
-        ready = self._started and (self.replicator.is_active or leader is not None)
+        raft = self.replicator.status()
+        reason = "" if self._started else "starting or stopping"
+        if self._started and raft.get("role") == "removed":
+            reason = REMOVED
+        elif self._started and not self.replicator.is_active and leader is None:
+            reason = NO_LEADER
         return {
-            "ready": ready,
-            "reasons": [] if ready else [NO_LEADER if self._started else "starting or stopping"],
+            "ready": not reason,
+            "reasons": [reason] if reason else [],
             "address": f"{host}:{port}",
             "active": self.replicator.is_active,
             "leader": leader,
@@ -179,7 +190,7 @@ class ControllerPlugin:
             "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
             "settings": dict(self.machine.state.settings),
             "settings_fault": self.settings.fault,
-            "raft": self.replicator.status(),
+            "raft": raft,
             "telemetry": None if self.telemetry is None else self.telemetry.health(),
         }
 
@@ -243,6 +254,7 @@ def _settings(config: ControllerConfig) -> RaftSettings:
     return RaftSettings(
         self_id=config.controller_d_leger_self_id,
         members=config.raft_addresses,
+        request_addresses=config.request_addresses,
         directory=config.directory,
         cluster_id=config.controller_d_leger_group,
         secret=secret,

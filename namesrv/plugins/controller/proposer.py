@@ -94,7 +94,7 @@ class Proposer:
         Here, and nowhere else, the event gets its `ts`: each controller then writes down the same one.
         """
         dated = msgspec.structs.replace(event, ts=self._wall_clock())
-        result = _result_of(await self._replicator.append(encode_event(dated)))
+        result = result_of(await self._replicator.append(encode_event(dated)))
         assert isinstance(result, Applied)
         return result
 
@@ -102,10 +102,11 @@ class Proposer:
         """After it, local state has everything that was acknowledged before. Raises CommandError."""
         if not self.is_active:
             raise not_leader()
-        _result_of(await self._replicator.barrier())
+        result_of(await self._replicator.barrier())
 
 
-def _result_of(outcome: raft.AppendOutcome) -> object:
+def result_of(outcome: raft.AppendOutcome) -> object:
+    """Of what was applied. Raises CommandError."""
     match outcome:
         case raft.Applied():
             return outcome.result

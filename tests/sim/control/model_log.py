@@ -11,11 +11,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, NotActive, StateMachine
+from namesrv.plugins.controller.raft.api import (
+    AppendOutcome,
+    Applied,
+    ChangeOutcome,
+    NotActive,
+    Refused,
+    StateMachine,
+)
 from remoting.operation import Unknown
 
 TICK_S = 0.02
 APPEND_DEADLINE_S = 1.0
+FIXED = "the members of the model do not change"
 LEASE_S = 0.8
 """After so long without a majority a member knows that it does not lead."""
 
@@ -172,6 +180,25 @@ class ModelReplicator:
             if self.log.leader is self and self.log.has_majority(self.self_id):
                 return Applied(None)
         return Unknown("no majority answers") if self.is_active else NotActive(None)
+
+    @property
+    def request_addresses(self) -> dict[str, tuple[str, int]]:
+        return {name: (name, 1) for name in self.log.members}
+
+    @property
+    def added(self) -> dict[str, tuple[str, int]]:
+        return {}
+
+    async def add_member(
+        self, member_id: str, address: tuple[str, int], request_address: tuple[str, int] | None = None
+    ) -> ChangeOutcome:
+        return Refused(FIXED)
+
+    async def remove_member(self, member_id: str) -> ChangeOutcome:
+        return Refused(FIXED)
+
+    async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
+        return Refused(FIXED)
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
         self._callbacks.append(callback)

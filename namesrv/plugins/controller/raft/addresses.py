@@ -62,9 +62,12 @@ class AddressBook:
             self._note_literal(member, host, port)
 
     def learn(self, member: str, address: tuple[str, int]) -> None:
-        """A member that came to the group later; an address that is known already stays."""
-        if member not in self._members:
+        """A member that came to the group later, perhaps for the second time and from elsewhere."""
+        if self._members.get(member) != address:
             self._members[member] = address
+            self._known.pop(member, None)
+            self._asked_at.pop(member, None)
+            self._literal.discard(member)
             self._note_literal(member, *address)
 
     def _note_literal(self, member: str, host: str, port: int) -> None:
@@ -83,8 +86,11 @@ class AddressBook:
         return self._known.get(member)
 
     def _ask(self, member: str) -> None:
+        address = self._members[member]
         try:
-            self._known[member] = resolve(*self._members[member])
+            found = resolve(*address)
+            if self._members[member] == address:
+                self._known[member] = found
         except ConfigError as error:
             logger.debug("raft member %s: %s", member, error)
         finally:

@@ -9,7 +9,7 @@ An append ends in exactly one of four ways, and only two of them are certain:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,6 +103,8 @@ class RaftSettings:
     )
     bootstrap: bool = False  # True: this group is new, start it although not every member is there
     sync: bool = True  # False: no fdatasync (tests and benches only)
+    request_addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Where clients ask the members: not for raft, told to everybody by Replicator.request_addresses."""
     on_fatal: Callable[[int, str], None] | None = (
         None  # tests only; None: the process ends with the exit code
     )
@@ -129,6 +131,17 @@ class Replicator(Protocol):
         """Claimed term; None while not active. Grows with every change of the active member."""
         ...
 
+    @property
+    def request_addresses(self) -> Mapping[str, tuple[str, int]]:
+        """Where clients ask the members, by the log, and else by our configuration: who is in neither is
+        left out, and so is who was removed."""
+        ...
+
+    @property
+    def added(self) -> Mapping[str, tuple[str, int]]:
+        """Those of them that came by add_member: configurations elsewhere do not know them."""
+        ...
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -141,8 +154,14 @@ class Replicator(Protocol):
         """Applied(None) when everything acknowledged before this call is applied here: fresh reads."""
         ...
 
-    async def add_member(self, member_id: str, address: tuple[str, int]) -> ChangeOutcome:
-        """One more member; it must be running, with an empty directory. Applied: it is one, or was before."""
+    async def add_member(
+        self,
+        member_id: str,
+        address: tuple[str, int],
+        request_address: tuple[str, int] | None = None,
+    ) -> ChangeOutcome:
+        """One more member; it must be running, with an empty directory. Applied: it is one, or was before,
+        perhaps at other addresses. request_address: replicated, and forgotten when it is removed."""
         ...
 
     async def remove_member(self, member_id: str) -> ChangeOutcome:

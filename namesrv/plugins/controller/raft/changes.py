@@ -14,11 +14,13 @@ from namesrv.plugins.controller.raft.ledger import Ledger
 from namesrv.plugins.controller.raft.member import Core, Member
 from namesrv.plugins.controller.raft.proposals import Proposals
 from namesrv.plugins.controller.raft.roster import Address, Change, Roster, encode_change
+from remoting.operation import Unknown
 
 JOIN_S = 10.0  # a newcomer links to us and catches up within this time
 LAND_S = 1.0  # what is in flight lands, before leadership is handed over
 TAKE_OVER_S = 2.0
 LOOK_S = 0.01
+BUSY = Refused("another change of the group is under way: repeat in some seconds")
 
 
 class ChangesCore(Core, Protocol):
@@ -41,7 +43,11 @@ class Changes:
         self._roster, self._ledger, self._epoch = roster, ledger, epoch
         self._lock = asyncio.Lock()
 
-    async def add(self, member_id: str, address: Address) -> ChangeOutcome:
+    async def add(
+        self, member_id: str, address: Address, request_address: Address | None = None
+    ) -> ChangeOutcome:
+        if self._lock.locked():
+            return BUSY
         async with self._lock:
             if member_id in self._roster.members and self._epoch() is not None:
                 return Applied(None)
@@ -56,30 +62,39 @@ class Changes:
                         f"{member_id} at {address[0]}:{address[1]} did not catch up in {JOIN_S:.0f} s: is it "
                         "running, with an empty directory, the same cluster id and secret, and all members?"
                     )
-                return await self._add(member_id, address)
+                return await self._add(member_id, address, request_address)
             finally:
                 if member_id not in self._roster.members:
                     member.do(lambda: member.group.forget(member_id))
 
-    async def _add(self, member_id: str, address: Address) -> ChangeOutcome:
+    async def _add(self, member_id: str, address: Address, request_address: Address | None) -> ChangeOutcome:
         standing = self._core.member.joining.heard.get(member_id)
         if standing is None:
             return Refused(f"{member_id} has gone again")
         fresh = standing.state == "new" and member_id not in self._ledger.former
+        added = self._roster.added
+        if request_address is not None:
+            added[member_id] = request_address
         return await self._propose(
-            {**self._roster.members, member_id: address}, (member_id, standing.incarnation) if fresh else None
+            {**self._roster.members, member_id: address},
+            added,
+            fresh=(member_id, standing.incarnation) if fresh else None,
         )
 
     async def remove(self, member_id: str) -> ChangeOutcome:
+        if self._lock.locked():
+            return BUSY
         async with self._lock:
             if member_id not in self._roster.members and self._epoch() is not None:
                 return Applied(None)
             if member_id == self._self_id:
                 return Refused(f"{member_id} leads: transfer the leadership first")
             members = {name: each for name, each in self._roster.members.items() if name != member_id}
-            return self._refusal() or await self._propose(members, None)
+            return self._refusal() or await self._propose(members, self._roster.added)
 
     async def transfer(self, member_id: str) -> ChangeOutcome:
+        if self._lock.locked():
+            return BUSY
         async with self._lock:
             if self._epoch() is None:
                 return NotActive(self._core.leader_id)
@@ -109,7 +124,7 @@ class Changes:
             return Refused(f"{member_id} has not the whole log; is it running?")
         if await _until(lambda: self._core.leader_id == member_id, TAKE_OVER_S):
             return Applied(None)
-        return Refused(f"{member_id} did not take over within {TAKE_OVER_S:.0f} s")
+        return Unknown(f"{member_id} was asked, and did not take over within {TAKE_OVER_S:.0f} s")
 
     def _refusal(self) -> ChangeOutcome | None:
         if self._epoch() is None:
@@ -117,17 +132,28 @@ class Changes:
         if self._core.member.links is None:
             return Refused("a group of one opens no raft port: stop it, and start all with the new list")
         if self._roster.index > self._core.commit_index:
-            return Refused("another change is not decided yet")
+            return Refused("another change is not decided yet: repeat")
         return None
 
-    async def _propose(self, members: dict[str, Address], fresh: tuple[str, str] | None) -> ChangeOutcome:
-        if not self._core.member.group.reachable(members):
-            return Refused("no majority of the new group answers and has a vote: it could decide nothing")
+    async def _propose(
+        self,
+        members: dict[str, Address],
+        added: dict[str, Address],
+        *,
+        fresh: tuple[str, str] | None = None,
+    ) -> ChangeOutcome:
+        able = self._core.member.group.able(members)
+        if len(able) <= len(members) / 2:
+            return Refused(
+                f"of {', '.join(sorted(members))} only {', '.join(able)} could decide, no majority: "
+                "the others do not answer, or have no vote yet; start them, or remove those first"
+            )
         change = Change(
             based_on=self._roster.index,
             members=tuple((name, *members[name]) for name in sorted(members)),
             former=tuple(sorted({*self._ledger.former, *self._roster.members, *members})),
             fresh=fresh,
+            added=tuple((name, *added[name]) for name in sorted(added) if name in members),
         )
         return await self._proposals.propose("members", ((None, encode_change(change)),))
 

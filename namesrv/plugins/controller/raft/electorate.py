@@ -27,13 +27,14 @@ class Electorate:
         self.expected: dict[str, tuple[str, int]] = {}
         self._addresses = dict(settings.members)
         self._retire_at: dict[str, float] = {}
+        self._left_out_at = 0  # index of a roster without us that somebody told us of
 
     def follow_roster(self) -> None:
         """The log says who belongs to the group: from now on majorities are counted so."""
         members, before = self._member.roster.members, self.voters
         self.voters = frozenset(members)
         self.others = sorted(members.keys() - {self._settings.self_id})
-        self._addresses.update(members)
+        self._addresses.update(self._member.roster.addresses(self._settings.members))
         for member in self.others:
             self.expected.pop(member, None)
         self._member.core.follow(self.others)
@@ -88,23 +89,38 @@ class Electorate:
         self._member.reply(member, HandOver(core.term))
         return True
 
-    def reachable(self, members: Collection[str]) -> bool:
-        """Leader: a majority of these has a vote and has answered lately, ourselves included."""
+    def able(self, members: Collection[str]) -> list[str]:
+        """Leader: those of these that have a vote and have answered lately, ourselves included."""
         answered = dict(zip(self.others, self._member.core.last_responses(), strict=False))
         limit = self._member.core.now() - self._settings.leader_fallback_s
         heard = self._member.joining.heard
-        able = [name for name in members if name in heard and heard[name].state == "member"]
-        return 1 + sum(answered.get(name, NEVER_YET) > limit for name in able) > len(members) / 2
+        voting = (name for name in members if name in heard and heard[name].state == "member")
+        return sorted(
+            [self._settings.self_id, *(name for name in voting if answered.get(name, NEVER_YET) > limit)]
+        )
+
+    @property
+    def left_out(self) -> bool:
+        """The group has removed us, and our log ends before that."""
+        return self._left_out_at > self._member.roster.index
 
     def _is_linked(self, member: str) -> bool:
         return self._member.links is not None and member in self._member.links.connected()
 
     def _follow_links(self) -> None:
         if self._member.links is not None:
-            self._member.links.follow(self._member.roster.members | self.expected)
+            self._member.links.follow(self._member.roster.addresses(self._settings.members) | self.expected)
 
     def compare(self, member: str, note: RosterNote) -> None:
         """Two changes at once, made by configuration, could make two majorities without a common member."""
+        if note.index > self._member.roster.index and self._settings.self_id not in note.members:
+            if not self.left_out:
+                logger.warning(
+                    "%s says that this member was removed from the group (now %s): stop it",
+                    member,
+                    ", ".join(note.members),
+                )
+            self._left_out_at = max(self._left_out_at, note.index)
         differs = self.voters ^ set(note.members)
         if note.index == self._member.roster.index == 0 and len(differs) > 1:
             logger.critical(

@@ -182,7 +182,7 @@ class Member:
         if self.core.leads:
             return "leader"
         if self.joining.is_member:
-            return "follower" if self.may_vote else "removed"
+            return "follower" if self.may_vote and not self.group.left_out else "removed"
         return "learner"
 
     # ------------------------------------------------------------------ out

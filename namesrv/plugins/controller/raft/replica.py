@@ -38,7 +38,7 @@ from namesrv.plugins.controller.raft.journal import Journal, LogEntry
 from namesrv.plugins.controller.raft.ledger import Batch, Ledger, encode_batch
 from namesrv.plugins.controller.raft.member import Core, Member
 from namesrv.plugins.controller.raft.proposals import Callback, Proposals
-from namesrv.plugins.controller.raft.roster import Roster, encode_change
+from namesrv.plugins.controller.raft.roster import Address, Roster, encode_change
 from namesrv.plugins.controller.raft.settings import check_settings
 from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, write_snapshot
 from namesrv.plugins.controller.raft.standing import Joining
@@ -73,6 +73,7 @@ class Replica:
     def __init__(self, machine: StateMachine, settings: RaftSettings) -> None:
         self.settings, self.ledger = settings, Ledger(machine)
         self.directory = DataDirectory(settings.directory)
+        self.roster = Roster(settings.members)
         self.certificates: Certificates | None = None
         self._core: ReplicaCore | None = None
         self._thread: threading.Thread | None = None
@@ -153,8 +154,20 @@ class Replica:
             return NotActive(None)
         return await self._proposals.append(None, None)
 
-    async def add_member(self, member_id: str, address: tuple[str, int]) -> ChangeOutcome:
-        return NotActive(None) if self._changes is None else await self._changes.add(member_id, address)
+    @property
+    def request_addresses(self) -> dict[str, Address]:
+        return self.roster.request_addresses(self.settings.request_addresses)
+
+    @property
+    def added(self) -> dict[str, Address]:
+        return self.roster.added
+
+    async def add_member(
+        self, member_id: str, address: Address, request_address: Address | None = None
+    ) -> ChangeOutcome:
+        if self._changes is None:
+            return NotActive(None)
+        return await self._changes.add(member_id, address, request_address)
 
     async def remove_member(self, member_id: str) -> ChangeOutcome:
         return NotActive(None) if self._changes is None else await self._changes.remove(member_id)
@@ -261,7 +274,6 @@ class Replica:
     def _open_journal(self) -> Journal:
         previous: LogEntry | None = None
         last: LogEntry | None = None
-        self.roster = Roster(self.settings.members)
         self.ledger.former_of = self.roster.former
         if self.directory.snapshot.exists():
             snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)

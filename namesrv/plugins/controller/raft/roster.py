@@ -20,12 +20,17 @@ MARK_WITHIN = 64  # bytes of the entry in which the kind stands
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """`fresh`: (id, incarnation) of a member that never was one: it has forgotten nothing."""
+    """`fresh`: (id, incarnation) of a member that never was one: it has forgotten nothing.
+
+    `added`: (id, host, port), where clients ask the members that came by a request. Files may not know these,
+    or from an earlier life of the id, so for them the roster is right; for all others, each member's file is.
+    """
 
     based_on: Number  # index of the change before it, 0: none
     members: tuple[tuple[str, str, int], ...]  # (id, host, port), in order
     former: tuple[str, ...] = ()  # every id that is, or ever was, one of them
     fresh: tuple[str, str] | None = None
+    added: tuple[tuple[str, str, int], ...] = ()
 
 
 _decoder = msgspec.msgpack.Decoder(Change)
@@ -58,6 +63,25 @@ class Roster:
         return {name: (host, port) for name, host, port in self._changes[-1][1].members}
 
     @property
+    def added(self) -> dict[str, Address]:
+        """Request addresses of the members that came by a request."""
+        return {name: (host, port) for name, host, port in self._changes[-1][1].added}
+
+    def addresses(self, files: Mapping[str, Address]) -> dict[str, Address]:
+        """Raft addresses of the members, for one whose configuration says `files`."""
+        change = self._changes[-1][1]
+        added = {name for name, _, _ in change.added}
+        return {
+            name: (host, port) if name in added else files.get(name, (host, port))
+            for name, host, port in change.members
+        }
+
+    def request_addresses(self, files: Mapping[str, Address]) -> dict[str, Address]:
+        """Of the members; one of which neither a request nor `files` tells is left out."""
+        known = {**files, **self.added}
+        return {name: known[name] for name, _, _ in self._changes[-1][1].members if name in known}
+
+    @property
     def fresh(self) -> tuple[str, str] | None:
         return self._changes[-1][1].fresh
 
@@ -67,8 +91,11 @@ class Roster:
 
     def former(self, blob: bytes) -> tuple[str, ...] | None:
         """What this change says of that; None: it was void."""
-        changes = (change for _, change in self._changes if encode_change(change) == blob)
-        return next((change.former for change in changes), None)
+        try:
+            wanted = decode_change(blob)
+        except msgspec.MsgspecError:
+            return None
+        return next((change.former for _, change in self._changes if change == wanted), None)
 
     # ------------------------------------------------------------------ what happens to the log
     def appended(self, command: bytes, index: int, term: int) -> None:

@@ -1,0 +1,160 @@
+"""The controllers' own group, changed while it works: one more, one less, another leader (docs/adr/0011).
+
+Served by the controller that leads. An answer is the group as it is then. All three are safe to repeat: what
+is so already is a success. The address that clients of a newcomer need is part of the change, so that every
+controller tells it (1005); brokers get it pushed with 1008, before the operator gets his answer, because a
+controller that leads without having heard them would take them for dead.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from namesrv.plugins.controller.config import Address, parse_peers
+from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK, result_of
+from namesrv.plugins.controller.raft.api import ChangeOutcome, NotActive, Refused, Replicator
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
+from remoting.operations import controller as wire
+
+log = logging.getLogger(__name__)
+
+NEWCOMER_ASKED_MS = 2_000
+HOW_TO_START = (
+    "start it first, with an empty controllerStorePath and all members and itself in controllerDLegerPeers"
+)
+
+
+class MemberHandlers:
+    """metadata: this controller's 1005; tell_brokers: push what brokers should know of the group."""
+
+    def __init__(
+        self,
+        replicator: Replicator,
+        metadata: Callable[[], wire.ControllerMetadata],
+        tell_brokers: Callable[[], None],
+    ) -> None:
+        self._replicator, self._metadata, self._tell_brokers = replicator, metadata, tell_brokers
+        self._client: RemotingClient | None = None  # to a newcomer
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(wire.ADD_CONTROLLER, self.add)
+        table.bind(wire.REMOVE_CONTROLLER, self.remove)
+        table.bind(wire.TRANSFER_LEADER, self.transfer)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def add(self, request: wire.AddControllerRequest, call: Call) -> Reply:
+        self._check_leads()
+        new, address = request.controller_id, _parsed(request)
+        members = self._replicator.request_addresses
+        if members.get(new) == address:
+            return Reply(self._metadata(), remark=f"{new} is a member already")
+        if new in members:
+            _refuse(
+                f"{new} is a member already, at {_text(members[new])}: choose another id, or, if it has "
+                "moved, removeController first"
+            )
+        _refuse_taken(members, address)
+        raft_address = await self._looked_at(new, address)
+        self._settle(await self._replicator.add_member(new, raft_address, address))
+        log.warning("%s: controller %s at %s was added", call.peer.address, new, _text(address))
+        self._tell_brokers()
+        return Reply(self._metadata())
+
+    async def remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        self._check_leads()
+        old, members = request.controller_id, self._replicator.request_addresses
+        if old not in members:
+            return Reply(self._metadata(), remark=f"{old} is no member: nothing to do")
+        if len(members) == 1:
+            _refuse(f"{old} is the only member: nobody would be left")
+        if old == self._replicator.self_id:
+            heir = next(each for each in sorted(members) if each != old)
+            _refuse(f"{old} leads: move the leadership first (transferLeader to {heir}, for example), repeat")
+        self._settle(await self._replicator.remove_member(old))
+        log.warning("%s: controller %s was removed", call.peer.address, old)
+        return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
+
+    async def transfer(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        self._check_leads()
+        if request.controller_id == self._replicator.self_id:
+            return Reply(self._metadata(), remark=f"{request.controller_id} leads already")
+        self._settle(await self._replicator.transfer_leadership(request.controller_id))
+        log.warning("%s: the leadership went to %s", call.peer.address, request.controller_id)
+        return Reply(self._metadata())
+
+    async def _looked_at(self, new: str, address: Address) -> Address:
+        """Its raft address, as it says itself. Raises CommandError unless it is the one that is meant."""
+        where = _text(address)
+        if self._client is None:
+            self._client = RemotingClient(connect_timeout_ms=NEWCOMER_ASKED_MS)
+        outcome = await self._client.call(
+            where, wire.GET_METADATA_INFO, Empty(), timeout_ms=NEWCOMER_ASKED_MS
+        )
+        if not isinstance(outcome, Ok):
+            _refuse(f"{new} does not answer at {where} ({outcome.remark}): {HOW_TO_START}")
+        told, group = outcome.header, self._metadata().group
+        if told.self_id is None or told.raft_address is None:
+            _refuse(f"what answers at {where} is no KeelMQ controller of this version")
+        if told.group != group:
+            _refuse(f"the controller at {where} is of group {told.group}, not {group}")
+        if told.self_id != new:
+            _refuse(f"the controller at {where} is {told.self_id}, not {new}: see its controllerDLegerSelfId")
+        return _address("raft address", new, told.raft_address)
+
+    def _check_leads(self) -> None:
+        if not self._replicator.is_active:
+            self._not_leader(self._replicator.leader_id)
+
+    def _not_leader(self, leader: str | None) -> NoReturn:
+        where = self._replicator.request_addresses.get(leader or "")
+        who = "" if leader is None or where is None else f": ask {leader} at {_text(where)}"
+        raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK + who)
+
+    def _settle(self, outcome: ChangeOutcome) -> None:
+        """Raises CommandError unless it is so now."""
+        match outcome:
+            case Refused(reason):
+                _refuse(reason)
+            case NotActive(leader):
+                self._not_leader(leader)
+            case _:
+                result_of(outcome)
+
+
+def added_text(replicator: Replicator) -> str | None:
+    """For brokers: the controllers that no configuration of theirs can name; None: there are none."""
+    return ";".join(_text(address) for _, address in sorted(replicator.added.items())) or None
+
+
+def _parsed(request: wire.AddControllerRequest) -> Address:
+    return _address("controllerAddress", request.controller_id, request.controller_address)
+
+
+def _address(what: str, member: str, text: str) -> Address:
+    """By the rules of controllerDLegerPeers."""
+    try:
+        (found,) = parse_peers(what, f"{member}-{text}").items()
+    except ValueError as error:
+        _refuse(str(error))
+    if found[0] != member:
+        _refuse(f"{what}: {member!r} is no id of a controller (for example n3)")
+    return found[1]
+
+
+def _refuse_taken(members: Mapping[str, Address], address: Address) -> None:
+    for member, taken in sorted(members.items()):
+        if taken == address:
+            _refuse(f"{_text(address)} is the address of member {member}")
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def _refuse(remark: str) -> NoReturn:
+    raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
