@@ -1,0 +1,157 @@
+"""Heartbeats as real clients write them, who is told of whom, and queue locks over the wire's bodies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.clients.service import EXPIRED_AFTER_MS, SCAN_PERIOD_MS, Clients
+from broker.metadata.service import Metadata
+from broker.pending import ROLE
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand, decode
+from remoting.dispatch import Dispatcher
+from remoting.operation import OperationTable
+from tests.unit.metadata_parts import open_metadata
+from tests.unit.store_parts import FakePeer
+
+CPP = (
+    b'{"clientID":"12763-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":'
+    b'"CG","messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":"1795240973394","topic":'
+    b'"%RETRY%CG"},{"codeSet":[0,0],"subString":"tagA||tagB","subVersion":"1795240973394","tagsSet":["tagA","tagB"],'
+    b'"topic":"TopicX"}]}]}\n'
+)
+
+
+class Desk:
+    def __init__(self, path: Path) -> None:
+        self.now_ms = 0
+        self.metadata: Metadata = open_metadata(path)
+        self.clients = Clients(self.metadata, clock=lambda: self.now_ms)
+        table = OperationTable()
+        self.clients.bind(table)
+        self.dispatcher = Dispatcher(table, name="test")
+        self.peer = FakePeer()
+
+    async def ask(
+        self, code: int, body: bytes | dict[str, object] = b"", *, peer: FakePeer | None = None, **ext: str
+    ) -> RemotingCommand:
+        raw = json.dumps(body).encode() if isinstance(body, dict) else body
+        command = RemotingCommand(code, 7, 0, None, ext, raw, "CPP", 63)
+        answer = await self.dispatcher._answer(command, peer or self.peer)
+        assert answer is not None
+        return decode(answer[4:])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def told(peer: FakePeer) -> list[tuple[int, str]]:
+    """The pushed 40s: (flag, group); forgets them."""
+    commands = [decode(frame[4:]) for frame in peer.sent]
+    peer.sent.clear()
+    assert all(command.code == 40 for command in commands)
+    return [(command.flag, command.ext_fields["consumerGroup"]) for command in commands]
+
+
+async def test_a_cpp_heartbeat(desk: Desk) -> None:
+    answer = await desk.ask(34, CPP)
+    assert (answer.code, answer.ext_fields) == (
+        0,
+        {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"},
+    )
+    members = await desk.ask(38, consumerGroup="CG")
+    assert members.body == b'{"consumerIdList":["12763-127.0.0.1@DEFAULT"]}'
+    assert told(desk.peer) == [(2, "CG")]
+    body = json.loads((await desk.ask(203, consumerGroup="CG")).body)
+    assert body["connectionSet"] == [
+        {
+            "clientAddr": "10.0.0.1:4660",
+            "clientId": "12763-127.0.0.1@DEFAULT",
+            "language": "CPP",
+            "version": 63,
+        }
+    ]
+    assert (body["consumeType"], body["messageModel"], body["consumeFromWhere"]) == (
+        "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET",
+    )  # fmt: skip
+    wanted = body["subscriptionTable"]["TopicX"]
+    assert wanted["codeSet"] == [3552231, 3552232]  # computed, whatever the client says
+    assert wanted["tagsSet"] == ["tagA", "tagB"]
+    retry = desk.metadata.topics.topics["%RETRY%CG"]
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+    assert desk.metadata.groups.get("CG") is not None
+
+
+async def test_a_heartbeat_of_a_producer(desk: Desk) -> None:
+    await desk.ask(34, {"clientID": "p@1", "producerDataSet": [{"groupName": "PG"}]})
+    body = json.loads((await desk.ask(204, producerGroup="PG")).body)
+    assert [each["clientId"] for each in body["connectionSet"]] == ["p@1"]
+    await desk.ask(35, clientID="p@1", consumerGroup="", producerGroup="PG")  # as C++ says farewell
+    assert (await desk.ask(204, producerGroup="PG")).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_members_hear_of_each_other(desk: Desk) -> None:
+    other = FakePeer(2)
+    await desk.ask(34, CPP)
+    told(desk.peer)
+    await desk.ask(34, CPP.replace(b"12763", b"99"), peer=other)
+    assert told(desk.peer) == told(other) == [(2, "CG")]
+    desk.clients.connection_closed(2)
+    assert told(desk.peer) == [(2, "CG")]
+    desk.now_ms = EXPIRED_AFTER_MS + SCAN_PERIOD_MS
+    desk.clients.expire(desk.now_ms)
+    answer = await desk.ask(38, consumerGroup="CG")
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "no consumer for this group" in str(answer.remark)
+    assert (await desk.ask(203, consumerGroup="CG")).code == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+async def test_groups_that_must_not_be_are_passed_over(desk: Desk) -> None:
+    """broker-ops pitfalls 8 and 9: an illegal or unknown group is not registered, the heartbeat is answered
+    and the other groups count."""
+    group = {"groupName": "../../g", "subscriptionDataSet": [{"topic": "T", "subVersion": "1"}]}
+    good = {"groupName": "good"}
+    answer = await desk.ask(34, {"clientID": "c", "consumerDataSet": [group, good]})
+    assert answer.code == 0
+    assert set(desk.clients.registry.consumers) == {"good"}
+    desk.metadata.groups.auto_create = False
+    await desk.ask(34, {"clientID": "c", "consumerDataSet": [{"groupName": "unknown"}]})
+    assert set(desk.clients.registry.consumers) == {"good"}
+    assert desk.metadata.groups.get("unknown") is None
+
+
+async def test_a_replica_registers_and_creates_nothing(desk: Desk) -> None:
+    desk.metadata.gate.close(ROLE, "slave")
+    await desk.ask(34, CPP)
+    assert set(desk.clients.registry.consumers) == {"CG"}
+    assert desk.metadata.groups.get("CG") is None
+    assert "%RETRY%CG" not in desk.metadata.topics.topics
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[1]", b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":9}]}']
+)
+async def test_heartbeats_that_are_none_are_answered(desk: Desk, body: bytes) -> None:
+    """clients pitfall 7: a heartbeat without an answer leaves the client's state wrong."""
+    assert (await desk.ask(34, body)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_bad_expression_does_not_end_a_heartbeat(desk: Desk) -> None:
+    bad = {"topic": "T", "subString": "a >", "expressionType": "SQL92", "subVersion": 1}
+    consumer = {"groupName": "g", "subscriptionDataSet": [bad]}
+    assert (await desk.ask(34, {"clientID": "c", "consumerDataSet": [consumer]})).code == 0
+    assert desk.clients.registry.consumers["g"].subscriptions["T"].wanted is None
+
+
+async def test_queue_locks(desk: Desk) -> None:
+    queue = {"brokerName": "b-a", "queueId": 0, "topic": "%RETRY%CG3"}
+    body: dict[str, object] = {"clientId": "a", "consumerGroup": "CG3", "mqSet": [queue]}
+    answer = await desk.ask(41, body)
+    assert json.loads(answer.body) == {"lockOKMQSet": [queue]}
+    assert (await desk.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}'
+    assert (await desk.ask(42, body)).code == 0
+    assert json.loads((await desk.ask(41, body | {"clientId": "b"})).body) == {"lockOKMQSet": [queue]}
+    desk.metadata.gate.close(ROLE, "slave")
+    assert (await desk.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}'

@@ -1,0 +1,167 @@
+"""Who is in which group: members are connections, subscriptions have versions, locks have an end."""
+
+import random
+
+from broker.clients.core.locks import LOCK_MS, Queue, QueueLocks
+from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
+from broker.filter.core.subscription import EVERYTHING
+
+
+def client(connection_id: int, client_id: str = "c1") -> Client:
+    return Client(connection_id, client_id, f"10.0.0.1:{connection_id}", "JAVA", 479)
+
+
+def subscribed(version: int, *topics: str) -> tuple[Subscription, ...]:
+    return tuple(Subscription(topic, "*", "TAG", version, EVERYTHING) for topic in topics)
+
+
+def consumer(
+    group: str = "g", subscriptions: tuple[Subscription, ...] | None = (), model: str = "CLUSTERING"
+) -> Consumer:
+    return Consumer(group, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", subscriptions)
+
+
+def beat(registry: ClientRegistry, who: Client, *what: Consumer, now_ms: int = 0) -> list[str]:
+    changed = registry.heartbeat(who, what, [], now_ms=now_ms)
+    registry.check_invariants()
+    return changed
+
+
+def test_members_and_what_changes_them() -> None:
+    registry = ClientRegistry()
+    wants = consumer(subscriptions=subscribed(1, "T"))
+    assert beat(registry, client(1), wants) == ["g"]
+    assert beat(registry, client(1), wants) == []  # nothing new
+    assert beat(registry, client(2, "c2"), wants) == ["g"]
+    assert registry.consumers["g"].client_ids == ["c1", "c2"]
+    assert registry.closed(2) == ["g"]  # who is left hears of it
+    assert registry.closed(1) == []  # nobody is left
+    assert registry.closed(1) == []
+    assert not registry.consumers
+    registry.check_invariants()
+
+
+def test_a_change_of_topics_alone_is_news() -> None:
+    """clients pitfall 22: members share out the queues again when only the group's topics change."""
+    registry = ClientRegistry()
+    beat(registry, client(1), consumer(subscriptions=subscribed(1, "T")))
+    assert beat(registry, client(1), consumer(subscriptions=subscribed(2, "T", "U"))) == ["g"]
+    assert beat(registry, client(1), consumer(subscriptions=subscribed(3, "U"))) == ["g"]
+    assert beat(registry, client(1), consumer(subscriptions=subscribed(4, "U"))) == []
+    assert set(registry.consumers["g"].subscriptions) == {"U"}
+    assert registry.consumers["g"].subscriptions["U"].version == 4
+
+
+def test_an_older_subscription_replaces_none() -> None:
+    registry = ClientRegistry()
+    beat(registry, client(1), consumer(subscriptions=subscribed(5, "T")))
+    beat(registry, client(2), consumer(subscriptions=subscribed(4, "T")))
+    assert registry.consumers["g"].subscriptions["T"].version == 5
+
+
+def test_a_short_heartbeat_drops_no_subscription() -> None:
+    """clients pitfall 17: a heartbeat without subscriptions says nothing about them."""
+    registry = ClientRegistry()
+    beat(registry, client(1), consumer(subscriptions=subscribed(1, "T")))
+    assert beat(registry, client(1), consumer(subscriptions=None)) == []
+    assert set(registry.consumers["g"].subscriptions) == {"T"}
+
+
+def test_the_end_of_an_old_connection_leaves_the_new_one() -> None:
+    """broker-ops pitfall 7: the same client on a new connection is another member."""
+    registry = ClientRegistry()
+    beat(registry, client(1), consumer(), now_ms=0)
+    beat(registry, client(2), consumer(), now_ms=100_000)
+    assert registry.consumers["g"].client_ids == ["c1"]  # named once
+    assert registry.expire(now_ms=120_000, timeout_ms=120_000) == ["g"]
+    assert list(registry.consumers["g"].members) == [2]
+    registry.check_invariants()
+
+
+def test_a_farewell_is_of_one_group_and_one_client() -> None:
+    registry = ClientRegistry()
+    registry.heartbeat(client(1), [consumer("g"), consumer("h")], ["p"], now_ms=0)
+    assert registry.unregister(1, "somebody else", consumer_group="g", producer_group="p") == []
+    assert registry.unregister(2, "c1", consumer_group="g") == []
+    assert set(registry.consumers) == {"g", "h"}
+    registry.unregister(1, "c1", producer_group="p", consumer_group="g")
+    assert set(registry.consumers) == {"h"} and not registry.producers
+    registry.unregister(1, "c1")  # clients write empty groups for none
+    registry.check_invariants()
+
+
+def test_broadcasting_consumers_share_nothing_out() -> None:
+    registry = ClientRegistry()
+    assert beat(registry, client(1), consumer(model="BROADCASTING")) == []
+    beat(registry, client(2), consumer(model="BROADCASTING"))
+    assert registry.closed(1) == []
+
+
+def test_groups_of_a_topic_are_groups() -> None:
+    """broker-ops pitfall 24: not the topic's own name."""
+    registry = ClientRegistry()
+    beat(registry, client(1), consumer("g", subscribed(1, "T")), consumer("h", subscribed(1, "T", "U")))
+    assert registry.groups_of("T") == ["g", "h"]
+    assert registry.groups_of("U") == ["h"]
+
+
+def test_it_is_bounded() -> None:
+    registry = ClientRegistry(registrations_max=3)
+    for index in range(10):
+        registry.heartbeat(client(index, f"c{index}"), [consumer(f"g{index}")], ["p"], now_ms=0)
+        registry.check_invariants()
+    assert len(registry.consumers) + len(registry.producers["p"]) == 3
+
+
+def test_random_histories() -> None:
+    """Against a plain set of (group, connection)."""
+    dice = random.Random(7)
+    registry, model = ClientRegistry(), set[tuple[str, int]]()
+    for _ in range(3_000):
+        connection_id, group = dice.randrange(8), f"g{dice.randrange(4)}"
+        who = client(connection_id, f"c{connection_id // 2}")
+        match dice.randrange(4):
+            case 0 | 1:
+                beat(registry, who, consumer(group, subscribed(dice.randrange(3), "T")))
+                model.add((group, connection_id))
+            case 2:
+                registry.unregister(connection_id, who.client_id, consumer_group=group)
+                model.discard((group, connection_id))
+            case 3:
+                registry.closed(connection_id)
+                model = {each for each in model if each[1] != connection_id}
+        registry.check_invariants()
+        found = {(name, each) for name, group in registry.consumers.items() for each in group.members}
+        assert found == model
+
+
+Q0, Q1 = Queue("T", "b", 0), Queue("T", "b", 1)
+
+
+def test_locks() -> None:
+    locks = QueueLocks()
+    assert locks.lock("g", "a", [Q0, Q1], now_ms=0) == [Q0, Q1]
+    assert locks.lock("g", "b", [Q0], now_ms=1) == []
+    assert locks.lock("h", "b", [Q0], now_ms=1) == [Q0]  # another group has its own
+    assert locks.lock("g", "a", [Q0], now_ms=30_000) == [Q0]  # asked for again: it is kept
+    assert locks.lock("g", "b", [Q0, Q1], now_ms=LOCK_MS) == [Q1]
+    locks.unlock("g", "a", [Q0, Q1])  # Q1 is not a's any more
+    assert locks.lock("g", "c", [Q0, Q1], now_ms=LOCK_MS) == [Q0]
+
+
+def test_a_lost_unlock_ends_by_itself() -> None:
+    """clients pitfall 6: a client with a wrong flag never unlocks; the lock's time ends it."""
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], now_ms=0)
+    assert locks.is_ordered("g", now_ms=LOCK_MS - 1) and not locks.is_ordered("g", now_ms=LOCK_MS)
+    locks.expire(now_ms=LOCK_MS)
+    assert len(locks) == 0
+    assert locks.lock("g", "b", [Q0], now_ms=LOCK_MS) == [Q0]
+
+
+def test_locks_are_bounded() -> None:
+    locks = QueueLocks(locks_max=2)
+    queues = [Queue("T", "b", index) for index in range(5)]
+    assert locks.lock("g", "a", queues, now_ms=0) == queues[:2]
+    assert locks.lock("g", "a", queues, now_ms=1) == queues[:2]
+    assert len(locks) == 2
