@@ -145,6 +145,7 @@ class Controlled:
             heartbeat=self._heartbeat,
             on_answer=self._lease.beat_answered,
         )
+        self._controller.on_addresses = self._heartbeats.follow
         self._identity = Identity(
             self._files,
             self._controller,
@@ -270,7 +271,7 @@ class Controlled:
         self._lease.connection_lost(address)
         self._controller.connection_lost(address)
         self._heartbeats.connection_lost(address)
-        if address in self._broker.config.controllers:
+        if address in self._controller.addresses:
             self._manager.poll_now()
 
     def runtime_info(self) -> Mapping[str, str]:
@@ -310,6 +311,8 @@ class Controlled:
         )
 
     async def _notified(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
+        if self._controller is not None and request.controllers is not None:
+            self._controller.learn(request.controllers)
         if self._manager is not None:
             self._manager.notified(request, call.body)
 

@@ -3,11 +3,13 @@
 A controller never forwards. So: 1005 goes to every configured address at once, the active one is remembered,
 and "not leader", a lost connection or a timeout means looking again at once with a short back-off (upstream
 waits for its next round, up to 10 s). Heartbeats go to every controller, so that a new active one knows us
-already.
+already: also to those that joined the controllers' group after our configuration was written, of which its
+leader tells in its answers. One that led without having heard us would take us for dead.
 """
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire
-from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata, MasterInfo
 from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from remoting.tasks import TaskSet, wait_for_event
 
@@ -29,16 +31,23 @@ LOOKUP_HEARSAY_MS = 200
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 200
 REDIAL_MS = 500
+LEARNED_MAX = 16
+"""Controllers beside the configured ones; a group has seven at most, if it is well."""
+_ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")
 
 LOOK_AGAIN = (ResponseCode.CONTROLLER_NOT_LEADER, ResponseCode.RPC_SEND_TO_CHANNEL_FAILED)
 """Surely not done, and another controller may do it."""
 
 
 class ControllerClient:
-    """Calls to the active controller. Everything that it asks for is repeatable, or fenced by an epoch."""
+    """Calls to the active controller. Everything that it asks for is repeatable, or fenced by an epoch.
+
+    `addresses`: of all controllers, configured or learned; on_addresses is told when they change."""
 
     def __init__(self, client: RemotingClient, addresses: Sequence[str]) -> None:
-        self._client, self._addresses = client, tuple(addresses)
+        self._client, self._configured = client, tuple(addresses)
+        self.addresses = self._configured
+        self.on_addresses: Callable[[Sequence[str]], None] = lambda addresses: None
         self._active: str | None = None
         self._looking = asyncio.Lock()
         self._silent = False
@@ -66,6 +75,8 @@ class ControllerClient:
                 outcome = await self._client.call(
                     address, operation, header, body, timeout_ms=left_ms, good=good
                 )
+                if isinstance(outcome, Ok) and isinstance(outcome.header, MasterInfo):
+                    self.learn(outcome.header.controllers)
                 if isinstance(outcome, Ok) or (
                     isinstance(outcome, Failed) and outcome.code not in LOOK_AGAIN
                 ):
@@ -76,6 +87,15 @@ class ControllerClient:
             await asyncio.sleep(backoff_ms / 1000)
             backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
         return outcome
+
+    def learn(self, added: str | None) -> None:
+        """The controllers beside those of our configuration, as the active one says; None: there are none."""
+        found = [each for each in (added or "").split(";") if _ADDRESS.fullmatch(each)][:LEARNED_MAX]
+        addresses = tuple(dict.fromkeys((*self._configured, *found)))
+        if addresses != self.addresses:
+            logger.info("controllers: %s", ";".join(addresses))
+            self.addresses = addresses
+            self.on_addresses(addresses)
 
     def connection_lost(self, address: str) -> None:
         """The connection to a controller closed: if it was the active one, look again at the next call."""
@@ -94,13 +114,13 @@ class ControllerClient:
                 if self._active is not None:
                     logger.info("active controller is %s", self._active)
                 elif not self._silent:
-                    logger.warning("no active controller among %s", ";".join(self._addresses))
+                    logger.warning("no active controller among %s", ";".join(self.addresses))
                 self._silent = self._active is None
             return self._active
 
     async def _look_up(self) -> str | None:
         """Ask everybody at once; who says "it is me" wins, else the first who names another."""
-        pending = {asyncio.create_task(self._metadata(address)) for address in self._addresses}
+        pending = {asyncio.create_task(self._metadata(address)) for address in self.addresses}
         hearsay: str | None = None
         try:
             while pending:
@@ -142,11 +162,23 @@ class Heartbeats:
         """heartbeat: what to say now; None says nothing (not registered yet)."""
         self._client, self._interval_ms, self._heartbeat = client, interval_ms, heartbeat
         self._on_answer = on_answer
-        self._wake = {address: asyncio.Event() for address in addresses}
+        self._addresses = tuple(addresses)
+        self._wake: dict[str, asyncio.Event] = {}
+        self._tasks: TaskSet | None = None
 
     def start(self, tasks: TaskSet) -> None:
-        for address in self._wake:
-            tasks.start(f"heartbeat to controller {address}", partial(self._run, address))
+        self._tasks = tasks
+        self.follow(self._addresses)
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """To these from now on, and to no others."""
+        assert self._tasks is not None, "started"
+        for address in self._wake.keys() - set(addresses):
+            self._wake.pop(address).set()
+        for address in addresses:
+            if address not in self._wake:
+                wake = self._wake[address] = asyncio.Event()
+                self._tasks.start(f"heartbeat to controller {address}", partial(self._run, address, wake))
 
     def beat_now(self) -> None:
         for wake in self._wake.values():
@@ -157,9 +189,8 @@ class Heartbeats:
         if wake := self._wake.get(address):
             wake.set()
 
-    async def _run(self, address: str) -> None:
-        wake = self._wake[address]
-        while True:
+    async def _run(self, address: str, wake: asyncio.Event) -> None:
+        while self._wake.get(address) is wake:
             header, began_ms = self._heartbeat(), now_ms()
             outcome: Outcome[Empty] | None = None
             if header is not None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from broker.controller_client import ControllerClient, Heartbeats
+from broker.controller_client import LEARNED_MAX, ControllerClient, Heartbeats
 from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
 from remoting.doors.tcp import TcpDoor
@@ -19,6 +19,7 @@ from remoting.operations.controller import (
 )
 from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from remoting.tasks import TaskSet
+from tests.unit.raft_group import until
 
 REQUEST = BrokerNameRequest(broker_name="b")
 BEAT = BrokerHeartbeatRequest(cluster_name="C", broker_addr="me:1", broker_name="b", broker_id=1)
@@ -30,6 +31,7 @@ class FakeController:
     def __init__(self, port: int = 0) -> None:
         self.leader = ""
         self.silent = False
+        self.added: str | None = None
         self.beats = 0
         self.beat = asyncio.Event()
         table = OperationTable()
@@ -52,7 +54,7 @@ class FakeController:
             return None
         if self.leader != self.address:
             raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, "The controller is not in leader state")
-        return Reply(MasterInfo(master_epoch=7))
+        return Reply(MasterInfo(master_epoch=7, controllers=self.added))
 
     async def _heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> None:
         self.beats += 1
@@ -168,3 +170,39 @@ async def test_nothing_is_said_before_there_is_something_to_say(three: Three) ->
         beats.beat_now()
         await three.controllers[2].beat.wait()
     await tasks.stop()
+
+
+async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three: Three) -> None:
+    """It would take us for dead once it leads. Our configuration knows two of the three."""
+    two, newcomer = three.addresses[:2], three.controllers[2]
+    three.lead(0)
+    controller = ControllerClient(three.client, two)
+    beats = Heartbeats(three.client, two, interval_ms=20, heartbeat=lambda: BEAT)
+    controller.on_addresses = beats.follow
+    tasks = TaskSet()
+    beats.start(tasks)
+    async with asyncio.timeout(5):
+        assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+        assert newcomer.beats == 0
+        three.controllers[0].added = f"{three.addresses[2]};{three.addresses[1]};nonsense;h:x"
+        assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+        assert list(controller.addresses) == three.addresses
+        await newcomer.beat.wait()
+        three.lead(2, known_by=lambda number: number == 2)
+        for old in three.controllers[:2]:
+            await old.door.close()
+        newcomer.added = three.addresses[2]
+        assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok), "found, unconfigured"
+        newcomer.added = None
+        assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
+        assert list(controller.addresses) == two
+        names = {f"heartbeat to controller {address}" for address in two}
+        await until(lambda: {each.get_name() for each in tasks._tasks} == names, "nobody beats it any more")
+    assert not tasks.deaths
+    await tasks.stop()
+
+
+async def test_so_many_are_learned_and_no_more(three: Three) -> None:
+    controller = ControllerClient(three.client, ["a:1"])
+    controller.learn(";".join(f"h{number}:1" for number in range(1_000)))
+    assert len(controller.addresses) == 1 + LEARNED_MAX
