@@ -50,7 +50,8 @@ class MasterProtocol(asyncio.Protocol):
         link.receive_data(data, self._server.clock())
         if link.slave_id != before:
             self._server.introduced(self, link)
-        self.pump()
+        if not link.is_settled:
+            self.pump()
         if not self.closed:
             self._server.on_ack(link)
 

@@ -66,6 +66,11 @@ class Mastership:
 
     # -- offsets -----------------------------------------------------------------------------------------
 
+    def appended(self) -> None:
+        """The log grew. With allAckInSyncStateSet that confirms nothing, unless this broker is the set."""
+        if not self._settings.all_ack or not self.keeper.others:
+            self.advance()
+
     def advance(self) -> None:
         """Something grew or changed: the log, an ack, the set. Cheap; called for every ack."""
         state, keeper, settings = self._server.state, self.keeper, self._settings

@@ -269,7 +269,7 @@ class HaService:
             return
         self._server.state.max_offset = self.store.commit_log.max_offset
         self._server.pump()
-        self.mastership.advance()
+        self.mastership.appended()
         if self._commit is not None:
             self._commit.want()
 

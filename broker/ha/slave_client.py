@@ -1,8 +1,8 @@
 """The slave's connection: dials the master's HA address, and receives its log in place.
 
-Most of a large packet is read straight into the mapped CommitLog. Headers are read into a small buffer together
-with what follows them, so that a small packet costs one system call and the copy of its few bytes. Effects of the
-SlaveLink are performed in its order, before the bytes behind them are looked at.
+Most of a large packet is read straight into the mapped CommitLog. A header is read into a small buffer with
+what follows it, so that a small packet costs one system call and the copy of its few bytes. Effects of
+the SlaveLink are performed in its order, before the bytes behind them are looked at.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 CONTROL_BYTES = 4_096
 DIRECT_BYTES = 2_048
-"""So much of a packet's body missing is read into the log itself; less of it costs less with its next header."""
+"""So much of a packet's body, or more, is read into the log itself; less of it together with what follows."""
 CONNECT_TIMEOUT_MS = 1_000
 RETRY_FIRST_MS = 20
 RETRY_MAX_MS = 300

@@ -9,11 +9,14 @@ import struct
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 from remoting.operation import RemoteProtocolError
 
 STATE_HANDSHAKE = 1
 STATE_TRANSFER = 2
 
+STATE = struct.Struct(">i")
 SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 """Slave -> master: state(4)=1 | isSyncFromLastFile(2) | isAsyncLearner(2) | slave brokerControllerId(8)."""
 
@@ -64,8 +67,7 @@ class SlaveHandshake:
         return SLAVE_HANDSHAKE.pack(STATE_HANDSHAKE, self.sync_from_last_file, kind, self.slave_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """The slave has every byte below `offset`."""
 
     offset: int
@@ -90,8 +92,7 @@ class MasterHandshake:
         return MASTER_HANDSHAKE.pack(STATE_HANDSHAKE, len(body), self.max_offset, self.last_epoch) + body
 
 
-@dataclass(frozen=True, slots=True)
-class TransferHeader:
+class TransferHeader(msgspec.Struct, frozen=True, gc=False):
     """What precedes `body_bytes` raw log bytes at `offset`. No body: a heartbeat, or the mark of an epoch.
 
     `offset` may be -1 in the heartbeats of a Java master whose log is empty.
@@ -131,7 +132,7 @@ class SlaveStreamDecoder:
         """RemoteProtocolError on a state number that no slave sends (0, 3, 4 and everything unknown)."""
         if len(self._buffer) < 4:
             return None
-        state = int.from_bytes(self._buffer[:4], "big", signed=True)
+        (state,) = STATE.unpack_from(self._buffer)
         if state == STATE_TRANSFER:
             return self._next_ack()
         if state == STATE_HANDSHAKE:

@@ -9,6 +9,8 @@ first byte was written in, ends where that epoch ends, and never crosses a file 
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.frames import (
     EPOCHS_MAX,
@@ -45,8 +47,7 @@ class LinkSettings:
     bytes_per_second: int = 0  # of one link; 0: as fast as it goes
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Write header, then body_bytes of the log from offset, in one piece."""
 
     header: bytes
@@ -192,6 +193,11 @@ class MasterLink:
     def has_more(self) -> bool:
         """next_effect() has log bytes to send now."""
         return 0 <= self.position < self._log.max_offset
+
+    @property
+    def is_settled(self) -> bool:
+        """An ack gives nothing to do: the link neither begins nor ends, and has only heartbeats to send."""
+        return self._told_epoch >= 0 and self.close_reason is None and not self.has_more
 
     def next_effect(self, now_ms: int) -> Send | Close | None:
         """What to do now; None: nothing before more bytes, more log, or the next tick."""

@@ -14,6 +14,8 @@ With sync_flush acks tell what is on disk (pitfall 56), and the shell says by fl
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
+
 from broker.ha.core import frames
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import Ack, MasterHandshake, SlaveHandshake, TransferHeader
@@ -27,8 +29,7 @@ ACK_DELAY_MS = 100
 """A part of a large packet is reported this late at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendBytes:
+class SendBytes(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
@@ -53,16 +54,14 @@ class ResetTo:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class BodyAt:
+class BodyAt(msgspec.Struct, frozen=True, gc=False):
     """The next count bytes of the stream are the log's bytes from offset on."""
 
     offset: int
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(msgspec.Struct, frozen=True, gc=False):
     """Records that end at or below offset are safe to read."""
 
     offset: int
@@ -181,17 +180,19 @@ class SlaveLink:
 
     # -- input -------------------------------------------------------------------------------------------
 
-    def receive_control(self, data: bytes | memoryview, now_ms: int) -> None:
+    def receive_control(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
         """At most control_wanted bytes."""
         assert len(data) <= self.control_wanted and not self.body_wanted
         self.read_ms = now_ms
-        self._control += data
         self.control_wanted -= len(data)
+        if self._control or self.control_wanted or not self.transferring:
+            self._control += data
+            data = self._control
         if self.control_wanted or self.closed:
             return
         try:
             if self.transferring:
-                self._receive_header(now_ms)
+                self._receive_header(data, now_ms)
             else:
                 self._receive_handshake()
         except RemoteProtocolError as error:
@@ -265,8 +266,8 @@ class SlaveLink:
         self._control.clear()
         self.control_wanted = frames.TRANSFER_BYTES
 
-    def _receive_header(self, now_ms: int) -> None:
-        header = frames.parse_transfer_header(self._control)
+    def _receive_header(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
+        header = frames.parse_transfer_header(data)
         self._expect_header()
         reset = self._check_place(header)
         self._had_packet = True
@@ -325,6 +326,8 @@ class SlaveLink:
         """
         if self._log_is_empty and not header.body_bytes and header.offset != self.max_offset:
             return
+        if max(header.epoch, self._master_epochs.last_epoch) <= self.epochs.last_epoch:
+            return  # nothing is newer than what is known
         end = header.offset + header.body_bytes
         known = [
             (entry.epoch, entry.start_offset)
