@@ -159,6 +159,7 @@ class SendHandler:
             or "DELAY\x01" in text
             or "TIMER_" in text
             or "TRAN_MSG\x01" in text
+            or "\0" in text
             or (gate.wait and self._pending.is_full)
         ):
             if not gate.writable and gate.detour is not None and gate.detour(command, body, peer):
@@ -282,6 +283,8 @@ class SendHandler:
             return ResponseCode.MESSAGE_ILLEGAL, (
                 f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
             )
+        if b"\0" in properties:  # recovery takes a zero for what a crash has torn off
+            return ResponseCode.MESSAGE_ILLEGAL, "the properties contain a zero byte"
         if ext.batch:
             return ResponseCode.MESSAGE_ILLEGAL, "batch messages are not supported by this broker"
         if ext.sys_flag & TRANSACTION_BITS or property_value(properties, b"TRAN_MSG") == b"true":

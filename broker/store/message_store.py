@@ -98,8 +98,8 @@ class MessageStore:
         start = scan_start(
             self.commit_log, self._checkpoint, queues_end, abnormal=abnormal, own_abort=own_abort
         )
-        check_crc = abnormal and self.config.check_crc_on_recover
-        end = scan_end(self.commit_log, start, check_crc=check_crc)
+        # after a clean exit, too: a replica may have stopped in the middle of a record
+        end = scan_end(self.commit_log, start, check_crc=self.config.check_crc_on_recover)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         for queue in self.queues.each():

@@ -193,9 +193,11 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
     if properties_at + _UNPACK_I16(buffer, topic_end)[0] != record_end:
         return None
     if check_crc and (
-        crc32(buffer[body_at : body_at + body_length]) & CRC_MASK != crc or 0 in buffer[at:topic_end]
+        crc32(buffer[body_at : body_at + body_length]) & CRC_MASK != crc
+        or 0 in buffer[at:topic_end]
+        or 0 in buffer[properties_at:record_end]
     ):
-        return None  # no checksum covers the topic, but no topic has the zeros of a page that was lost
+        return None  # no checksum covers these two, but neither has the zeros of what was lost
     if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != 0x8:
         return (size, b"", 0, 0, 0)
     topic = bytes(buffer[at:topic_end])
