@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from namesrv.plugins.controller.raft.api import TlsFiles
+from namesrv.plugins.controller.raft.certificates import Certificates
 from namesrv.plugins.controller.raft.channel import ChannelError, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.codec import Hello, Ping, encode
 from namesrv.plugins.controller.raft.links import Link, Links, LinkSettings
+from namesrv.plugins.controller.raft.tls import TlsChannel
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from remoting.config import ConfigError
+from tests.unit.raft_certificates import Authority
 from tests.unit.raft_group import SECRET, Group, ListMachine, until
 
 
@@ -72,6 +76,66 @@ def test_a_stranger_cannot_make_us_buffer_much() -> None:
         channel.next_frame()
 
 
+@pytest.fixture
+def certificates(tmp_path: Path) -> tuple[Certificates, Certificates]:
+    ca = Authority(tmp_path / "ca")
+    return Certificates(ca.issue("n0"), "n0"), Certificates(ca.issue("n1", "also"), "n1")
+
+
+class End:
+    """One side: what it has to send, and the frames that it got."""
+
+    def __init__(self, channel: TlsChannel) -> None:
+        self.channel, self.pending, self.frames = channel, channel.start(), list[bytes]()
+
+    def deliver(self, other: "End", size: int) -> None:
+        stream, self.pending = self.pending, b""
+        for at in range(0, len(stream), size):
+            other.channel.receive_data(stream[at : at + size])
+            other.pending += other.channel.data_to_send()
+            while (frame := other.channel.next_frame()) is not None:
+                other.frames.append(frame)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1_000_000])
+def test_tls_frames_arrive_whole_whatever_the_cuts(
+    certificates: tuple[Certificates, Certificates], size: int
+) -> None:
+    """Also one of many TLS records, and both ways."""
+    dialer, listener = End(certificates[0].channel(True)), End(certificates[1].channel(False))
+    for _ in range(3):
+        dialer.deliver(listener, size)
+        listener.deliver(dialer, size)
+    assert dialer.channel.may_be("n1") and dialer.channel.may_be("also") and listener.channel.may_be("n0")
+    assert not dialer.channel.may_be("n0") and not listener.channel.may_be("n1")
+    frames = [b"one", b"", bytes(range(256)) * 400]
+    for end, other in ((dialer, listener), (listener, dialer)):
+        end.channel.frame_bytes_max = len(frames[2])
+        end.pending += b"".join(end.channel.seal(frame) for frame in frames)
+        other.channel.frame_bytes_max = len(frames[2])
+        end.deliver(other, size)
+        assert other.frames == frames
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"\x16\x03\x01\x40\x00\x01\xff\xff\xff",
+        b"\x16\x03\x01\x00\x05\x01\x00\xff\xff\x03" + b"\x16\x03\x01\x40\x00",
+    ],
+    ids=["a ClientHello of 16 MB", "one in many records"],
+)
+def test_a_stranger_cannot_make_tls_buffer_much(
+    certificates: tuple[Certificates, Certificates], first: bytes
+) -> None:
+    channel, fed = certificates[0].channel(False), 0
+    with pytest.raises(ChannelError):
+        channel.receive_data(first)
+        while fed < 400_000:
+            channel.receive_data(bytes(16_384 - 4) + b"\x16\x03\x01\x40")
+            fed += 16_384
+
+
 def settings(tmp_path: Path, **changes: object) -> RaftSettings:
     members = {"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2)}
     return RaftSettings("n0", **({"members": members, "directory": tmp_path, "cluster_id": "c"} | changes))  # type: ignore[arg-type]
@@ -82,6 +146,7 @@ def settings(tmp_path: Path, **changes: object) -> RaftSettings:
     [
         ({}, "needs a shared secret"),
         ({"secret": b"short"}, "at least 32 bytes"),
+        ({"secret": SECRET, "tls": TlsFiles(Path("c"), Path("k"), Path("t"))}, "one of them"),
         ({"insecure": True, "members": {"n0": ("127.0.0.1", 1), "n1": ("10.0.0.1", 2)}}, "loopback"),
         ({"insecure": True, "listen_host": "0.0.0.0"}, "loopback"),
         ({"members": {"n1": ("127.0.0.1", 2)}}, "is not in"),
@@ -90,6 +155,7 @@ def settings(tmp_path: Path, **changes: object) -> RaftSettings:
     ids=[
         "no secret",
         "short secret",
+        "secret and certificates",
         "plain off loopback",
         "plain on all addresses",
         "not a member",

@@ -77,6 +77,7 @@ class Link:
         self.dialed = member is not None
         self.opened_at = self.heard_at = self.sent_at = owner.settings.now()
         self.up, self.alive = False, True
+        self.is_strange = False  # said what no member of ours says
         self._connecting, self._hello_sent = self.dialed, False
         self._out = bytearray()
         self._mask = 0
@@ -143,6 +144,7 @@ class Link:
             if self.alive and events & (READ | ERROR):
                 self._read()
         except ChannelError as error:
+            self.is_strange = True
             self._last_words()
             self.close(error.reason, error.detail)
         except CodecError as error:
@@ -340,7 +342,8 @@ class Links:
         now, peer = self.settings.now(), link.member or "a stranger"
         if now - self._logged_at.get(f"{peer} {reason}", float("-inf")) > 60:  # once a minute each
             self._logged_at[f"{peer} {reason}"] = now
-            level = logging.INFO if link.dialed else logging.WARNING  # a member that is down is no attack
+            is_down = link.dialed and not link.is_strange  # a member that is down is no attack
+            level = logging.INFO if is_down else logging.WARNING
             logger.log(level, "raft connection with %s ended before HELLO: %s %s", peer, reason, detail)
 
     def _on_accept(self, _: int, __: int) -> None:
