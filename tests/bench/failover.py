@@ -1,7 +1,7 @@
 """Suite failover: how long a producer waits when the master is killed (the demo's), hangs, or hands over.
 
-Promised: 300 ms after a kill; no failed send and 200 ms (p99) in a planned switch; the heartbeat timeout and
-300 ms when the master hangs.
+Promised: 150 ms (median) and 300 ms (p95) after a kill; no failed send and 200 ms (p99) in a planned switch;
+the heartbeat timeout and 300 ms when the master hangs, each time.
 """
 
 import asyncio
@@ -15,12 +15,14 @@ from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results
 from tests.bench.servers import ROOT
 
-KILLS = 10
+KILLS = 50
+MEDIAN_PROMISED_MS = 150.0
 PROMISED_MS = 300.0
 PLANNED_PROMISED_MS = 200.0
 RUN_SECONDS_MAX = 600
 RESULT = re.compile(
-    r"^RESULT .*\blost=(?P<lost>\d+)\b.*\bgap_ms_p50=(?P<p50>[\d.]+).*\bgap_ms_max=(?P<max>[\d.]+)"
+    r"^RESULT .*\blost=(?P<lost>\d+)\b.*\bgap_ms_p50=(?P<p50>\d+)"
+    r".*\bgap_ms_p95=(?P<p95>\d+).*\bgap_ms_max=(?P<max>\d+)"
 )
 
 
@@ -39,7 +41,8 @@ def run() -> Results:
     if result["lost"] != "0":
         raise BenchError(f"messages were lost: {lines[-1]}")
     return {
-        "kill_gap_ms": _gap(float(result["p50"])),
+        "kill_gap_ms": _gap(float(result["p50"]), MEDIAN_PROMISED_MS),
+        "kill_gap_p95_ms": _gap(float(result["p95"])),
         "kill_gap_max_ms": _gap(float(result["max"])),
         **_switches(),
     }

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULT = re.compile(
-    r"RESULT sent=(\d+) acked=(\d+) lost=0 duplicated=\d+ kills=1 gap_ms_p50=(\d+) gap_ms_max=(\d+)"
+    r"RESULT sent=(\d+) acked=(\d+) lost=0 duplicated=\d+ kills=1"
+    r" gap_ms_p50=(\d+) gap_ms_p95=\d+ gap_ms_max=(\d+)"
 )
 
 

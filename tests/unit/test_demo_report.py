@@ -5,7 +5,8 @@ import re
 from cli.ledger import BODY_BYTES, Ledger, make_body, read_body
 
 RESULT = re.compile(
-    r"RESULT sent=\d+ acked=\d+ lost=\d+ duplicated=\d+ kills=\d+ gap_ms_p50=\d+ gap_ms_max=\d+"
+    r"RESULT sent=\d+ acked=\d+ lost=\d+ duplicated=\d+ kills=\d+"
+    r" gap_ms_p50=\d+ gap_ms_p95=\d+ gap_ms_max=\d+"
 )
 
 
@@ -96,5 +97,6 @@ def test_result_line() -> None:
         ledger.found(make_body(number))
     line = ledger.report().result_line()
     assert RESULT.fullmatch(line)
-    assert line == "RESULT sent=5 acked=5 lost=0 duplicated=0 kills=3 gap_ms_p50=100 gap_ms_max=300"
+    gaps = "gap_ms_p50=100 gap_ms_p95=300 gap_ms_max=300"
+    assert line == f"RESULT sent=5 acked=5 lost=0 duplicated=0 kills=3 {gaps}"
     assert RESULT.fullmatch(Ledger().report().result_line())
