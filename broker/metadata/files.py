@@ -73,8 +73,8 @@ class MetadataFile:
         """Has nothing newer been saved? Only the loop's thread may ask."""
         return turn == self._saved_turn
 
-    def save(self, value: Mapping[str, Any], turn: int, *, durable: bool = True) -> bool:
-        """False: something newer has been saved meanwhile. OSError: the old file is still there."""
+    def save(self, value: Mapping[str, Any], turn: int) -> bool:
+        """Durable. False: something newer has been saved meanwhile. OSError: the old file is still there."""
         with self._lock:
             if turn <= self._saved_turn:
                 return False
@@ -82,14 +82,12 @@ class MetadataFile:
             aside = self.path.with_name(self.path.name + ".tmp")
             with aside.open("wb") as file:
                 file.write(json.dumps(value, indent="\t", ensure_ascii=False).encode())
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
+                file.flush()
+                os.fsync(file.fileno())
             if self.path.exists():
                 os.replace(self.path, self.backup_path)
             os.replace(aside, self.path)
-            if durable:
-                sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
             self._saved_turn = turn
             return True
 

@@ -100,9 +100,9 @@ class MetadataStore(Generic[Row]):
         """Durable as this store promises it. OSError."""
         raise NotImplementedError
 
-    def _save(self, update: Update[Row], *, durable: bool = True) -> None:
+    def _save(self, update: Update[Row]) -> None:
         rows, gone = self.table.after(update)
-        self.file.save(self.file_of(rows, gone, update.version), self.file.next_turn(), durable=durable)
+        self.file.save(self.file_of(rows, gone, update.version), self.file.next_turn())
 
     def flush(self) -> None:
         """A clean stop: what is only in the journal goes to the file."""
@@ -253,7 +253,7 @@ class JournaledStore(MetadataStore[Row]):
 
     def _persist(self, update: Update[Row]) -> None:
         if update.whole:
-            self._save(update, durable=False)
+            self._save(update)  # a renamed file that is not on disk may be empty after a power cut
             self.journal.drop(self.journal.size)
         else:
             lines = [encode_update(self.to_wire(update))]
