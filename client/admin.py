@@ -77,6 +77,8 @@ from remoting.operations.route import (
 
 ADMIN_TIMEOUT_MS = 5_000
 CONTROLLER_TIMEOUT_MS = 3_000
+MEMBERS_TIMEOUT_MS = 20_000
+"""A controller that is added gets the whole log first."""
 
 CONNECT_TIMEOUT_MS = 3_000
 AT_ONCE_MAX = 128
@@ -290,6 +292,14 @@ class AdminClient:
         """How many groups came with what export_state gave."""
         leader = await self.controller_leader(controller_addr)
         return (await self._ask(leader, IMPORT_STATE, Empty(), state)).header.groups
+
+    async def change_controllers(
+        self, controller_addr: str, operation: Operation[Any, ControllerMetadata], header: Wire
+    ) -> tuple[ControllerMetadata, str]:
+        """addController, removeController or transferLeader: the group afterwards, and a remark."""
+        leader = await self.controller_leader(controller_addr)
+        answer = await self._ask(leader, operation, header, timeout_ms=MEMBERS_TIMEOUT_MS)
+        return answer.header, answer.remark
 
     # one controller, see each()
 

@@ -138,12 +138,12 @@ def _parsed(request: wire.AddControllerRequest) -> Address:
 def _address(what: str, member: str, text: str) -> Address:
     """By the rules of controllerDLegerPeers."""
     try:
-        (found,) = parse_peers(what, f"{member}-{text}").items()
+        found = parse_peers(what, f"{member}-{text}")
     except ValueError as error:
         _refuse(str(error))
-    if found[0] != member:
-        _refuse(f"{what}: {member!r} is no id of a controller (for example n3)")
-    return found[1]
+    if list(found) != [member]:
+        _refuse(f"{what}: {member!r} at {text!r} is not one controller (for example n3 at 10.0.0.4:9878)")
+    return found[member]
 
 
 def _refuse_taken(members: Mapping[str, Address], address: Address) -> None:
