@@ -54,6 +54,22 @@ def named_group(root: Path) -> Group:
     return group
 
 
+async def test_a_member_that_comes_again_from_elsewhere(dns: FakeDns) -> None:
+    """Also while its old name is still being looked up."""
+    book = AddressBook({"n0": ("pod-n0", 1), "n1": ("10.0.0.1", 2)})
+    dns.put("pod-n0", "10.0.0.9")
+    dns.hold = threading.Event()
+    assert book.lookup("n0") is None
+    book.learn("n0", ("10.0.0.2", 3))
+    book.learn("n1", ("pod-n0", 4))
+    dns.hold.set()
+    assert book.lookup("n0") == (socket.AF_INET, ("10.0.0.2", 3))
+    await until(lambda: book.lookup("n1") is not None)
+    assert book.lookup("n1") == (socket.AF_INET, ("10.0.0.9", 4))
+    await until(lambda: not book._asking)
+    assert book.lookup("n0") == (socket.AF_INET, ("10.0.0.2", 3)), "the old name's answer came late"
+
+
 def leads(group: Group, members: set[str]) -> bool:
     """Somebody leads, with these members."""
     return any(

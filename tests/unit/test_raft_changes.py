@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from namesrv.plugins.controller.raft import changes
+from namesrv.plugins.controller.raft.electorate import Electorate
 from namesrv.plugins.controller.raft.ledger import Batch, encode_batch
-from namesrv.plugins.controller.raft.roster import Change, Roster, encode_change
+from namesrv.plugins.controller.raft.roster import Change, Roster, decode_change, encode_change
 from namesrv.plugins.controller.replicator import Applied, NotActive, RaftReplicator, Refused
+from remoting.operation import Unknown
 from tests.unit.raft_group import Group, free_ports, until
 
 A, B, C, D = (("a", "h", 1), ("b", "h", 2), ("c", "h", 3), ("d", "h", 4))
@@ -62,6 +64,35 @@ class TestTheRoster:
         for command in (b"\x00\xa7members", b"\x01\xa7members", b"\x00" + b"\xa7members" * 3):
             roster.appended(command, 7, 1)
         assert roster.index == 0
+
+    def test_addresses_of_a_request_win_over_the_file_and_the_file_over_the_rest(self) -> None:
+        """A file may be older than the request, and of an earlier life of the id; for the members that came
+        by configuration nobody else's file counts."""
+        roster, files = self.roster(), {"a": ("h", 1), "b": ("new", 2), "d": ("old", 4)}
+        requests = {"a": ("r", 1), "b": ("r", 2), "c": ("r", 3), "d": ("old", 5)}
+        assert roster.request_addresses(requests) == {each: requests[each] for each in "abc"}
+        change = Change(0, (A, B, C, D), added=(("d", "r", 9),))
+        self.append(roster, 7, change)
+        assert roster.addresses(files) == {"a": ("h", 1), "b": ("new", 2), "c": ("h", 3), "d": ("h", 4)}
+        assert roster.request_addresses(requests) == {**requests, "d": ("r", 9)}
+        assert roster.request_addresses({}) == roster.added == {"d": ("r", 9)}
+        other = self.roster()
+        other.restored(7, (7, decode_change(encode_change(change))))
+        assert other.added == {"d": ("r", 9)}, "a snapshot holds it"
+        self.append(roster, 8, Change(7, (A, B, C)))
+        assert roster.added == {} and "d" not in roster.request_addresses(requests)
+        roster.cut(8)
+        assert roster.added == {"d": ("r", 9)}
+
+    def test_a_change_of_a_program_without_addresses_is_read(self) -> None:
+        """Shorter by one field, and known by its own bytes again when it is applied."""
+        roster = self.roster()
+        old = msgspec.msgpack.encode((0, (A, B), ("a", "b", "c"), None))
+        batch = Batch("members", 1, "a", ((None, old),))
+        roster.appended(b"\x00" + msgspec.msgpack.encode((0, (encode_batch(batch),))), 7, 1)
+        assert sorted(roster.members) == ["a", "b"] and roster.added == {}
+        assert roster.former(old) == ("a", "b", "c")
+        assert roster.former(b"garbage") is None
 
     def test_a_snapshot_holds_only_what_cannot_be_cut_any_more(self) -> None:
         roster = self.roster()
@@ -158,7 +189,10 @@ async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     async with Group(tmp_path, append_deadline_s=0.5) as group:
         leader = await group.active()
         down, other = (name for name in group.members if name != leader.self_id)
-        assert "did not catch up" in refusal(await leader.add_member("n9", ("127.0.0.1", free_ports(1)[0])))
+        nowhere = ("127.0.0.1", free_ports(1)[0])
+        both = await asyncio.gather(leader.add_member("n9", nowhere), leader.remove_member(other))
+        assert "did not catch up" in refusal(both[0])
+        assert "another change of the group is under way" in refusal(both[1])
         assert "transfer the leadership first" in refusal(await leader.remove_member(leader.self_id))
         assert "is not a member" in refusal(await leader.transfer_leadership("n9"))
         assert isinstance(await group.running[other].add_member("n9", ("127.0.0.1", 1)), NotActive)
@@ -166,10 +200,45 @@ async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         await group.stop(down)
         await until(lambda: down not in leader.status()["connected"], "it is seen to be down")
         assert "has not the whole log" in refusal(await leader.transfer_leadership(down))
+        assert (
+            f"of {', '.join(sorted({leader.self_id, down}))} only {leader.self_id} could decide"
+            in refusal(await leader.remove_member(other))
+        )
         assert leader.status()["membersSinceIndex"] == 0
     alone = Group(tmp_path / "alone", 1, secret=None)
     async with alone:
         assert "opens no raft port" in refusal(await (await alone.active()).add_member("n1", ("h", 1)))
+
+
+async def test_a_member_that_was_away_when_it_was_removed_is_told(tmp_path: Path) -> None:
+    """And added again, its old directory is as good as a new one."""
+    async with Group(tmp_path, append_deadline_s=1.0) as group:
+        leader = await group.active()
+        away = next(name for name in group.members if name != leader.self_id)
+        await group.stop(away)
+        await until(lambda: away not in leader.status()["connected"], "it is seen to be down")
+        assert await leader.remove_member(away) == Applied(None)
+        await group.start(away)
+        again = group.running[away]
+        await until(lambda: again.status()["role"] == "removed", "somebody tells it")
+        assert await leader.add_member(away, group.members[away]) == Applied(None)
+        await until(lambda: again.status()["role"] == "follower", "it is one again")
+        assert await leader.append(b"x") == Applied(1)
+        await group.converged(1)
+
+
+async def test_an_heir_that_was_asked_and_did_not_come_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still come."""
+    monkeypatch.setattr(changes, "TAKE_OVER_S", 0.05)
+    monkeypatch.setattr(Electorate, "hand_over", lambda self, member: True)
+    async with Group(tmp_path) as group:
+        leader = await group.active()
+        heir = next(name for name in group.members if name != leader.self_id)
+        await until(lambda: heir in leader.status()["connected"], "linked")
+        outcome = await leader.transfer_leadership(heir)
+        assert isinstance(outcome, Unknown) and f"{heir} was asked" in outcome.remark
 
 
 def refusal(outcome: object) -> str:
