@@ -1,0 +1,203 @@
+"""Those who use a group, each a process of its own with the real RemotingClient: they believe answers only."""
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from client.message import decode_messages
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.operation import Ok, Operation, Outcome, Unknown, Wire
+from remoting.operations.broker import PULL_MESSAGE, SEND_MESSAGE_V2, PullMessageRequest, SendMessageRequestV2
+from remoting.operations.broker_metadata import (
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    UPDATE_CONSUMER_OFFSET,
+    CreateTopicRequest,
+    SubscriptionGroupConfig,
+    UpdateConsumerOffsetRequest,
+)
+from remoting.operations.controller import ELECT_MASTER, ElectMasterRequest
+from tests.sim.whole.judge import Acked
+from tests.sim.whole.machines import Process
+from tests.sim.whole.programs import CLUSTER, CONTROLLER_PORT, CONTROLLERS, GROUP
+
+if TYPE_CHECKING:
+    from tests.sim.whole.group import WholeGroup
+
+TOPICS = ("T0", "T1")
+QUEUES = 2
+SEND_TIMEOUT_MS = 1_500
+OFFSET_HEX = 16
+
+
+class Client:
+    """Asks whom it takes for the master; after anything but a yes, another one."""
+
+    def __init__(self, world: "WholeGroup", name: str, host: str) -> None:
+        self.world, self.dice = world, Random(world.dice.random())
+        self.process = Process(world.loop, name, host)
+        self.stopping = False
+        self._target = self.dice.randrange(8)
+        self.client: RemotingClient
+        self.process.run(self._main)
+
+    async def _main(self) -> None:
+        self.client = RemotingClient(connect_timeout_ms=500, drop_silent_ms=SEND_TIMEOUT_MS)
+        await self.live()
+
+    async def live(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def target(self) -> str:
+        addresses = self.world.addresses()
+        return addresses[self._target % len(addresses)]
+
+    async def ask(
+        self, operation: Operation[Any, Any], header: Wire, body: object = None, *, timeout_ms: int = 1_500
+    ) -> Outcome[Any]:
+        outcome = await self.client.call(self.target, operation, header, body, timeout_ms=timeout_ms)
+        if not isinstance(outcome, Ok):
+            self._target += 1
+        return outcome
+
+
+class Producer(Client):
+    """Some messages under way at once; every answer goes to the judge. `outcomes`: (sent at, answered at,
+    outcome), in s and in the order of the answers."""
+
+    def __init__(self, world: "WholeGroup", name: str, host: str, *, pause_s: float, in_flight: int = 4) -> None:
+        self.pause_s, self.in_flight = pause_s, in_flight
+        self.sent = 0
+        self.patient = False  # tries again until a message is stored, as client.producer does
+        self.outcomes: list[tuple[float, float, Outcome[Any]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(world, name, host)
+
+    async def live(self) -> None:
+        while True:
+            await asyncio.sleep(self.pause_s * self.dice.uniform(0.5, 1.5))
+            if not self.stopping and len(self._tasks) < self.in_flight:
+                task = asyncio.create_task(self.send())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def send(self, topic: str | None = None, address: str | None = None) -> Outcome[Any]:
+        """address: this broker, not whom we take for the master."""
+        self.sent += 1
+        dice, topic = self.dice, topic or self.dice.choice(TOPICS)
+        body = f"{self.process.name}-{self.sent}-".encode() + b"x" * dice.choice((0, 20, 200))
+        header = SendMessageRequestV2(
+            a="P", b=topic, d=QUEUES, e=dice.randrange(QUEUES), g=1, i=f"UNIQ_KEY\x01{self.sent:016X}\x02"
+        )
+        begun = self.world.loop.time()
+        if address is not None:
+            outcome = await self.client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=SEND_TIMEOUT_MS)
+        else:
+            outcome = await self.ask(SEND_MESSAGE_V2, header, body, timeout_ms=SEND_TIMEOUT_MS)
+        self.outcomes.append((begun, self.world.loop.time(), outcome))
+        if isinstance(outcome, Ok):
+            answer = outcome.header
+            offset = int(answer.msg_id[-OFFSET_HEX:], 16)
+            self.world.acknowledged(Acked(body, offset, topic, answer.queue_id, answer.queue_offset))
+        return outcome
+
+
+class Consumer(Client):
+    """Reads every queue, at masters and slaves, and commits what it has read. A commit whose fate is unknown
+    may still arrive, late: the group is not used any more."""
+
+    def __init__(self, world: "WholeGroup", name: str, host: str) -> None:
+        self.generation = 0
+        self.read: dict[tuple[str, int], int] = {}
+        super().__init__(world, name, host)
+
+    async def live(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.05, 0.25))
+            if self.stopping:
+                continue
+            topic, queue_id = self.dice.choice(TOPICS), self.dice.randrange(QUEUES)
+            if self.dice.random() < 0.3:
+                self._target += 1
+            await self._pull(topic, queue_id)
+            if self.dice.random() < 0.5:
+                await self._commit(topic, queue_id)
+
+    async def _pull(self, topic: str, queue_id: int) -> None:
+        key = topic, queue_id
+        begin = self.read.get(key, 0) if self.dice.random() < 0.8 else 0
+        header = PullMessageRequest(
+            consumer_group="readers", topic=topic, queue_id=queue_id, queue_offset=begin, max_msg_nums=32
+        )
+        outcome = await self.client.call(self.target, PULL_MESSAGE, header, timeout_ms=500)
+        if isinstance(outcome, Ok) and outcome.body:
+            for message in decode_messages(bytes(outcome.body)):
+                self.world.judge.consumed(topic, queue_id, message.queue_offset, message.body)
+                self.read[key] = max(self.read.get(key, 0), message.queue_offset + 1)
+
+    async def _commit(self, topic: str, queue_id: int) -> None:
+        offset, group = self.read.get((topic, queue_id), 0), f"readers-{self.generation}"
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+        )
+        outcome = await self.ask(UPDATE_CONSUMER_OFFSET, header)
+        key = group, topic, queue_id
+        if isinstance(outcome, Ok):
+            self.world.judge.offsets[key] = offset
+        elif isinstance(outcome, Unknown):
+            self.generation += 1
+            self.world.judge.offsets = {
+                each: value for each, value in self.world.judge.offsets.items() if each[0] != group
+            }
+
+
+class Administrator(Client):
+    """Makes topics and groups, each once."""
+
+    made = 0
+
+    async def live(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.2, 1.2))
+            if not self.stopping:
+                await self.make()
+
+    async def make(self) -> None:
+        self.made += 1
+        judge = self.world.judge
+        if self.dice.random() < 0.5:
+            name, queues = f"made-{self.made}", self.dice.randint(1, 4)
+            header = CreateTopicRequest(
+                topic=name, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6
+            )
+            if isinstance(await self.ask(UPDATE_AND_CREATE_TOPIC, header), Ok):
+                judge.topics[name] = queues
+        else:
+            config = SubscriptionGroupConfig(group_name=f"group-{self.made}")
+            if isinstance(await self.ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Wire(), config), Ok):
+                judge.groups.add(config.group_name)
+
+
+class Operator(Client):
+    """electMaster, at whichever controller leads."""
+
+    async def live(self) -> None:
+        await asyncio.Event().wait()
+
+    async def elect(self, broker_id: int) -> bool:
+        header = ElectMasterRequest(
+            cluster_name=CLUSTER, broker_name=GROUP, broker_id=broker_id, designate_elect=True
+        )
+        for name in CONTROLLERS:
+            address = f"{name}:{CONTROLLER_PORT}"
+            outcome = await self.client.call(address, ELECT_MASTER, header, timeout_ms=3_000)
+            if isinstance(outcome, Ok):
+                return True
+            if getattr(outcome, "code", None) not in (
+                ResponseCode.CONTROLLER_NOT_LEADER,
+                ResponseCode.RPC_SEND_TO_CHANNEL_FAILED,
+            ):
+                return False
+        return False

@@ -1,0 +1,368 @@
+"""A whole group in the virtual world: three name servers with controllers, three to five brokers, clients.
+
+One seed is one weather, one row of faults, one verdict. Scenarios (test_promises.py) drive the same world by
+hand.
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from broker.app import Broker
+from namesrv.plugins.controller.core.state import BrokerSet
+from tests.sim.checkers import Violation
+from tests.sim.control.model_log import ModelLog
+from tests.sim.control.truth import Truth
+from tests.sim.whole.clients import Administrator, Client, Consumer, Operator, Producer
+from tests.sim.whole.disks import Disk, watched_files
+from tests.sim.whole.judge import Acked, Judge, LogView
+from tests.sim.whole.machines import MachineLoop, Process, virtual_machines
+from tests.sim.whole.network import Network
+from tests.sim.whole.programs import CONTROLLERS, GROUP, BrokerRun, ControllerRun
+
+FAULTS_S, HEALING_S = 9.0, 15.0
+"""Within HEALING_S after the last fault every replica serves, is in the SyncStateSet and has the whole log."""
+LOOK_S = 0.02
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of this run's own is made in it
+
+
+@dataclass(frozen=True)
+class Weather:
+    """power: machines lose their power, and with it what was not synced; brokers have SYNC_FLUSH then."""
+
+    replicas: int = 3
+    loss: float = 0.0
+    delay_max_s: float = 0.004
+    fault_every_s: float = 1.0
+    power: bool = False
+    settings: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, random: Random) -> "Weather":
+        power = random.random() < 0.4
+        replicas = random.choice((3, 3, 3, 3, 4, 5))
+        settings: dict[str, object] = {"minInSyncReplicas": random.choice((1, 1, 2))}
+        if power:
+            settings["flushDiskType"] = "SYNC_FLUSH"
+        return cls(
+            replicas=replicas,
+            loss=random.choice((0.0, 0.0, 0.01, 0.05)),
+            delay_max_s=random.choice((0.001, 0.004, 0.02)),
+            fault_every_s=random.choice((0.4, 0.8, 1.6)),
+            power=power,
+            settings=settings,
+        )
+
+
+class WholeGroup:
+    """`async with` starts everything; then faults, by seed or by hand."""
+
+    def __init__(self, seed: int, loop: MachineLoop, base: Path, weather: Weather | None = None) -> None:
+        self.seed, self.loop, self.base, self.dice = seed, loop, base, loop.dice
+        self.weather = weather if weather is not None else Weather.of(self.dice)
+        self.network = Network(
+            loop, Random(seed), loss=self.weather.loss, delay_max_s=self.weather.delay_max_s
+        )
+        self.judge, self.truth = Judge(), Truth()
+        self.notes: list[str] = []
+        self.faults: Counter[str] = Counter()
+        self.failed: Violation | None = None
+        self.log = ModelLog(loop, self.dice, self, list(CONTROLLERS), lambda text: self.note("", text))
+        self.controllers: dict[str, ControllerRun] = {}
+        self.disks = {
+            f"b{number}": Disk(base, f"b{number}", self.dice, watched=self.weather.power)
+            for number in range(1, self.weather.replicas + 1)
+        }
+        self.hosts = {name: f"10.0.1.{number}" for number, name in enumerate(self.disks, 1)}
+        self.hosts |= {name: f"10.0.0.{number}" for number, name in enumerate(CONTROLLERS, 1)}
+        self.brokers: dict[str, BrokerRun] = {}
+        self.clients: list[Client] = []
+        self.ghosts: list[asyncio.Task[Any]] = []
+        self.operator: Operator
+
+    # -- what it is made of ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for name in CONTROLLERS:
+            self.start_controller(name)
+        self.log.tick()
+        for name in self.disks:
+            self.start_broker(name)
+        self.loop.call_later(LOOK_S, self._look)
+
+    def start_clients(self, *, producers: int = 2, pause_s: float = 0.04) -> None:
+        self.operator = Operator(self, "operator", "10.0.2.9")
+        self.clients = [
+            *(Producer(self, f"p{n}", f"10.0.2.{n}", pause_s=pause_s) for n in range(1, producers + 1)),
+            Consumer(self, "consumer", "10.0.2.7"),
+            Administrator(self, "admin", "10.0.2.8"),
+            self.operator,
+        ]
+
+    def start_controller(self, name: str) -> None:
+        self.network.names[name] = self.hosts[name]
+        self.controllers[name] = ControllerRun(
+            self.loop, name, self.hosts[name], self.log, self.truth, self.base
+        )
+
+    def start_broker(self, name: str, **settings: object) -> BrokerRun:
+        run = self.brokers[name] = BrokerRun(
+            self.loop, name, self.hosts[name], self.disks[name], {**self.weather.settings, **settings}
+        )
+        return run
+
+    def connected(self, one: str, other: str) -> bool:
+        """For the controllers' log: both can talk to each other, and both run."""
+        here, there = self.hosts[one], self.hosts[other]
+        up = not any(self.controllers[each].process.is_paused for each in (one, other))
+        return up and self.network.reaches(here, there) and self.network.reaches(there, here)
+
+    def addresses(self) -> list[str]:
+        return [run.address for run in self.brokers.values()]
+
+    @property
+    def producer(self) -> Producer:
+        return next(each for each in self.clients if isinstance(each, Producer))
+
+    @property
+    def group(self) -> BrokerSet | None:
+        """What the controllers have agreed upon."""
+        return self.truth.states[-1].brokers.get(GROUP)
+
+    @property
+    def master(self) -> BrokerRun | None:
+        """Who serves as the master that the controllers have elected."""
+        group = self.group
+        for run in self.brokers.values():
+            broker = run.serving
+            if broker is not None and group is not None and broker.controlled is not None and run.is_master:
+                role = broker.controlled.role
+                if (role.broker_id, role.epoch) == (group.master_broker_id, group.master_epoch):
+                    return run
+        return None
+
+    # -- deaths ------------------------------------------------------------------------------------------
+
+    def note(self, what: str, text: str = "") -> None:
+        if what:
+            self.faults[what] += 1
+        self.notes.append(f"{self.loop.time() - 1_000:9.4f} {what} {text}".rstrip())
+
+    def _end(self, process: Process, *, power: bool) -> None:
+        process.alive = False
+        process.resume()
+        self.network.died(process, power=power)
+        if process.main is not None:
+            process.main.cancel()
+            self.ghosts.append(process.main)
+
+    def kill(self, name: str, *, power: bool = False) -> None:
+        """kill -9, or no power any more. Its disk is what survives."""
+        run = self.brokers[name]
+        if run.process.alive:
+            self.note("power cut" if power else "kill", name)
+            if power:  # consumer offsets are journaled, not synced: docs/metadata.md
+                self.judge.offsets.clear()
+            self.disks[name].crash(power=power)
+            self._end(run.process, power=power)
+
+    def kill_controller(self, name: str) -> None:
+        run = self.controllers[name]
+        if run.process.alive:
+            self.note("kill", name)
+            self._end(run.process, power=False)
+            run.end()
+
+    async def stop_broker(self, name: str) -> None:
+        """SIGTERM: it hands over, and stops in order."""
+        run = self.brokers[name]
+        self.note("stop", name)
+        broker, main = run.serving, run.process.main
+        if broker is not None:
+            leaving = self.loop.create_task(broker.leave(), context=run.process.context)
+            await asyncio.wait((leaving,))
+        if run.process.alive and main is not None:
+            main.cancel()
+            await asyncio.wait((main,))
+            run.process.alive = False
+            self.network.died(run.process, power=False)
+
+    def revive(self, name: str) -> None:
+        if name in self.controllers:
+            if not self.controllers[name].process.alive:
+                self.note("", f"start {name}")
+                self.start_controller(name)
+        elif not self.brokers[name].process.alive:
+            self.note("", f"start {name}")
+            self.start_broker(name)
+
+    # -- judgement ---------------------------------------------------------------------------------------
+
+    def acknowledged(self, acked: Acked) -> None:
+        self.judge.acked.append(acked)
+
+    def _look(self) -> None:
+        try:
+            for run in self.brokers.values():
+                if run.serving is not None:
+                    self.look_at(run, run.serving)
+        except Violation as violation:
+            self.failed = self.failed or violation
+        self.loop.call_later(LOOK_S, self._look)
+
+    def look_at(self, run: BrokerRun, broker: Broker) -> None:
+        """What it confirms, and whether a term of it has begun."""
+        log, confirmed = cast(LogView, broker.store.commit_log), broker.store.confirm_offset
+        if confirmed > run.judged:
+            self.judge.confirmed(run.name, log, run.judged, confirmed)
+            run.judged = confirmed
+        assert broker.controlled is not None
+        role = broker.controlled.role
+        if run.is_master and role.is_master and role.epoch > run.begun_epoch:
+            run.begun_epoch = role.epoch
+            self.note("", f"{run.name} is master of epoch {role.epoch}")
+            self.judge.began(run.name, role.epoch, log)
+            self.look_at_metadata(run, broker)
+
+    def look_at_metadata(self, run: BrokerRun, broker: Broker) -> None:
+        tables = broker.metadata
+        topics = {name: topic.write_queue_nums for name, topic in broker.topics.topics.items()}
+        groups = {name for name in self.judge.groups if tables.groups.find(name) is not None}
+        offsets = {key: tables.offsets.query(key[0], key[1], key[2]) for key in self.judge.offsets}
+        self.judge.has_metadata(run.name, topics, groups, offsets)
+
+    def raise_problem(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self.truth.violations:
+            raise Violation("; ".join(self.truth.violations[:3]))
+        if self.loop.problems:
+            raise Violation(f"an error that nobody handles: {self.loop.problems[0]}")
+        for client in self.clients:
+            if client.process.main is not None and client.process.main.done():
+                client.process.main.result()
+        for run in self.brokers.values():
+            if run.process.alive and run.failure is not None:
+                raise Violation(f"{run.name} does not run: {run.failure!r}")
+            if run.serving is not None and run.serving.task_deaths:
+                raise Violation(f"{run.name}: background tasks died: {dict(run.serving.task_deaths)}")
+
+    async def until(self, condition: Callable[[], bool], within_s: float, what: str = "") -> float:
+        """The virtual time that it took. Violation: it did not come."""
+        begun = self.loop.time()
+        while not condition():
+            self.raise_problem()
+            if self.loop.time() - begun > within_s:
+                problem = what or "; ".join(self.complaints()) or "not settled"
+                raise Violation(f"not within {within_s} s: {problem}")
+            await asyncio.sleep(0.005)
+        return self.loop.time() - begun
+
+    def complaints(self) -> list[str]:
+        """Why the group is not whole."""
+        group, master = self.group, self.master
+        if group is None or master is None or master.serving is None:
+            return [f"no master serves: {group}"]
+        end, found = master.serving.store.commit_log.max_offset, []
+        if len(group.sync_state_set) < len(self.disks):
+            found.append(f"SyncStateSet {sorted(group.sync_state_set)}")
+        for run in self.brokers.values():
+            broker = run.serving
+            if broker is None:
+                found.append(f"{run.name} does not serve")
+            elif broker.store.confirm_offset != end or broker.store.dispatch_offset != end:
+                found.append(f"{run.name} has confirmed {broker.store.confirm_offset} of {end}")
+        return found
+
+    async def settled(self, within_s: float = HEALING_S) -> None:
+        await self.until(lambda: not self.complaints(), within_s)
+
+    async def conclude(self) -> None:
+        """Clients stop, everything heals, and the group is judged as a whole."""
+        self.network.mend()
+        self.network.loss = 0.0
+        self.loop.executor_s = (0.0002, 0.004)
+        for name in (*CONTROLLERS, *self.disks):
+            process = (self.controllers.get(name) or self.brokers[name]).process
+            process.resume()
+            process.on_disk = None
+            self.revive(name)
+        self.note("", "healed")
+        await asyncio.sleep(1.0)
+        for client in self.clients:
+            client.stopping = True
+        await self.settled()
+        self.judge_whole()
+
+    def judge_whole(self) -> None:
+        self.raise_problem()
+        master = self.master
+        assert master is not None and master.serving is not None
+        end = master.serving.store.commit_log.max_offset
+        self.judge.has_all(master.name, cast(LogView, master.serving.store.commit_log))
+        for run in self.brokers.values():
+            broker = run.serving
+            assert broker is not None
+            log = cast(LogView, broker.store.commit_log)
+            self.judge.equal(run.name, log, end)
+            counts = self.judge.queue_offsets(run.name, log, end)
+            for (topic, queue_id), count in counts.items():
+                if broker.store.max_queue_offset(topic, queue_id) != count:
+                    found = broker.store.max_queue_offset(topic, queue_id)
+                    raise Violation(f"{run.name}: queue {topic}/{queue_id} ends at {found}, not {count}")
+            self.look_at_metadata(run, broker)
+
+    def close(self) -> None:
+        processes = [each.process for each in (*self.brokers.values(), *self.controllers.values())]
+        for process in [*processes, *(client.process for client in self.clients)]:
+            if process.alive:
+                self._end(process, power=False)
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            if task not in self.ghosts:
+                task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+
+def play(
+    seed: int,
+    story: Callable[[WholeGroup], Any],
+    weather: Weather | None = None,
+    *,
+    log_level: int = logging.CRITICAL,
+) -> WholeGroup:
+    """Runs the story (a coroutine function) in a world of its own. Violation, with what happened."""
+    loop = MachineLoop(Random(seed))
+    level = logging.root.manager.disable
+    logging.disable(log_level)
+    base = Path(tempfile.mkdtemp(prefix="keelmq-sim-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+    world: WholeGroup | None = None
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(virtual_machines(loop, seed))
+            stack.enter_context(watched_files())
+            world = WholeGroup(seed, loop, base, weather)
+            try:
+                loop.run_until_complete(story(world))
+            except Violation as violation:
+                notes = "\n".join(world.notes[-60:])
+                raise Violation(f"seed {seed} {world.weather}: {violation}\n{notes}") from None
+            finally:
+                world.close()
+        return world
+    finally:
+        logging.disable(level)
+        loop.close()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+__all__ = ["FAULTS_S", "Weather", "WholeGroup", "play", "replace"]

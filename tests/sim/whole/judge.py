@@ -1,0 +1,126 @@
+"""What must be true of every run of a whole group, seen from outside: by producers, consumers and
+administrators in their answers, and on the disks of the replicas. Every judge is tested on bad histories.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from broker.store.record import decode, parse
+from tests.sim.checkers import Violation
+
+PIECE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Acked:
+    """A message whose producer was told that it is stored."""
+
+    body: bytes
+    offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class LogView:
+    """A replica's CommitLog, as far as a judge reads it."""
+
+    def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
+        raise NotImplementedError
+
+
+@dataclass
+class Judge:
+    """`log`: the one history of bytes that were confirmed anywhere. `late`: acknowledgements that came after
+    another election; only settings that may lose older ones ask for them."""
+
+    acked: list[Acked] = field(default_factory=list)
+    masters: dict[int, str] = field(default_factory=dict)
+    log: bytearray = field(default_factory=bytearray)
+    seen: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    topics: dict[str, int] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+
+    # -- what clients were told --------------------------------------------------------------------------
+
+    def consumed(self, topic: str, queue_id: int, queue_offset: int, body: bytes) -> None:
+        before = self.seen.setdefault((topic, queue_id, queue_offset), body)
+        if before != body:
+            raise Violation(
+                f"offset {queue_offset} of queue {topic}/{queue_id} was {before!r} and is {body!r} now"
+            )
+
+    # -- what replicas have ------------------------------------------------------------------------------
+
+    def confirmed(self, name: str, log: LogView, begin: int, end: int) -> None:
+        """Bytes begin..end are confirmed at `name`: nobody may ever say otherwise."""
+        at = begin
+        while at < end:
+            piece = bytes(log.view(at, PIECE_BYTES, end=end))
+            if not piece:
+                raise Violation(f"{name} confirms up to {end}, and its log cannot be read at {at}")
+            known = self.log[at : at + len(piece)]
+            if piece[: len(known)] != known:
+                where = next(i for i, (one, other) in enumerate(zip(piece, known, strict=False)) if one != other)
+                raise Violation(f"{name} confirms other bytes at {at + where} than were confirmed before")
+            if at + len(piece) > len(self.log):
+                self.log[at:] = piece
+            at += len(piece)
+
+    def began(self, name: str, epoch: int, log: LogView) -> None:
+        """`name` serves as master of `epoch` from now on."""
+        owner = self.masters.setdefault(epoch, name)
+        if owner != name:
+            raise Violation(f"masterEpoch {epoch} has two masters: {owner} and {name}")
+        self.has_all(f"{name}, master of epoch {epoch},", log)
+
+    def has_all(self, who: str, log: LogView) -> None:
+        for each in self.acked:
+            if self.read(log, each.offset) != each.body:
+                raise Violation(f"{who} lacks {each}")
+
+    @staticmethod
+    def read(log: LogView, offset: int) -> bytes | None:
+        """The body of the record at offset; None: there is none."""
+        view = log.view(offset, PIECE_BYTES)
+        parsed = parse(view, 0, len(view), offset=offset)
+        return decode(view[: parsed[0]]).body if parsed is not None and parsed[1] else None
+
+    def has_metadata(
+        self, who: str, topics: dict[str, int], groups: set[str], offsets: dict[tuple[str, str, int], int]
+    ) -> None:
+        """S3: what an administrator or a consumer was told to be done."""
+        for name, queues in self.topics.items():
+            if topics.get(name) != queues:
+                raise Violation(f"{who} has topic {name} with {topics.get(name)} queues, not {queues}")
+        if lost := self.groups - groups:
+            raise Violation(f"{who} lacks the groups {sorted(lost)}")
+        for key, offset in self.offsets.items():
+            if offsets.get(key, -1) < offset:
+                raise Violation(f"{who} has offset {offsets.get(key)} of {key}, {offset} was acknowledged")
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def queue_offsets(self, who: str, log: LogView, end: int) -> Counter[tuple[str, int]]:
+        """Each queue counts 0, 1, 2... in the order of the log: none twice, none left out (S4)."""
+        next_offsets: Counter[tuple[str, int]] = Counter()
+        at = 0
+        while at < end:
+            view = log.view(at, PIECE_BYTES, end=end)
+            parsed = parse(view, 0, len(view), offset=at)
+            if parsed is None:
+                raise Violation(f"{who}: no record at {at}, its log ends at {end}")
+            if parsed[1]:
+                key = parsed[1].decode(), parsed[2]
+                if parsed[3] != next_offsets[key]:
+                    raise Violation(
+                        f"{who}: record at {at} has offset {parsed[3]} of queue {key}, {next_offsets[key]} is next"
+                    )
+                next_offsets[key] += 1
+            at += parsed[0]
+        return next_offsets
+
+    def equal(self, name: str, log: LogView, end: int) -> None:
+        """A replica in sync, up to the master's confirmOffset."""
+        self.confirmed(name, log, 0, end)
