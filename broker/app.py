@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from broker.announcement import properties_of, registration_of, unregistration_of
-from broker.assembly import flush_forever, make_metadata, make_store, make_topics, store_host
+from broker.assembly import cached_bytes, flush_forever, make_metadata, make_store, make_topics, store_host
 from broker.clients.service import Clients
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
@@ -196,13 +196,18 @@ class Broker:
             properties_text=lambda: properties_of(self),
             readable=bool(self.config.broker_permission & PERM_READ),
             commit_offset=self.metadata.commit_by_pull,
+            find_group=self.metadata.find_group,
+            registry=self.clients.registry,
+            settings=self.config,
+            cached_bytes=cached_bytes(),
         )
         self._handlers = bind_broker_operations(table, parts)
-        MetadataHandlers(self.metadata, self.store).bind(table)
+        MetadataHandlers(self.metadata, self.store, parts.cached_bytes).bind(table)
         self.clients.bind(table)
         if self._controlled is not None:
             self._controlled.bind(table)
             parts.runtime_info = self._controlled.runtime_info
+            parts.sends_to_master = self._controlled.sends_to_master
         self.topics.on_change = self._routes.trigger
         return table
 

@@ -1,6 +1,7 @@
 """The parts of a broker as its configuration asks for them: made here, wired and started in app.py."""
 
 import asyncio
+import os
 import socket
 
 from broker.config import BrokerConfig
@@ -11,6 +12,9 @@ from broker.topics import TopicTable
 
 CHECKPOINT_EVERY = 2
 """Flushes per checkpoint: with the default interval, one a second."""
+
+MEMORY_PERCENT = 40
+"""accessMessageInMemoryMaxRatio."""
 
 
 def make_store(config: BrokerConfig) -> MessageStore:
@@ -43,6 +47,12 @@ def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate) -> M
         timeout_ms=config.slave_timeout,
         flush_period_ms=config.flush_consumer_offset_interval,
     )
+
+
+def cached_bytes() -> int:
+    """A log tail of so much is taken to be in the machine's memory."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return pages * page_bytes * MEMORY_PERCENT // 100
 
 
 def store_host(host: str, port: int) -> bytes:

@@ -11,9 +11,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from broker.client_settings import ClientSettings
 from broker.core.promise import Durability, rpo
 from remoting.config import home_path
-from remoting.telemetry import TelemetryConfig
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -26,7 +26,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(TelemetryConfig):
+class BrokerConfig(ClientSettings):
     """One mqbroker process. Their key names win over ours; the description has the unit."""
 
     broker_cluster_name: str = Field(

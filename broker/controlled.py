@@ -251,6 +251,10 @@ class Controlled:
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
 
+    def sends_to_master(self) -> bool:
+        """Are consumers better served by the master that this replica knows?"""
+        return self._other_master() is not None and not self._broker.config.slave_read_enable
+
     @property
     def fault(self) -> str:
         """Why this broker cannot take the role that the controllers gave it; empty: it can."""

@@ -98,14 +98,15 @@ class Clients:
 
     def _group(self, consumer: ConsumerData) -> SubscriptionGroupConfig | None:
         """The group's settings; the group and its retry topic are created by its first member."""
-        try:
-            config = self._metadata.usable_group(consumer.group_name)
-            if config is not None and self._metadata.gate.writable:
-                self._create_retry_topic(config, unit=consumer.unit_mode)
-        except OSError as error:
-            logger.error("cannot create group %s or its retry topic: %s", consumer.group_name, error)
-            return self._metadata.groups.get(consumer.group_name)
-        return config
+        group = self._metadata.find_group(consumer.group_name)
+        if group is None:
+            return None
+        if self._metadata.gate.writable:
+            try:
+                self._create_retry_topic(group.config, unit=consumer.unit_mode)
+            except OSError as error:
+                logger.error("cannot create the retry topic of %s: %s", consumer.group_name, error)
+        return group.config
 
     def _create_retry_topic(self, config: SubscriptionGroupConfig, *, unit: bool) -> None:
         name, topics = RETRY_PREFIX + config.group_name, self._metadata.topics

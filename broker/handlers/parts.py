@@ -1,11 +1,20 @@
 """What the handlers work with, given by the broker app."""
 
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from broker.client_settings import ClientSettings
+from broker.clients.core.registry import ClientRegistry
+from broker.metadata.groups import Group
 from broker.pending import PendingReplies, SendGate
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
+from remoting.operations.broker_metadata import SubscriptionGroupConfig
+
+
+def _any_group(name: str) -> Group:
+    return Group(SubscriptionGroupConfig(group_name=name))
 
 
 @dataclass(slots=True)
@@ -27,3 +36,8 @@ class BrokerParts:
     runtime_info: Callable[[], Mapping[str, str]] = dict
     readable: bool = True  # brokerPermission
     commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
+    find_group: Callable[[str], Group | None] = _any_group  # created if that is allowed
+    registry: ClientRegistry = field(default_factory=ClientRegistry)
+    sends_to_master: Callable[[], bool] = lambda: False  # a replica that consumers should leave
+    settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
+    cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory

@@ -4,7 +4,7 @@ A change is answered when it is on disk here and, if messages wait for replicas,
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
 """
 
-import os
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -50,18 +50,15 @@ from remoting.operations.route import TopicConfig
 
 QUEUES_MAX = 65_535
 PERM_MAX = 15
-MEMORY_PERCENT = 40
-"""accessMessageInMemoryMaxRatio: a log tail of so much of the machine's memory is taken to be cached."""
 BOOTS_FIRST = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 Result = TypeVar("Result")
 
 
 class MetadataHandlers:
-    def __init__(self, metadata: Metadata, store: MessageStore) -> None:
-        self._metadata, self._store = metadata, store
-        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        self._cached_bytes = pages * page_bytes * MEMORY_PERCENT // 100
+    def __init__(self, metadata: Metadata, store: MessageStore, cached_bytes: int = sys.maxsize) -> None:
+        """cached_bytes: of the log's tail, taken to be in memory."""
+        self._metadata, self._store, self._cached_bytes = metadata, store, cached_bytes
 
     def bind(self, table: OperationTable) -> None:
         table.bind(QUERY_CONSUMER_OFFSET, self.query_consumer_offset)

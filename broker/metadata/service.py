@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
-from broker.metadata.groups import GroupTable, illegal_group
+from broker.metadata.groups import Group, GroupTable, illegal_group
 from broker.metadata.notes import TruncationNotes
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
@@ -177,17 +177,23 @@ class Metadata:
         logger.error("%s; affected groups: %s", reason, ", ".join(groups))
         self.notes.add(reason, beyond, clamped=clamped)
 
-    def usable_group(self, name: str) -> SubscriptionGroupConfig | None:
-        """The settings of a group that a client names: created here by a master, assumed by a replica, whose
-        table is its master's. None: it must not exist. OSError."""
-        config = self.groups.get(name)
-        if config is not None:
-            return config
+    def find_group(self, name: str) -> Group | None:
+        """A group that a client names: created here by a master, assumed by a replica, whose table is its
+        master's. None: it must not exist, or cannot be written."""
+        rows = self.groups.table.rows
+        group = rows.get(name)
+        if group is not None:
+            return group
         if self.gate.writable:
-            return self.groups.find(name)
+            try:
+                created = self.groups.find(name) is not None
+                return self.groups.table.rows.get(name) if created else None
+            except OSError as error:
+                logger.error("cannot write %s: %s", error.filename or self.groups.path, error)
+                return None
         if not self.groups.auto_create or illegal_group(name):
             return None
-        return SubscriptionGroupConfig(group_name=name)
+        return Group(SubscriptionGroupConfig(group_name=name))
 
     def commit_by_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A pull's commit flag: like a oneway commit. What cannot be kept is not."""

@@ -49,7 +49,7 @@ class PullMessageRequest(Wire):
     queue_id: int
     queue_offset: int
     max_msg_nums: int
-    sys_flag: int = 0
+    sys_flag: int = 4
     commit_offset: int = 0
     suspend_timeout_millis: int = 0
     subscription: str | None = "*"
@@ -64,6 +64,7 @@ class PullMessageResponse(Wire):
     next_begin_offset: int
     min_offset: int
     max_offset: int
+    forbidden_type: int | None = None
 
 
 class QueueRequest(Wire):

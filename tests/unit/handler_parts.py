@@ -107,6 +107,6 @@ class Broker:
         fields: dict[str, object] = {
             "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": str(offset),
             "maxMsgNums": "32", "commitOffset": "0", "subVersion": "0",
-            "sysFlag": "2" if suspend_ms else "0", "suspendTimeoutMillis": str(suspend_ms),
+            "sysFlag": "6" if suspend_ms else "4", "suspendTimeoutMillis": str(suspend_ms),
         }  # fmt: skip
         return self.request(11, fields | changed, lenient=lenient)

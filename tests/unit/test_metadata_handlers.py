@@ -276,10 +276,10 @@ async def test_the_commit_flag_of_a_pull_reaches_the_table(tmp_path: Path) -> No
     """sysFlag bit 0 of 11; on the first execution only, and not without the bit."""
     broker = Broker(tmp_path)
     broker.pull(0, commitOffset="3")
-    broker.pull(0, commitOffset="5", sysFlag="1")
-    broker.pull(0, commitOffset="6", sysFlag="3", suspendTimeoutMillis="1000", lenient=True)
+    broker.pull(0, commitOffset="5", sysFlag="5")
+    broker.pull(0, commitOffset="6", sysFlag="7", suspendTimeoutMillis="1000", lenient=True)
     broker.send(b"wakes the one that waits")
     broker.tick()
-    broker.pull(0, commitOffset="-1", sysFlag="1")
+    broker.pull(0, commitOffset="-1", sysFlag="5")
     assert broker.commits == [("g", "TopicA", 0, 5), ("g", "TopicA", 0, 6)]
     broker.store.close()

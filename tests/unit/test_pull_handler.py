@@ -176,7 +176,7 @@ def test_too_many_waiters_are_answered_at_once(broker: Broker, monkeypatch: pyte
 
 def test_without_the_flag_nobody_waits(broker: Broker) -> None:
     assert answer(broker, 0, suspendTimeoutMillis="15000").code == 19
-    assert answer(broker, 0, sysFlag="2").code == 19
+    assert answer(broker, 0, sysFlag="6").code == 19
 
 
 def test_subscriptions_kept_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,33 @@
+"""The settings of what clients ask a broker for: pulls, filters, delays. A part of BrokerConfig.
+
+Source: RocketMQ 5.3.3 BrokerConfig, MessageStoreConfig.
+"""
+
+from typing import Final
+
+from pydantic import Field
+
+from remoting.telemetry import TelemetryConfig
+
+SUSPEND_MS_MAX: Final = 120_000
+
+
+class ClientSettings(TelemetryConfig):
+    long_polling_enable: bool = Field(
+        True, description="a pull of an empty queue waits for as long as the client says"
+    )
+    short_polling_time_mills: int = Field(
+        1_000, gt=0, description="ms that it waits at most without longPollingEnable"
+    )
+    enable_property_filter: bool = Field(
+        False, description="consumers may filter by SQL92 expressions over properties"
+    )
+    slave_read_enable: bool = Field(
+        False, description="consumers that are far behind are sent to a slave, and slaves serve them"
+    )
+    lite_pull_message_enable: bool = Field(True, description="answer lite pull consumers (361)")
+
+    @property
+    def suspend_ms_max(self) -> int:
+        """How long a pull may wait."""
+        return SUSPEND_MS_MAX if self.long_polling_enable else self.short_polling_time_mills
