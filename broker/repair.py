@@ -210,6 +210,7 @@ def _opened(found: Survey) -> MessageStore:
             consume_queue_file_bytes=max(
                 (path.stat().st_size for path in queue_files), default=QUEUE_FILE_BYTES_DEFAULT
             ),
+            index_enable=False,  # it is cut at the next start
         )
     )
     store.load()

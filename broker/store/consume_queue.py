@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
+from broker.store.record import java_hash
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class ConsumeQueue:
         "_room_end",
         "directory",
         "file_bytes",
+        "key_prefix_hash",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -55,6 +57,7 @@ class ConsumeQueue:
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
+        self.key_prefix_hash = java_hash(f"{topic}#")
         self.file_bytes = file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
         self.waiters: list[tuple[int, Callable[[], None]]] = []  # (wanted offset, callback); see MessageStore

@@ -4,6 +4,7 @@ Never calls mmap.flush: it would stop every thread (fdatasync in a helper thread
 """
 
 import contextlib
+import fcntl
 import mmap
 import os
 import re
@@ -34,6 +35,18 @@ def listed_files(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(path for path in directory.iterdir() if _NAME.match(path.name))
+
+
+def lock_directory(root: Path) -> int:
+    """The descriptor that holds the lock, until it is closed. StoreError: another process has it."""
+    descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StoreError(f"{root} is in use by another broker process (lock file held)") from error
+    os.pwrite(descriptor, b"lock", 0)
+    return descriptor
 
 
 def sync_directory(directory: Path) -> None:
@@ -75,6 +88,10 @@ class MappedFile:
             os.posix_fallocate(self._fd, 0, self.file_bytes)
         else:
             os.ftruncate(self._fd, self.file_bytes)
+
+    def duplicate(self) -> int:
+        """A descriptor of this file that outlives close() and delete(); the caller closes it."""
+        return os.dup(self._fd)
 
     def reserve(self, start: int, count: int) -> None:
         """Blocks for these bytes of a sparse file. OSError if the disk has none: better than a SIGBUS."""

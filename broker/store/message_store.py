@@ -6,25 +6,25 @@ record boundary; a queue offset that stands in the log is never given to another
 flush() and flush_checkpoint() alone may run in another thread. Source: RocketMQ 5.3.3 DefaultMessageStore.
 """
 
-import fcntl
 import logging
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
-from broker.store.mapped_file import StoreError, is_file_name
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.index import MessageIndex
+from broker.store.mapped_file import is_file_name, lock_directory
 from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
-from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, parse
+from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
+from broker.store.settings import StoreConfig as StoreConfig
+from broker.store.settings import TopicLike
 from remoting.clock import wall_ms
 
 log = logging.getLogger(__name__)
@@ -33,23 +33,11 @@ ABORT_PREFIX: Final = "keelmq "  # our own process crashed: its checkpoint keeps
 SCAN_BYTES: Final = 8 << 20
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
+CHECKPOINTS_PER_INDEX_FLUSH: Final = 10
 
 
-class TopicLike(Protocol):
-    """What put() needs of a topic; broker/topics.py has the real one."""
-
-    name: str
-    topic_raw: bytes
-
-
-@dataclass(frozen=True)
-class StoreConfig:
-    root: Path
-    commit_log_file_bytes: int = 1 << 30
-    consume_queue_file_bytes: int = 300_000 * UNIT_BYTES
-    store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-    commit_log_path: Path | None = None
-    check_crc_on_recover: bool = True
+_Queued = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
+"""end, queue, queue offset, offset, size, tags code, store timestamp, UNIQ_KEY, KEYS"""
 
 
 class MessageStore:
@@ -74,19 +62,25 @@ class MessageStore:
         self.queues = QueueTable(config.root / "consumequeue", config.consume_queue_file_bytes)
         self._queues = self.queues.table
         self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
-        self._queued: deque[tuple[int, ConsumeQueue, int, int, int, int]] = deque()
+        self.index = (
+            MessageIndex(config.root / "index", config.index_slots, config.index_entries)
+            if config.index_enable
+            else None
+        )
+        self._queued: deque[_Queued] = deque()
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self._dirty: set[ConsumeQueue] = set()
         self._flush_lock = threading.Lock()
         self._lock_fd = -1
         self._checkpoint = Checkpoint()
+        self._checkpoints = 0
 
     # -- start and recovery ------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Open and recover. StoreError: another process has the directory, or the files do not fit."""
         self.root.mkdir(parents=True, exist_ok=True)
-        self._lock()
+        self._lock_fd = lock_directory(self.root)
         abort = self.root / "abort"
         abnormal = abort.exists()
         own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
@@ -108,6 +102,13 @@ class MessageStore:
             min(max(self._checkpoint.confirm_offset, queues_end), end), self.commit_log.min_offset
         )
         self.dispatch_offset = min(start, self.confirm_offset)
+        if self.index is not None:
+            self.index.load(
+                self.commit_log.min_offset,
+                end,
+                abnormal=abnormal,
+                trusted_ms=self._checkpoint.index_msg_timestamp if abnormal and not own_abort else None,
+            )
         while self.dispatch(1024):
             pass
         self._rebuild_next_offsets()
@@ -117,16 +118,6 @@ class MessageStore:
             "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
             "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
         )  # fmt: skip
-
-    def _lock(self) -> None:
-        self._lock_fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-            raise StoreError(f"{self.root} is in use by another broker process (lock file held)") from error
-        os.pwrite(self._lock_fd, b"lock", 0)
 
     def _rebuild_next_offsets(self) -> None:
         """Next queue offsets: a queue's end, or beyond its last record in the un-dispatched tail (S4)."""
@@ -172,9 +163,12 @@ class MessageStore:
         reconsume_times: int,
         tags_code: int,
         store_timestamp: int = 0,
+        unique_key: bytes = b"",
+        keys: bytes | None = None,
     ) -> tuple[int, int, int]:
         """Append one message; master only: (physical offset, end offset, queue offset). See CommitLog.
-        store_timestamp: wall clock in ms; 0: it is read here."""
+        store_timestamp: wall clock in ms; 0: it is read here. unique_key, keys: the properties UNIQ_KEY and
+        KEYS, for the index; keys None: they are looked for here."""
         assert self.is_master, "put() on a store that is not master"
         try:
             queue = self._queues[topic.name][queue_id]
@@ -192,7 +186,9 @@ class MessageStore:
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
         end = log.max_offset
         size = end - offset
-        self._queued.append((end, queue, queue_offset, offset, size, tags_code))
+        if keys is None:
+            unique_key, keys = index_keys(properties)
+        self._queued.append((end, queue, queue_offset, offset, size, tags_code, now, unique_key, keys))
         if len(self._queued) > QUEUED_UNITS_MAX:
             self._forget_queued()
         self.last_store_timestamp = now
@@ -231,11 +227,13 @@ class MessageStore:
         """The master's way: the units of confirmed records were kept by put(), nothing is parsed."""
         if self.dispatch_offset < self._queued_from:
             return  # older records first: dispatch()
-        queued, confirm = self._queued, self.confirm_offset
+        queued, confirm, index = self._queued, self.confirm_offset, self.index
         try:
             while queued and queued[0][0] <= confirm:
-                end, queue, queue_offset, log_offset, size, tags_code = queued[0]
+                end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = queued[0]
                 queue.append(queue_offset, log_offset, size, tags_code)
+                if index is not None and index.offset == self.dispatch_offset:
+                    index.add(queue.key_prefix_hash, unique_key, keys, log_offset, timestamp, end)
                 queued.popleft()
                 self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
                 if queue.waiters:
@@ -265,18 +263,20 @@ class MessageStore:
             self.dispatch_offset = self.commit_log.min_offset
         begin, stop = self.dispatch_offset, min(self.confirm_offset, self._queued_from)
         view = self.commit_log.view(begin, SCAN_BYTES, end=stop)
-        pos, end, count = 0, len(view), 0
+        pos, end, count, index = 0, len(view), 0, self.index
         while pos < end and count < records_max:
             parsed = parse(view, pos, end, offset=begin + pos)
             if parsed is None:
                 break
             if parsed[1]:
                 try:
-                    self._dispatch_record(begin + pos, *parsed)
+                    self._dispatch_record(begin + pos, parsed)
                 except OSError as error:
                     self._stuck(error)
                     break
                 self.dispatch_fault = ""
+            if index is not None and index.offset == begin + pos:
+                self.queues.index_record(index, begin + pos, parsed)
             pos += parsed[0]
             count += 1
         self.dispatch_offset = begin + pos
@@ -285,9 +285,8 @@ class MessageStore:
         self._dispatch_queued()
         return pos > 0 and self.dispatch_behind
 
-    def _dispatch_record(
-        self, offset: int, size: int, raw_topic: bytes, queue_id: int, queue_offset: int, tags_code: int
-    ) -> None:
+    def _dispatch_record(self, offset: int, parsed: Parsed) -> None:
+        size, raw_topic, queue_id, queue_offset, tags_code, _, _ = parsed
         topic = raw_topic.decode("utf-8", "replace")
         try:
             queue = self._queues[topic][queue_id]
@@ -302,6 +301,22 @@ class MessageStore:
         self._dirty.add(queue)
         if queue.waiters:
             self.queues.woken.append(queue)
+
+    def catch_up_index(self, records_max: int) -> bool:
+        """Index up to records_max records that dispatch has passed already. True: more to do."""
+        index = self.index
+        if index is None or index.offset >= self.dispatch_offset:
+            return False
+        begin = max(index.offset, self.commit_log.min_offset)
+        view = self.commit_log.view(begin, SCAN_BYTES, end=self.dispatch_offset)
+        pos, count, index.offset = 0, 0, begin
+        while pos < len(view) and count < records_max:
+            parsed = parse(view, pos, len(view), offset=begin + pos)
+            if parsed is None or not self.queues.index_record(index, begin + pos, parsed):
+                break
+            pos += parsed[0]
+            count += 1
+        return pos > 0 and index.offset < self.dispatch_offset
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -329,6 +344,9 @@ class MessageStore:
             if offset < self.commit_log.max_offset:
                 self.commit_log.truncate(offset)
             self._forget_queued()
+            if self.index is not None:
+                self.index.truncate(self.commit_log.max_offset)
+                self.index.flush()
             self.confirm_offset = min(self.confirm_offset, self.commit_log.max_offset)
             for queue in self.queues.each():
                 queue.truncate(self.commit_log.max_offset)
@@ -354,6 +372,8 @@ class MessageStore:
             self._forget_queued()
             for queue in self.queues.each():
                 queue.destroy()
+            if self.index is not None:
+                self.index.reset_to(offset)
             self.confirm_offset = self.dispatch_offset = offset
             self._write_checkpoint(offset)
 
@@ -371,13 +391,17 @@ class MessageStore:
             queue.sync()
         return durable
 
-    def flush_checkpoint(self) -> None:
-        """Flush, then persist how far log and queues are durable (confirmPhyOffset); any thread."""
+    def flush_checkpoint(self, *, index_too: bool = False) -> None:
+        """Flush, then persist how far log and queues are durable (confirmPhyOffset); any thread. The index,
+        whose slots lie all over a file, comes with every tenth call only: it is made again from the log."""
         with self._flush_lock:
             dispatched, timestamp = self.dispatch_offset, self.last_store_timestamp  # before the flush
             self._flush()
             self._checkpoint.physic_msg_timestamp = max(timestamp, self._checkpoint.physic_msg_timestamp)
             self._checkpoint.logics_msg_timestamp = self._checkpoint.physic_msg_timestamp
+            if self.index is not None and (index_too or not self._checkpoints % CHECKPOINTS_PER_INDEX_FLUSH):
+                self._checkpoint.index_msg_timestamp = self.index.flush()
+            self._checkpoints += 1
             self._write_checkpoint(dispatched)
 
     def _write_checkpoint(self, confirm_offset: int) -> None:
@@ -388,7 +412,9 @@ class MessageStore:
         """clean: everything is made durable and the next start need not search. Else as after a crash."""
         self.is_master = False
         if clean:
-            self.flush_checkpoint()
+            self.flush_checkpoint(index_too=True)
+        if self.index is not None:
+            self.index.close()
         for queue in self.queues.each():
             queue.close()
         self.commit_log.close()

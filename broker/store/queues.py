@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.index import MessageIndex
+from broker.store.record import Parsed, index_keys, java_hash
 
 WAITERS_MAX: Final = 65_536
 
@@ -47,6 +49,17 @@ class QueueTable:
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queues = self.table.get(topic)
         return None if queues is None else queues.get(queue_id)
+
+    def index_record(self, index: MessageIndex, offset: int, parsed: Parsed) -> bool:
+        """The record at `offset`, which index.offset points to. False: no room."""
+        size, topic, queue_id, _, _, timestamp, properties = parsed
+        if not topic:
+            index.offset = offset + size
+            return True
+        name = topic.decode("utf-8", "replace")
+        queue = self.find(name, queue_id)
+        prefix_hash = java_hash(f"{name}#") if queue is None else queue.key_prefix_hash
+        return index.add(prefix_hash, *index_keys(properties), offset, timestamp, offset + size)
 
     # -- waiting -----------------------------------------------------------------------------------------
 

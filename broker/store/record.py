@@ -48,7 +48,9 @@ _I64 = struct.Struct(">q")
 BLANK = struct.Struct(">iI")
 PACK_HEADER = HEADER.pack
 PACK_I16 = _I16.pack
-_UNPACK_PREFIX = struct.Struct(">iIIiiqqi").unpack_from
+_UNPACK_PREFIX = struct.Struct(">iIIiiqqi16xq").unpack_from  # with STORETIMESTAMP after an IPv4 BORNHOST
+_UNPACK_I64 = _I64.unpack_from
+_STORE_TIMESTAMP_V6_AT: Final = 68  # after an IPv6 BORNHOST
 _UNPACK_BLANK = BLANK.unpack_from
 _UNPACK_I32 = struct.Struct(">i").unpack_from
 _UNPACK_I16 = _I16.unpack_from
@@ -61,8 +63,11 @@ SEPARATOR: Final = "\x02"
 UNIQ_KEY: Final = "\x02UNIQ_KEY\x01"
 TAGS: Final = "\x02TAGS\x01"
 
-Parsed: TypeAlias = tuple[int, bytes, int, int, int]
-"""(size, topic, queue_id, queue_offset, tags_code); topic b"": nothing to index, skip `size` bytes."""
+Parsed: TypeAlias = tuple[int, bytes, int, int, int, int, bytes]
+"""(size, topic, queue_id, queue_offset, tags_code, store_timestamp, properties); topic b"": nothing to index,
+skip `size` bytes."""
+
+_NOTHING: Final = (b"", 0, 0, 0, 0, b"")
 
 
 def body_crc(body: Buffer) -> int:
@@ -90,6 +95,40 @@ def java_hash(text: str) -> int:
     for high, low in zip(raw[::2], raw[1::2], strict=True):
         value = (value * 31 + (high << 8 | low)) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+_HIGH_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte // 31 % 31] for byte in range(256))
+_LOW_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte % 31] for byte in range(256))
+_DIGITS_MAX: Final = 1_024  # int() of very long texts is quadratic, and limited
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_DIGITS_MAX + 1))
+
+
+def key_hash(prefix_hash: int, key: bytes) -> int:
+    """abs(String.hashCode()) of prefix + key as IndexFile has it: 0 where abs overflows.
+
+    prefix_hash: java_hash() of the prefix. A Java hash is the text read as a number of base 31 whose digits
+    are the characters. int() does that in C, once each for the characters' two digits of that base.
+    """
+    if len(key) <= _DIGITS_MAX and key.isascii():
+        high, low = int(key.translate(_HIGH_DIGITS), 31), int(key.translate(_LOW_DIGITS), 31)
+        value = (prefix_hash * _POWERS[len(key)] + high * 31 + low) & 0xFFFFFFFF
+    else:
+        text = key.decode("utf-8", "surrogateescape")
+        units = len(text.encode("utf-16-be", "surrogatepass")) // 2
+        value = (prefix_hash * pow(31, units, 1 << 32) + java_hash(text)) & 0xFFFFFFFF
+    return value if value < 0x80000000 else -value & 0x7FFFFFFF
+
+
+def index_keys(properties: bytes) -> tuple[bytes, bytes]:
+    """(UNIQ_KEY, KEYS) of a record, b"" where there is none; KEYS: blank-separated. Of a property that comes
+    twice the last one counts, as in a reader's map."""
+    text = b"\x02" + properties
+    _, has_unique, unique = text.rpartition(b"\x02UNIQ_KEY\x01")
+    _, has_keys, keys = text.rpartition(b"\x02KEYS\x01")
+    return (
+        unique.partition(b"\x02")[0] if has_unique else b"",
+        keys.partition(b"\x02")[0] if has_keys else b"",
+    )
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
@@ -157,23 +196,25 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
     """The record at `pos`, whose own CommitLog offset must be `offset`; nothing at or after `end` is read.
 
     None: not a whole good record (cut, torn, stale or never written). A blank record, and a record that no
-    queue indexes (prepared or rolled back transaction), come as (size, b"", 0, 0, 0).
+    queue indexes (prepared or rolled back transaction), come as (size, b"", 0, 0, 0, 0, b"").
     """
     room = end - pos
     if room < HEADER_BYTES + 3:
         if room >= BLANK_BYTES:
             size, magic = _UNPACK_BLANK(buffer, pos)
             if magic == MAGIC_BLANK and BLANK_BYTES <= size <= room:
-                return (size, b"", 0, 0, 0)
+                return (size, *_NOTHING)
         return None
-    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag = _UNPACK_PREFIX(buffer, pos)
+    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, stored = _UNPACK_PREFIX(buffer, pos)
     if magic == MAGIC_BLANK:
-        return (size, b"", 0, 0, 0) if BLANK_BYTES <= size <= room else None
+        return (size, *_NOTHING) if BLANK_BYTES <= size <= room else None
     if not HEADER_BYTES < size <= room or own_offset != offset or queue_offset < 0:
         return None
     body_at = pos + HEADER_BYTES
     if sys_flag & HOST_V6_BITS:
         body_at += 12 * bool(sys_flag & BORN_HOST_V6) + 12 * bool(sys_flag & STORE_HOST_V6)
+        if sys_flag & BORN_HOST_V6:
+            (stored,) = _UNPACK_I64(buffer, pos + _STORE_TIMESTAMP_V6_AT)
     record_end = pos + size
     body_length: int = _UNPACK_I32(buffer, body_at - 4)[0] if body_at < record_end else -1
     at = body_at + body_length
@@ -199,9 +240,10 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
     ):
         return None  # no checksum covers these two, but neither has the zeros of what was lost
     if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != 0x8:
-        return (size, b"", 0, 0, 0)
+        return (size, *_NOTHING)
     topic = bytes(buffer[at:topic_end])
-    return (size, topic, queue_id, queue_offset, tags_code(bytes(buffer[properties_at:record_end])))
+    properties = bytes(buffer[properties_at:record_end])
+    return (size, topic, queue_id, queue_offset, tags_code(properties), stored, properties)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,12 @@ TOPIC = Topic(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nu
 
 
 def open_store(root: Path, *, master: bool = True, **settings: int) -> MessageStore:
-    sizes = {"commit_log_file_bytes": FILE_BYTES, "consume_queue_file_bytes": QUEUE_FILE_BYTES} | settings
+    sizes = {
+        "commit_log_file_bytes": FILE_BYTES,
+        "consume_queue_file_bytes": QUEUE_FILE_BYTES,
+        "index_slots": 100,
+        "index_entries": 1_000,
+    } | settings
     store = MessageStore(StoreConfig(root=root, **sizes))  # type: ignore[arg-type]
     store.load()
     if master:

@@ -1,0 +1,197 @@
+"""One IndexFile: a hash table on disk from message keys to CommitLog offsets.
+
+    0 beginTimestamp i64 | 8 endTimestamp i64 | 16 beginPhyOffset i64 | 24 endPhyOffset i64
+    32 used slots i32 | 36 entry count i32, which begins at 1: entry 0 is never used
+    40 slots, i32 each: number of the slot's newest entry, 0: none
+    then entries: key hash i32 | CommitLog offset i64 | seconds since beginTimestamp i32 | previous entry i32
+
+Entries ascend by CommitLog offset. The header on disk never counts an entry that is not durable: append()
+changes it in memory only, save() writes it after the entries. So a file of a crashed broker is whole up to
+its header's count; only its slots may be newer, and mend_slots() mends those. Source: RocketMQ 5.3.3
+IndexFile.
+"""
+
+import array
+import struct
+import sys
+from pathlib import Path
+from typing import Final
+
+from broker.store.mapped_file import MappedFile, StoreError
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_BYTES: Final = HEADER.size
+SLOT_BYTES: Final = 4
+ENTRY = struct.Struct(">iqi4s")
+ENTRY_BYTES: Final = ENTRY.size
+RESERVE_BYTES: Final = 1 << 20
+SECONDS_MAX: Final = 2**31 - 1
+_NO_ENTRY: Final = bytes(SLOT_BYTES)
+_HASH_ONLY = struct.Struct(">i16x")
+_OFFSET_AT: Final = 4
+_PREVIOUS_AT: Final = 16
+
+State = tuple[int, int, int, int, int, int]
+
+
+def file_bytes_of(slots: int, entries: int) -> int:
+    return HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
+
+
+class IndexFile:
+    """`count`: number of the next entry; the file is full when it reaches the limit of entries."""
+
+    __slots__ = (
+        "_entries_at", "_file", "_room_end", "_slots", "begin_offset", "begin_timestamp", "count",
+        "end_offset", "end_timestamp", "entries_max", "used_slots",
+    )  # fmt: skip
+
+    def __init__(self, path: Path, slots: int, entries: int) -> None:
+        """Open or create. OSError: no room for the slots. StoreError: a file of other settings."""
+        size = file_bytes_of(slots, entries)
+        if path.exists() and path.stat().st_size not in (0, size):
+            raise StoreError(
+                f"{path} has not the {size} bytes of maxHashSlotNum {slots}, maxIndexNum {entries}"
+            )
+        self._file = MappedFile(path, 0, size, allocate=False)
+        self._slots = slots
+        self.entries_max = entries
+        self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
+        header: State = HEADER.unpack_from(self._file.map)
+        self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
+        self.used_slots, self.count = header[4], min(max(header[5], 1), entries)
+        self._room_end = self._entries_at
+        try:
+            self._file.reserve(0, self._entries_at)
+        except OSError:
+            self._file.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def is_empty(self) -> bool:
+        return self.count == 1
+
+    def _entry_at(self, number: int) -> int:
+        return self._entries_at + number * ENTRY_BYTES
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def make_room(self, keys: int) -> None:
+        """Blocks for so many more entries. OSError: the disk has none; better than a SIGBUS."""
+        needed = min(self._entry_at(self.count + keys), self._file.file_bytes)
+        if needed > self._room_end:
+            begin = min(self._room_end, self._entry_at(self.count))
+            end = min(needed + RESERVE_BYTES, self._file.file_bytes)
+            self._file.reserve(begin, end - begin)
+            self._room_end = end
+
+    @property
+    def room_count(self) -> int:
+        """Below this `count` there is room for one more entry."""
+        return (self._room_end - self._entries_at) // ENTRY_BYTES
+
+    def append(self, key_hash: int, offset: int, timestamp: int) -> None:
+        """One entry; there is room, and the file is not full. timestamp: the record's store time, ms."""
+        data, number = self._file.map, self.count
+        slot = HEADER_BYTES + key_hash % self._slots * SLOT_BYTES
+        previous = data[slot : slot + SLOT_BYTES]
+        if number == 1:
+            self.begin_offset, self.begin_timestamp = offset, timestamp
+        seconds = (timestamp - self.begin_timestamp) // 1000
+        if not 0 <= seconds <= SECONDS_MAX:
+            seconds = 0 if seconds < 0 else SECONDS_MAX
+        ENTRY.pack_into(data, self._entry_at(number), key_hash, offset, seconds, previous)
+        data[slot : slot + SLOT_BYTES] = number.to_bytes(SLOT_BYTES, "big")
+        if previous == _NO_ENTRY:
+            self.used_slots += 1
+        self.count = number + 1
+        self.end_offset, self.end_timestamp = offset, timestamp
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        return self.count > 1 and begin_ms <= self.end_timestamp and end_ms >= self.begin_timestamp
+
+    def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Offsets of at most `limit` entries with this hash, newest first. Times are known to a second."""
+        data, found = self._file.map, list[int]()
+        at = HEADER_BYTES + key_hash % self._slots * SLOT_BYTES
+        number, before = int.from_bytes(data[at : at + SLOT_BYTES], "big"), self.count
+        while 0 < number < before and len(found) < limit:  # descending: a damaged chain is no endless one
+            entry_hash, offset, seconds, previous = ENTRY.unpack_from(data, self._entry_at(number))
+            stored_ms = self.begin_timestamp + seconds * 1000
+            if entry_hash == key_hash and begin_ms < stored_ms + 1000 and stored_ms <= end_ms:
+                found.append(offset)
+            before, number = number, int.from_bytes(previous, "big")
+        return found
+
+    # -- cutting and mending -----------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        """Forget the entries of records at or behind `offset`: the chains are as they were before these."""
+        data = self._file.map
+        low, high = 1, self.count
+        while low < high:
+            middle = (low + high) // 2
+            at = self._entry_at(middle) + _OFFSET_AT
+            low, high = (
+                (middle + 1, high) if int.from_bytes(data[at : at + 8], "big") < offset else (low, middle)
+            )
+        for number in range(self.count - 1, low - 1, -1):
+            at = self._entry_at(number)
+            slot = HEADER_BYTES + int.from_bytes(data[at : at + 4], "big") % self._slots * SLOT_BYTES
+            previous = data[at + _PREVIOUS_AT : at + ENTRY_BYTES]
+            data[slot : slot + SLOT_BYTES] = previous
+            self.used_slots -= previous == _NO_ENTRY
+        self.count = low
+        if low > 1:
+            _, last, seconds, _ = ENTRY.unpack_from(data, self._entry_at(low - 1))
+            self.end_offset, self.end_timestamp = last, self.begin_timestamp + seconds * 1000
+        else:
+            self.begin_offset = self.end_offset = self.begin_timestamp = self.end_timestamp = 0
+
+    def mend_slots(self) -> None:
+        """After a crash: slots that name an entry which the header does not count name the newest one before
+        it again."""
+        slots = array.array("i", self._file.map[HEADER_BYTES : self._entries_at])
+        if sys.byteorder == "little":
+            slots.byteswap()
+        if min(slots, default=0) >= 0 and max(slots, default=0) < self.count:
+            return
+        newest = {slot: 0 for slot, number in enumerate(slots) if not 0 <= number < self.count}
+        view = self._file.view[self._entry_at(1) : self._entry_at(self.count)]
+        for number, (key_hash,) in enumerate(_HASH_ONLY.iter_unpack(view), 1):
+            slot = key_hash % self._slots
+            if slot in newest:
+                newest[slot] = number
+        view.release()
+        for slot, number in newest.items():
+            at = HEADER_BYTES + slot * SLOT_BYTES
+            self._file.map[at : at + SLOT_BYTES] = number.to_bytes(SLOT_BYTES, "big")
+            slots[slot] = number
+        self.used_slots = len(slots) - slots.count(0)
+
+    # -- durability --------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """What save() writes. end_offset is read last: it tells a snapshot in the middle of a record."""
+        begin_timestamp, begin_offset, count, used = (
+            self.begin_timestamp, self.begin_offset, self.count, self.used_slots
+        )  # fmt: skip
+        return begin_timestamp, self.end_timestamp, begin_offset, self.end_offset, used, count
+
+    def save(self, state: State) -> None:
+        """Entries first, then the header that counts them; any thread."""
+        self._file.sync()
+        HEADER.pack_into(self._file.map, 0, *state)
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def delete(self) -> None:
+        self._file.delete()

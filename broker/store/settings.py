@@ -1,0 +1,28 @@
+"""What a MessageStore is told: its place, the sizes of its files, and what put() needs of a topic."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from broker.store.consume_queue import UNIT_BYTES
+from broker.store.index import ENTRIES_DEFAULT, SLOTS_DEFAULT
+
+
+class TopicLike(Protocol):
+    """What put() needs of a topic; broker/topics.py has the real one."""
+
+    name: str
+    topic_raw: bytes
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    root: Path
+    commit_log_file_bytes: int = 1 << 30
+    consume_queue_file_bytes: int = 300_000 * UNIT_BYTES
+    store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+    commit_log_path: Path | None = None
+    check_crc_on_recover: bool = True
+    index_enable: bool = True
+    index_slots: int = SLOTS_DEFAULT
+    index_entries: int = ENTRIES_DEFAULT
