@@ -1,4 +1,4 @@
-"""keelmq: demo, chaos, doctor, repair, report, benchmarks, version. Exit codes: 0 done, 1 failed, 2 usage."""
+"""keelmq: see it, break it, look at it, mend it, measure it. Exit codes: 0 done, 1 failed, 2 usage."""
 
 import importlib
 import importlib.metadata
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli import analytics
+from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.repair import repair
 
@@ -95,6 +96,7 @@ def chaos(
 app.add_typer(analytics.app, name="analytics")
 app.command("report")(analytics.report)
 app.command("doctor")(doctor)
+app.command("certificates")(certificates)
 app.command("repair")(repair)
 
 

@@ -18,6 +18,7 @@ import typer
 from cli.admin_shell import checked_addresses
 from cli.doctor import files as config_files
 from cli.doctor import machine
+from cli.doctor.certificates import check_certificates
 from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, summary
 from cli.doctor.groups import groups
@@ -111,6 +112,7 @@ async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
     loaded, found = _load(wanted)
     found += rules(loaded)
     found += machine.check_secrets(loaded)
+    found += check_certificates(loaded)
     found += config_files.environment(os.environ, loaded)
     async with Reach(wanted.timeout_ms) as reach:
         found += await _this_machine(reach, loaded, here=wanted.here)

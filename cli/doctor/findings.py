@@ -10,7 +10,7 @@ CHECKS = {
     "config.controllers": "controllers have the same members, group and key, and an id of their own",
     "config.addresses": "nothing is announced as 127.0.0.1 to other machines; address lists are whole",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
-    "config.secret": "the key of the raft port is there, long enough, and nobody else can read it",
+    "config.secret": "the key or the certificates of the raft port are there, good, in date, and private",
     "machine.ports": "the ports are free, or taken by the very program that is to have them",
     "machine.directories": "directories are writable, have room, and belong to this broker",
     "machine.open-files": "enough files may be open (one per connection)",

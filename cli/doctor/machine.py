@@ -18,7 +18,7 @@ from pathlib import Path
 from broker.config import BrokerConfig
 from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, failed, ok, warning
-from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+from namesrv.plugins.controller.config import is_loopback
 from remoting.config import ConfigError
 from remoting.doors.http_late import http_listen_port
 
@@ -276,7 +276,7 @@ def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
             found.append(failed("config.secret", file.name, str(error), step))
             continue
         digests[hashlib.sha256(secret).digest()].append(file.name)
-        found += _private(file.name, controller)
+        found += _private_secret(file.name, controller.controller_raft_secret_file)
     if len(digests) > 1:
         text = " and ".join(", ".join(names) for names in digests.values())
         step = "copy one key to all controllers: they refuse each other otherwise"
@@ -284,21 +284,24 @@ def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
     return found
 
 
-def _private(name: str, controller: ControllerConfig) -> Iterator[Finding]:
-    path = controller.controller_raft_secret_file
+def _private_secret(name: str, path: Path | None) -> Iterator[Finding]:
     if path is None:
         step = "move it to a file of its own, mode 600, and name that in controllerRaftSecretFile"
         yield warning("config.secret", name, "the key of the raft port stands in the file itself", step)
         return
+    yield check_private(name, path) or ok("config.secret", name, f"{path}: long enough and private")
+
+
+def check_private(name: str, path: Path) -> Finding | None:
+    """None: nobody else can read or change this key."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
         text = f"{path} (mode {mode:o}) can be changed by others: who does so joins the controllers"
-        yield failed("config.secret", name, text, f"chmod 600 {path}, and make a new key")
-    elif mode & 0o004:
+        return failed("config.secret", name, text, f"chmod 600 {path}, and make a new key")
+    if mode & 0o004:
         text = f"{path} (mode {mode:o}) can be read by others"
-        yield warning("config.secret", name, text, f"chmod 600 {path} (in a pod: defaultMode 0400)")
-    else:
-        yield ok("config.secret", name, f"{path}: long enough and private")
+        return warning("config.secret", name, text, f"chmod 600 {path} (in a pod: defaultMode 0400)")
+    return None
 
 
 def check_open_files() -> Finding:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cli.doctor.certificates import certificate_problems
 from cli.doctor.findings import Finding, failed, ok, plural, warning
 from cli.doctor.reach import HttpAnswer, Silent
 from cli.doctor.rules import addresses, group_rules
@@ -195,12 +196,13 @@ def _raft_problems(
     if lag > RAFT_LAG_ENTRIES:
         step = f"{AGAIN}; if the number grows, look at its disk and its connection"
         yield warning("controller.raft", address, f"{lag} entries behind the leader", step)
+    yield from certificate_problems(address, raft)
     connected = raft.get("connected")
     if plugin.get("active") and isinstance(connected, list) and len(connected) < members - 1:
         refused = raft.get("refusedConnections") or {}
         reasons = ", ".join(f"{reason} ({times} times)" for reason, times in refused.items())
         text = f"leads, but has a raft connection to {', '.join(connected) or 'no other member'} only"
-        step = f"{AGAIN}; if it stays so: have all the same key, and is the raft port open?"
+        step = f"{AGAIN}; if it stays so: the same key or CA for all, and is the raft port open?"
         yield warning("controller.raft", address, text + (f"; refused: {reasons}" if reasons else ""), step)
 
 

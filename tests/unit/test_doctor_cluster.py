@@ -1,6 +1,7 @@
 """The doctor judges a running cluster: hand-made surveys, one thing wrong in each."""
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -190,6 +191,16 @@ def raft_members_differ(seen: Survey) -> None:
     seen.health["10.0.0.3:19876"] = ready(2, raft=raft)
 
 
+def raft_certificate_ends(seen: Survey) -> None:
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000}
+    seen.health["10.0.0.3:19876"] = ready(2, raft={**raft, "certificateEnds": int(time.time()) + 86_400})
+
+
+def raft_certificate_is_old(seen: Survey) -> None:
+    raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "certificateFault": "n0.key: no key"}
+    seen.health["10.0.0.3:19876"] = ready(2, raft={**raft, "certificateEnds": int(time.time()) + 90 * 86_400})
+
+
 def more_brokers_than_can_be_asked(seen: Survey) -> None:
     seen.not_asked = 700
 
@@ -300,6 +311,8 @@ F, W = Level.FAILED, Level.WARNING
         (leader_alone, [("controller.raft", W)], "to n1 only; refused: wrong key (3 times)"),
         (a_controller_is_new, [("controller.raft", W)], "no vote yet"),
         (raft_members_differ, [("controller.raft", F)], "n1 and this one"),
+        (raft_certificate_ends, [("controller.raft", F)], "its certificate ends at 2"),
+        (raft_certificate_is_old, [("controller.raft", W)], "not in use: n0.key: no key"),
         (more_brokers_than_can_be_asked, [], ""),
         (expected_http_is_silent, [("controller.raft", W)], "10.0.0.1:19999"),
         (a_broker_is_silent, [("broker.reachable", F)], "10.0.1.3:10911"),

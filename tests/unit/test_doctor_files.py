@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from cli.doctor import machine
+from cli.doctor.certificates import check_certificates
 from cli.doctor.files import ConfigFile, Kind, environment, kind_of, load
 from cli.doctor.findings import CHECKS, Finding, Level, failed, merged, ok
 from cli.doctor.rules import rules
+from namesrv.plugins.controller.raft.api import TlsFiles
+from tests.unit.raft_certificates import Authority
 
 SECRET = "0123456789abcdef0123456789abcdef"
 CONTROLLER = {
@@ -256,6 +259,53 @@ def test_secrets(files: Files, tmp_path: Path) -> None:
     inline = files.file("inline.conf", CONTROLLER, controllerRaftSecret=SECRET)
     found = one(machine.check_secrets([inline]), "config.secret", Level.WARNING)
     assert "file of its own" in found.next_step and SECRET not in str(found)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def with_certificate(files: Files, number: int, made: TlsFiles) -> ConfigFile:
+    made.key.chmod(0o600)
+    keys = {
+        "controllerDLegerSelfId": f"n{number}",
+        "controllerRaftTlsCertPath": str(made.certificate),
+        "controllerRaftTlsKeyPath": str(made.key),
+        "controllerRaftTlsTrustCertPath": str(made.trust),
+    }
+    return files.file(f"tls-{number}.conf", CONTROLLER, keys)
+
+
+def test_certificates(files: Files, authority: Authority) -> None:
+    good = with_certificate(files, 0, authority.issue("n0"))
+    both = [good, with_certificate(files, 1, authority.issue("n1"))]
+    found = check_certificates(both)
+    assert not bad(found) and "for n0, until 2" in found[0].text
+    assert not check_certificates([files.controller(0)]) and not machine.check_secrets(both)
+    mixed = check_certificates([good, files.controller(1)])
+    assert "tls-0.conf have certificates, controller-1.conf not" in one(mixed, "config.secret").text
+    other = with_certificate(files, 1, Authority(files.directory / "other").issue("n1"))
+    assert "different CA files" in one(check_certificates([good, other]), "config.secret", Level.WARNING).text
+    (authority.directory / "n0.key").chmod(0o644)
+    assert "read by others" in one(check_certificates([good]), "config.secret", Level.WARNING).text
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "level", "text"),
+    [
+        (["n0"], (-1, 20), Level.WARNING, "20 days left"),
+        (["n0"], (-1, 3), Level.FAILED, "3 days left"),
+        (["n0"], (-9, -1), Level.FAILED, "expired"),
+        (["n7"], (-1, 90), Level.FAILED, "lacks DNS:n0"),
+    ],
+)
+def test_certificates_that_end_or_are_not_ours(
+    files: Files, authority: Authority, names: list[str], days: tuple[float, float], level: Level, text: str
+) -> None:
+    found = check_certificates([with_certificate(files, 0, authority.issue(*names, days=days))])
+    assert text in one(found, "config.secret", level).text
+    assert "keelmq certificates" in one(found, "config.secret", level).next_step
 
 
 def test_one_line_and_no_check_without_a_name() -> None:

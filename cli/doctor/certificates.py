@@ -1,0 +1,81 @@
+"""Certificates of the raft port: would each member start with its files, until when, and would all talk?"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from cli.doctor.files import ConfigFile
+from cli.doctor.findings import Finding, failed, ok, warning
+from cli.doctor.machine import check_private
+from namesrv.plugins.controller.config import ControllerConfig
+from remoting.config import ConfigError
+
+RENEW_DAYS = 30
+URGENT_DAYS = 7
+RENEW = "renew it (keelmq certificates, where ca.key is) and copy both files: no restart is needed"
+
+
+def check_certificates(files: Sequence[ConfigFile]) -> list[Finding]:
+    """Of all controllers among the files; nothing, if none of them has certificates."""
+    controllers = [(file.name, file.controller) for file in files if file.controller is not None]
+    with_tls = [(name, controller) for name, controller in controllers if controller.tls_files is not None]
+    if not with_tls:
+        return []
+    found = [finding for name, controller in with_tls for finding in _one(name, controller)]
+    others = [name for name, controller in controllers if controller.tls_files is None]
+    if others:
+        text = f"{', '.join(name for name, _ in with_tls)} have certificates, {', '.join(others)} not"
+        found.append(
+            failed("config.secret", "raft port", text, "the same for all: they do not talk otherwise")
+        )
+    return found + list(_same_authority(with_tls))
+
+
+def _one(name: str, controller: ControllerConfig) -> Iterator[Finding]:
+    files = controller.tls_files
+    assert files is not None
+    try:
+        facts = controller.read_certificates()
+        assert facts is not None
+        private = check_private(name, files.key)
+    except ConfigError as error:
+        yield failed(
+            "config.secret", name, str(error), "correct the path, or make new ones: keelmq certificates"
+        )
+        return
+    days = facts.days_left(datetime.now(UTC))
+    text = f"{files.certificate}: for {', '.join(facts.names)}, until {facts.not_after:%Y-%m-%d}"
+    if days < URGENT_DAYS:
+        yield failed("config.secret", name, f"{text}: {days:.0f} days left", RENEW)
+    elif days < RENEW_DAYS:
+        yield warning("config.secret", name, f"{text}: {days:.0f} days left", RENEW)
+    yield private or ok("config.secret", name, text)
+
+
+def certificate_problems(address: str, raft: Mapping[str, object]) -> Iterator[Finding]:
+    """Of a member that runs, as its health page tells."""
+    if fault := raft.get("certificateFault"):
+        step = "correct the files: after a restart it would not start; now it goes on with the old ones"
+        yield warning("controller.raft", address, f"its newer certificate is not in use: {fault}", step)
+    ends = raft.get("certificateEnds")
+    if isinstance(ends, int):
+        until = datetime.fromtimestamp(ends, UTC)
+        if (days := (until - datetime.now(UTC)).total_seconds() / 86_400) < RENEW_DAYS:
+            tell = failed if days < URGENT_DAYS else warning
+            yield tell(
+                "controller.raft", address, f"its certificate ends at {until:%Y-%m-%d %H:%M} UTC", RENEW
+            )
+
+
+def _same_authority(controllers: Sequence[tuple[str, ControllerConfig]]) -> Iterator[Finding]:
+    """Different files may be right while a CA is replaced, and must not stay so."""
+    digests: dict[bytes, list[str]] = defaultdict(list)
+    for name, controller in controllers:
+        files = controller.tls_files
+        if files is not None and files.trust.is_file():
+            digests[hashlib.sha256(files.trust.read_bytes()).digest()].append(name)
+    if len(digests) > 1:
+        text = f"different CA files: {' and '.join(', '.join(names) for names in digests.values())}"
+        step = "fine while a CA is replaced (one of the files has both); else copy one file to all"
+        yield warning("config.secret", "controllerRaftTlsTrustCertPath", text, step)
