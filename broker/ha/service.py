@@ -16,6 +16,7 @@ from pathlib import Path
 from broker.group_commit import GroupCommit
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import LinkSettings, MasterLink
+from broker.ha.core.progress import Growth
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
@@ -73,6 +74,7 @@ class HaService:
                 settings.send_heartbeat_interval_ms,
                 settings.housekeeping_interval_ms,
                 settings.bytes_per_second,
+                settings.far_bytes_per_second,
             ),
             clock=clock,
             on_ack=self._acked,
@@ -80,6 +82,7 @@ class HaService:
         )
         self._tasks = TaskSet()
         self._role_tasks = TaskSet()
+        self._growth = Growth()
         self._dispatching = False
         self._running = False
         self._epoch_fault: str | None = None
@@ -110,6 +113,7 @@ class HaService:
             self._forget_old_epochs()
             if self.mastership is not None:
                 self._server.state.min_offset = self.store.commit_log.min_offset
+                self._server.state.growth = self._growth.read(self._clock(), self.store.commit_log.max_offset)
                 for link in self._server.links.values():
                     link.read_progress(self._clock())
                 self.mastership.advance()
@@ -155,7 +159,7 @@ class HaService:
         if self._epoch_fault is not None:
             raise LocalProtocolError(self._epoch_fault)
         if epoch < self.last_epoch:
-            raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
+            raise self._too_old(epoch)
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
         # a missed epoch may have been another's: our slaves followed that one, their acks are of an old log
         keep_links = stays and epoch <= self.last_epoch + 1
@@ -173,6 +177,12 @@ class HaService:
         if not stays:
             self.store.become_master()
         self._begin_term(broker_id, epoch, sync_state_set)
+
+    def _too_old(self, epoch: int) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log: these controllers lost what "
+            "they knew, or are another cluster's; importControllerState of mqadmin gives it back to them"
+        )
 
     def _begin_term(self, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
         log, state = self.store.commit_log, self._server.state
@@ -201,7 +211,7 @@ class HaService:
         """Follow the master at "host:port". The same call again changes nothing while the link is alive. With
         files of another size than master_file_bytes it is a slave that copies nothing, and says so."""
         if epoch < self.last_epoch:
-            raise LocalProtocolError(f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log")
+            raise self._too_old(epoch)
         host, _, port = master_ha_address.rpartition(":")
         address = (host, int(port))
         client, fits = self.client, master_file_bytes in (None, self.store.commit_log.file_bytes)
@@ -253,6 +263,7 @@ class HaService:
             self.client.stop()
         if not keep_links:
             self._server.refuse(reason)
+            await self._server.catch_up.quiet()
         await self._role_tasks.stop()
         self.mastership = self.client = None
 

@@ -7,6 +7,7 @@ import pytest
 
 from broker.controller_client import LEARNED_MAX, ControllerClient, Heartbeats
 from remoting.client import RemotingClient
+from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, Unknown
@@ -19,6 +20,7 @@ from remoting.operations.controller import (
 )
 from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from remoting.tasks import TaskSet
+from tests.unit.admin_parts import DEAD, hanging
 from tests.unit.raft_group import until
 
 REQUEST = BrokerNameRequest(broker_name="b")
@@ -151,6 +153,23 @@ async def test_all_controllers_hear_us_and_a_restarted_one_soon_again(three: Thr
         await again.beat.wait()  # long before the interval is over
     await tasks.stop()
     await again.door.close()
+
+
+async def test_controllers_that_hang_or_are_gone_keep_no_beat_from_the_others(three: Three) -> None:
+    """broker-ha.md pitfall 15: one thread for all of them stood still while it dialled."""
+    tasks, last = TaskSet(), three.controllers[2]
+    with hanging() as stopped:
+        beats = Heartbeats(
+            three.client, [DEAD, stopped, three.addresses[2]], interval_ms=50, heartbeat=lambda: BEAT
+        )
+        began_ms = now_ms()
+        beats.start(tasks)
+        async with asyncio.timeout(5):
+            while last.beats < 10:
+                last.beat.clear()
+                await last.beat.wait()
+        assert now_ms() - began_ms < 2_000, "ten beats, not one after the other's time-out"
+        await tasks.stop()
 
 
 async def test_nothing_is_said_before_there_is_something_to_say(three: Three) -> None:

@@ -7,6 +7,7 @@ test_durability.py has the same answers part by part, without sockets.
 import asyncio
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -54,6 +55,8 @@ class Settings:
                 "mappedFileSizeCommitLog": 1 << 16,
                 "mappedFileSizeConsumeQueue": 2_000,
                 "enableControllerMode": True,
+                "brokerRole": "SLAVE",  # ignored, and so is the id (broker-ha.md pitfall 24)
+                "brokerId": 7,
                 "controllerAddr": controller,
                 "allAckInSyncStateSet": self.all_ack,
                 "inSyncReplicas": self.copies,
@@ -207,13 +210,21 @@ async def ask(client: RemotingClient, group: Group, situation: Situation) -> tup
 @pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("all_ack", [False, True], ids=["inSyncReplicas", "allAckInSyncStateSet"])
 async def test_what_a_producer_is_answered(
-    tmp_path: Path, all_ack: bool, sync_flush: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    all_ack: bool,
+    sync_flush: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """9 pairs of inSyncReplicas and minInSyncReplicas, in 10 situations each."""
+    """9 pairs of inSyncReplicas and minInSyncReplicas, in 10 situations each. The disk of this machine, which
+    27 brokers share, is not what is asked: it is as fast as memory, or hangs."""
     caplog.set_level(logging.INFO, "broker.app")
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
     every = [Settings(all_ack, sync_flush, *pair) for pair in itertools.product(REPLICAS, REPLICAS)]
     client, wrong = RemotingClient(), []
     async with groups(tmp_path, every) as made:
+        await asyncio.gather(*(ask(client, group, SITUATIONS[0]) for group in made))  # creates the topic
         for situation in SITUATIONS:
             answers = await asyncio.gather(*(ask(client, group, situation) for group in made))
             wrong += [

@@ -292,6 +292,18 @@ async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None
         assert two.log_bytes() == before, "nothing was cut"
 
 
+async def test_wiped_controllers_are_not_followed_below_the_epochs_of_the_log(tmp_path: Path) -> None:
+    """Pitfall 28: RocketMQ's broker ignores them for ever, and does not say so."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(5)
+        end = one.put()
+        for taking in (one.lead(1), one.follow(two, 4)):
+            with pytest.raises(LocalProtocolError, match=r"below epoch 5 of the log.*importControllerState"):
+                await taking
+        assert [(entry.epoch, entry.start_offset) for entry in one.service.epochs] == [(5, 0)]
+        assert one.service.mastership is not None and one.put() > end, "nothing has changed"
+
+
 @pytest.mark.parametrize("other_size", [FILE_BYTES // 2, FILE_BYTES * 2])
 async def test_a_master_with_files_of_another_size_is_not_copied(tmp_path: Path, other_size: int) -> None:
     """Pitfall 58: a smaller size shows nowhere in the stream, a larger one only where a packet crosses the
