@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from broker.delay.levels import SCHEDULE_TOPIC
 from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
@@ -48,6 +49,7 @@ class MessageStore:
             config.commit_log_path or config.root / "commitlog", config.commit_log_file_bytes
         )
         self.store_host = config.store_host
+        self.delay_levels = config.delay_levels
         self.confirm_offset = 0
         self.dispatch_offset = 0
         self.is_master = False
@@ -286,8 +288,10 @@ class MessageStore:
         return pos > 0 and self.dispatch_behind
 
     def _dispatch_record(self, offset: int, parsed: Parsed) -> None:
-        size, raw_topic, queue_id, queue_offset, tags_code, _, _ = parsed
+        size, raw_topic, queue_id, queue_offset, tags_code, stored, properties = parsed
         topic = raw_topic.decode("utf-8", "replace")
+        if topic == SCHEDULE_TOPIC:
+            tags_code = self.delay_levels.due_at(properties, stored)
         try:
             queue = self._queues[topic][queue_id]
         except KeyError:

@@ -1,9 +1,10 @@
 """What a MessageStore is told: its place, the sizes of its files, and what put() needs of a topic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from broker.delay.levels import DelayLevels
 from broker.store.consume_queue import UNIT_BYTES
 from broker.store.index import ENTRIES_DEFAULT, SLOTS_DEFAULT
 
@@ -26,3 +27,4 @@ class StoreConfig:
     index_enable: bool = True
     index_slots: int = SLOTS_DEFAULT
     index_entries: int = ENTRIES_DEFAULT
+    delay_levels: DelayLevels = field(default_factory=DelayLevels)

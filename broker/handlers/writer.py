@@ -1,0 +1,152 @@
+"""Putting a message into the log, for everybody but the plain send, which has the same steps in line.
+
+Tick: messages of one loop iteration share a clock reading, a look at the lease and one end_of_tick. Letter: a
+message ready to be stored. A delayed one is laid by in SCHEDULE_TOPIC_XXXX, and told apart by nothing else.
+"""
+
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker.delay.levels import SCHEDULE_TOPIC, DelayLevels
+from broker.handlers.parts import BrokerParts
+from broker.handlers.property_text import with_properties
+from broker.pending import HotPeer, SendGate
+from broker.store.record import tags_code, topic_bytes
+from broker.store.settings import TopicLike
+from remoting.clock import now_ms, wall_ms
+from remoting.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+NOT_AVAILABLE: Final = "service not available now"
+CUT_OFF: Final = f"{NOT_AVAILABLE}: this master hears neither the controllers nor its in-sync replicas"
+COMPLAINT_PERIOD_MS: Final = 5_000
+
+
+class Refused(NamedTuple):
+    code: int
+    remark: str
+
+
+class Stored(NamedTuple):
+    """Where it is in the log, where it ends there, and its number in its queue."""
+
+    offset: int
+    end: int
+    queue_offset: int
+
+
+class Tick:
+    """Read by the data path for every message."""
+
+    __slots__ = ("_call_soon", "_end_of_tick", "_gate", "is_due", "ms", "wall_ms")
+
+    def __init__(
+        self,
+        gate: SendGate,
+        call_soon: Callable[[Callable[[], None]], object],
+        end_of_tick: Callable[[], None],
+    ) -> None:
+        self._gate, self._call_soon, self._end_of_tick = gate, call_soon, end_of_tick
+        self.is_due = False
+        self.ms = self.wall_ms = 0
+
+    def starts_cut_off(self) -> bool:
+        """The first message of a tick: reads the clocks. True: perhaps there is another master already, and
+        nothing must be stored that it would not have."""
+        self.wall_ms, self.ms = wall_ms(), now_ms()
+        return self._gate.lease_is_over
+
+    def schedule(self) -> None:
+        self.is_due = True
+        self._call_soon(self._end)
+
+    def _end(self) -> None:
+        self.is_due = False
+        self._end_of_tick()
+
+
+@dataclass(slots=True)
+class Letter:
+    """properties: as they are to be stored. delay_level 0: at once."""
+
+    topic: TopicLike
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+    delay_level: int = 0
+
+
+class ScheduleTopic:
+    """Of delayed messages, as put() needs it: it exists on every broker."""
+
+    name = SCHEDULE_TOPIC
+    topic_raw = topic_bytes(SCHEDULE_TOPIC)
+
+
+_SCHEDULE = ScheduleTopic()
+
+
+class Writer:
+    """Owned by the event loop's thread."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
+        self._levels: DelayLevels = parts.store.delay_levels
+        self.tick = Tick(parts.gate, parts.call_soon, parts.end_of_tick)
+        self._next_complaint_ms = 0
+
+    def put(self, letter: Letter) -> Stored | Refused:
+        tick = self.tick
+        if not self._gate.writable:
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(self._gate))
+        if not tick.is_due and tick.starts_cut_off():
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
+        topic, queue_id, properties = letter.topic, letter.queue_id, letter.properties
+        if letter.delay_level:
+            topic, queue_id = _SCHEDULE, letter.delay_level - 1
+            real = {b"REAL_TOPIC": letter.topic.name.encode(), b"REAL_QID": b"%d" % letter.queue_id}
+            properties = with_properties(properties, real)
+            code = self._levels.due_at(properties, tick.wall_ms)
+        else:
+            code = tags_code(properties)
+        # fmt: off
+        try:
+            stored = self._store.put(
+                topic, queue_id, letter.body, properties, letter.flag, letter.sys_flag, letter.born_timestamp,
+                letter.born_host, letter.reconsume_times, code, tick.wall_ms)
+        except (struct.error, ValueError, OSError) as error:
+            return self.failed(error)
+        # fmt: on
+        if not tick.is_due:
+            tick.schedule()
+        return Stored(*stored)
+
+    def failed(self, error: Exception) -> Refused:
+        """What the store's refusal means to a client."""
+        if not isinstance(error, OSError):
+            return Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+        if self.tick.ms >= self._next_complaint_ms:  # not one line per message on a full disk
+            self._next_complaint_ms = self.tick.ms + COMPLAINT_PERIOD_MS
+            logger.error("cannot write to the CommitLog, sends are refused: %s", error)
+        return Refused(ResponseCode.SYSTEM_ERROR, f"create mapped file failed: {error.strerror or error}")
+
+    def reply_when_safe(self, stored: Stored, peer: HotPeer, reply: bytes, opaque: int) -> bytes | None:
+        """The success reply, now; None: it leaves when the log is safe up to there."""
+        if not self._gate.wait:
+            return reply
+        self._pending.add(stored.end, peer, reply, self.tick.ms, opaque)
+        return None
+
+
+def not_available(gate: SendGate) -> str:
+    remark = gate.remark or "this broker is not master"
+    return remark if remark.startswith(NOT_AVAILABLE) else f"{NOT_AVAILABLE}: {remark}"
