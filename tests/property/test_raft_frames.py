@@ -1,10 +1,16 @@
 """Garbage at the raft port: one error comes out, whatever goes in; and the log observer bears any entry."""
 
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from namesrv.plugins.controller.raft.channel import ChannelError, KeyChannel, PlainChannel
+from namesrv.plugins.controller.raft.certificates import Certificates
+from namesrv.plugins.controller.raft.channel import Channel, ChannelError, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     AppendEntries,
@@ -18,6 +24,8 @@ from namesrv.plugins.controller.raft.codec import (
 from namesrv.plugins.controller.raft.files import DamagedError
 from namesrv.plugins.controller.raft.roster import Roster
 from namesrv.plugins.controller.raft.snapshot import decode_snapshot
+from namesrv.plugins.controller.raft.tls import TlsChannel
+from tests.unit.raft_certificates import Authority
 
 FRAMES = [
     encode(each)
@@ -56,9 +64,34 @@ def test_a_frame_is_a_message_or_one_error(frame: bytes) -> None:
     assert decode_message(encode(message)) == message
 
 
-@given(st.lists(st.binary(max_size=80), max_size=8), st.booleans())
-def test_a_stream_is_frames_or_one_error(pieces: list[bytes], with_key: bool) -> None:
-    channel = KeyChannel(bytes(32), "c", dialed=False) if with_key else PlainChannel()
+@cache
+def certificates() -> Certificates:
+    with tempfile.TemporaryDirectory() as directory:
+        return Certificates(Authority(Path(directory)).issue("n0"), "n0")
+
+
+CHANNELS: dict[str, Callable[[], Channel]] = {
+    "plain": PlainChannel,
+    "key": lambda: KeyChannel(bytes(32), "c", dialed=False),
+    "tls": lambda: TlsChannel(certificates()._contexts.listener, dialed=False),
+    "tls, dialed": lambda: TlsChannel(certificates()._contexts.dialer, dialed=True),
+}
+HELLO_OF_TLS = TlsChannel(certificates()._contexts.dialer, dialed=True).start()
+
+
+@st.composite
+def almost_tls(draw: st.DrawFn) -> list[bytes]:
+    data = bytearray(HELLO_OF_TLS)
+    for _ in range(draw(st.integers(1, 4))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    at = draw(st.integers(0, len(data)))
+    return [bytes(data[:at]), bytes(data[at:])]
+
+
+@given(st.lists(st.binary(max_size=80), max_size=8) | almost_tls(), st.sampled_from(sorted(CHANNELS)))
+def test_a_stream_is_frames_or_one_error(pieces: list[bytes], kind: str) -> None:
+    channel, with_key = CHANNELS[kind](), kind != "plain"
+    channel.start()
     try:
         for piece in pieces:
             channel.receive_data(piece)
