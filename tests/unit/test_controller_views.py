@@ -249,10 +249,20 @@ async def test_the_controller_and_what_is_wrong(bench: Bench, monkeypatch: pytes
     assert found["members"][2]["requestAddress"] is None
     assert found["problems"] == [
         "member n1 at 127.0.0.1:10868 is not connected to this one",
-        "controllerDLegerPeers of this controller does not name member n2",
+        "controllerDLegerPeers of this controller does not name member n2: add it before the next restart",
         "members with another list of members: n2",
         f"{GROUP} has no live master: nobody is alive",
     ]
+
+
+async def test_a_file_that_names_a_removed_controller(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = {"members": {"n0": "127.0.0.1:10878"}, "role": "leader"}
+    monkeypatch.setattr(bench.replicator, "status", lambda: status)
+    async with client(bench) as http:
+        assert (await http.get("/v1/controller")).json()["problems"] == [
+            "controllerDLegerPeers of this controller names n1, which is no member: "
+            "take it out before the next restart"
+        ]
 
 
 async def test_a_controller_that_does_not_run_yet(bench: Bench) -> None:

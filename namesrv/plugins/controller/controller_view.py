@@ -170,8 +170,7 @@ def _problems(
     for member in members:
         if not member.connected:
             yield f"member {member.id} at {member.raft_address} is not connected to this one"
-        if member.request_address is None:
-            yield f"controllerDLegerPeers of this controller does not name member {member.id}"
+    yield from _old_file(plugin, {member.id for member in members})
     if status.get("standing") not in (None, "member"):
         yield f"this controller has no vote yet ({status['standing']})"
     if status.get("role") == "removed":
@@ -182,6 +181,15 @@ def _problems(
         yield f"settings not in force here: {plugin.settings.fault}"
     for name, retry in sorted(plugin.elections.retries.items())[:PROBLEM_GROUPS]:
         yield f"{name} has no live master: {retry.reason}"
+
+
+def _old_file(plugin: "ControllerPlugin", members: set[str]) -> Iterator[str]:
+    """Members came or went since it was written. It works, but a newcomer's file may be a copy."""
+    key, listed = "controllerDLegerPeers of this controller", plugin.config.request_addresses.keys()
+    if members and (lacking := sorted(members - listed)):
+        yield f"{key} does not name member {', '.join(lacking)}: add it before the next restart"
+    if members and (gone := sorted(listed - members - {plugin.replicator.self_id})):
+        yield f"{key} names {', '.join(gone)}, which is no member: take it out before the next restart"
 
 
 PROBLEM_GROUPS = 10
