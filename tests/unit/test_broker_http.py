@@ -78,6 +78,12 @@ async def test_a_lone_broker_without_name_server_is_alive_and_not_ready(tmp_path
     assert len(asyncio.all_tasks()) == 1
 
 
+async def test_a_lone_broker_replicates_nothing(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        answer = await ask(broker.http_address, "/v1/haStatus")
+    assert answer.status_code == 404 and "enableControllerMode" in answer.json()["remark"]
+
+
 async def test_what_a_lone_broker_measures(tmp_path: Path) -> None:
     async with Broker(config(tmp_path, broker_cluster_name="c")) as broker:
         await send(broker, "T", 3)
@@ -157,6 +163,8 @@ async def test_a_damaged_epoch_file_takes_the_broker_out(tmp_path: Path) -> None
     controlled.epoch_path.write_bytes(b"")
     async with Broker(controlled) as broker:
         ready = (await ask(broker.http_address, "/readyz")).json()
+        told = (await ask(broker.http_address, "/v1/haStatus")).json()
+        assert told["master"] is False and told["fault"] in ready["reasons"][0]
         assert not ready["ready"]
         assert "replication is stopped" in ready["reasons"][0]
         assert "keelmq repair" in ready["reasons"][0]
