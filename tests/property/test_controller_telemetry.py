@@ -84,7 +84,12 @@ def decided(state: State, step: Step, number: int) -> Decision:
         )
     if kind == "register":
         return decide_register(
-            state, cluster_name=CLUSTER, broker_name=name, broker_id=what, broker_address=f"h{what}:{number}"
+            state,
+            view,
+            cluster_name=CLUSTER,
+            broker_name=name,
+            broker_id=what,
+            broker_address=f"h{what}:{number}",
         )
     return decide_elect(state, view, Ballot(name, CLUSTER, what, unclean=True))
 

@@ -63,6 +63,7 @@ class Story:
             case "register":
                 return decide_register(
                     self.state,
+                    self.view,
                     cluster_name=CLUSTER,
                     broker_name=GROUP,
                     broker_id=int(words[0]),

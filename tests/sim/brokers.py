@@ -32,7 +32,7 @@ from namesrv.plugins.controller.core.decide import (
     decide_read,
     decide_register,
 )
-from namesrv.plugins.controller.core.elect import LiveInfo
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -158,12 +158,14 @@ class SimBroker:
                 self.disk.meta, self.disk.temp = self.disk.temp, None
                 self._registered(Event.OK)
             case Effect.REGISTER_TO_CONTROLLER:
-                self.ask(lambda _c: self._decide_register, self._registered_answered)
+                self.ask(lambda c: lambda state: self._decide_register(c, state), self._registered_answered)
 
-    def _decide_register(self, state: State) -> Decision:
+    def _decide_register(self, controller: SimController, state: State) -> Decision:
         assert self.registration.broker_id is not None
+        group = state.brokers.get(GROUP)
+        view = LiveView() if group is None else controller.view(group)
         return decide_register(
-            state, cluster_name=CLUSTER, broker_name=GROUP, broker_id=self.registration.broker_id,
+            state, view, cluster_name=CLUSTER, broker_name=GROUP, broker_id=self.registration.broker_id,
             broker_address=self.name,
         )  # fmt: skip
 

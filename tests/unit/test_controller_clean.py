@@ -86,7 +86,7 @@ async def test_clean_of_the_master_clears_it_everywhere_30(bench: Bench) -> None
     assert (group.master_epoch, group.sync_state_set_epoch) == (2, 3)
     await bench.elect(-1)
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 3)
-    assert (await bench.register(2)).body == wire.SyncStateSet(sync_state_set=[2], sync_state_set_epoch=5)
+    assert (await bench.register(2)).body == wire.SyncStateSet(sync_state_set=[2], sync_state_set_epoch=4)
 
 
 async def test_what_only_the_cleaned_had_is_not_given_up_silently_30(bench: Bench) -> None:

@@ -259,12 +259,35 @@ async def test_register(bench: Bench) -> None:
 
 
 async def test_a_master_with_a_new_address_is_answered_the_new_one_42(bench: Bench) -> None:
+    await bench.group_of(1)
+    await bench.register(1, "10.9.9.9:10911")
+    header = (await bench.elect(1)).header
+    assert isinstance(header, wire.MasterInfo)
+    assert (header.master_address, header.master_epoch) == ("10.9.9.9:10911", 3)
+
+
+async def test_a_master_that_begins_anew_is_followed_by_another_member(bench: Bench) -> None:
+    """Its machine may have lost what was acknowledged; the others of the set have it. S1, S2."""
     await bench.group_of(1, 2)
-    header = (await bench.register(1, "10.9.9.9:10911")).header
+    header = (await bench.register(1)).header
     assert isinstance(header, wire.RegisterBrokerToControllerResponse)
-    assert header.master_address == "10.9.9.9:10911"
+    assert (header.master_broker_id, header.master_epoch) == (2, 2)
     (push,) = bench.peers[2].pushed()
-    assert push.ext_fields["masterAddress"] == "10.9.9.9:10911"
+    assert push.ext_fields["masterBrokerId"] == "2"
+
+
+async def test_a_master_that_begins_anew_alone_begins_a_new_term(bench: Bench) -> None:
+    """What it writes now is not what its replicas got from the process before: another epoch tells."""
+    await bench.group_of(1, 2)
+    await bench.alter([1], master=1, epoch=1, set_epoch=2)
+    reply = await bench.register(1)
+    assert reply.header == wire.RegisterBrokerToControllerResponse(cluster_name=CLUSTER, broker_name=GROUP)
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (None, 2)
+    await bench.elect(1)
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 3)
+    epochs = bench.broker_set
+    await bench.register(2)
+    assert bench.broker_set == epochs, "a slave changes nothing"
 
 
 async def test_reads(bench: Bench) -> None:

@@ -16,7 +16,12 @@ from namesrv.plugins.controller.core.decide import (
     decide_read,
     decide_register,
 )
-from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, ElectMaster
+from namesrv.plugins.controller.core.events import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    ElectMaster,
+    UpdateBrokerAddress,
+)
 from namesrv.plugins.controller.core.explain import Explanation, explain_election
 from namesrv.plugins.controller.core.rules import Refused, other_cluster
 from namesrv.plugins.controller.core.state import BrokerSet
@@ -190,25 +195,34 @@ class ControllerHandlers:
         )
 
     async def register_broker(self, request: wire.RegisterBrokerToControllerRequest, call: Call) -> Reply:
-        settled = await self._proposer.settle(
+        settled = await self._settle_register(request)
+        if isinstance(settled.event, UpdateBrokerAddress):
+            settled = await self._settle_register(request)  # with its new address it may have been the master
+        broker_set = settled.broker_set
+        master = broker_set.master_broker_id
+        if isinstance(settled.event, ElectMaster) and master is not None:
+            self._elections.elected(broker_set, settled.event.reason)
+        elif isinstance(settled.event, ElectMaster):
+            self._elections.notify(broker_set)
+            self._elections.look_at(broker_set.broker_name)
+        is_alive = master is not None and self._watch.view(broker_set).is_alive(master)
+        info = self._master_info(broker_set) if is_alive else self._no_master()
+        header = wire.RegisterBrokerToControllerResponse(
+            cluster_name=request.cluster_name, broker_name=request.broker_name, **info.model_dump()
+        )
+        return Reply(header, _sync_state_set(broker_set))
+
+    async def _settle_register(self, request: wire.RegisterBrokerToControllerRequest) -> Settled:
+        return await self._proposer.settle(
             lambda state: decide_register(
                 state,
+                self._watch.view_of(state, request.broker_name),
                 cluster_name=request.cluster_name,
                 broker_name=request.broker_name,
                 broker_id=request.broker_id,
                 broker_address=request.broker_address,
             )
         )
-        broker_set = settled.broker_set
-        master = broker_set.master_broker_id
-        is_alive = master is not None and self._watch.view(broker_set).is_alive(master)
-        info = self._master_info(broker_set) if is_alive else self._no_master()
-        header = wire.RegisterBrokerToControllerResponse(
-            cluster_name=request.cluster_name, broker_name=request.broker_name, **info.model_dump()
-        )
-        if settled.event is not None and is_alive and master == request.broker_id:
-            self._elections.notify(broker_set)  # its replicas must follow it to the new address
-        return Reply(header, _sync_state_set(broker_set))
 
     async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
         settled = await self._proposer.settle(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect
+from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect, succeed
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
@@ -65,12 +65,13 @@ def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
 
 
 def decide_register(
-    state: State, *, cluster_name: str, broker_name: str, broker_id: int, broker_address: str
+    state: State, view: LiveView, *, cluster_name: str, broker_name: str, broker_id: int, broker_address: str
 ) -> Decision:
-    """1003: the id must have been applied for; a new address (new pod, new port) is recorded.
+    """1003: the id must have been applied for; a new address (new pod, new port) is recorded first.
 
-    A master that registers is a new process: it does not know what the one before had asked for, and a 1001
-    of that one may still arrive. So the set is fenced.
+    A master that registers is a new process, and its term is over, however soon it came back: its machine may
+    have lost what was not on disk. Another member of the SyncStateSet has that; and if there is none, what it
+    writes now must be of another epoch than what its replicas got from the process before.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
@@ -83,17 +84,16 @@ def decide_register(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
         )
-    is_moved = replica.address != broker_address
+    if replica.address != broker_address:
+        return UpdateBrokerAddress(
+            broker_name=broker_name,
+            broker_id=broker_id,
+            broker_address=broker_address,
+            expected_address=replica.address,
+        )
     if broker_id == broker_set.master_broker_id:
-        return fence_event(broker_set, broker_address if is_moved else None)
-    if not is_moved:
-        return Answer(broker_set)
-    return UpdateBrokerAddress(
-        broker_name=broker_name,
-        broker_id=broker_id,
-        broker_address=broker_address,
-        expected_address=replica.address,
-    )
+        return elect_event(broker_set, succeed(broker_set, view), view)
+    return Answer(broker_set)
 
 
 def decide_alter_sync_state_set(state: State, event: AlterSyncStateSet, view: LiveView) -> Decision:
@@ -156,14 +156,13 @@ def decide_read(
     return Answer(broker_set)
 
 
-def fence_event(broker_set: BrokerSet, master_address: str | None = None) -> FenceSyncStateSet:
+def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
     assert broker_set.master_broker_id is not None, "only a master is fenced from its past"
     return FenceSyncStateSet(
         broker_name=broker_set.broker_name,
         master_broker_id=broker_set.master_broker_id,
         expected_master_epoch=broker_set.master_epoch,
         expected_sync_state_set_epoch=broker_set.sync_state_set_epoch,
-        master_address=master_address,
     )
 
 

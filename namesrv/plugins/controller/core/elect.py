@@ -88,6 +88,14 @@ def elect(
     return Election(Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred))
 
 
+def succeed(broker_set: BrokerSet, view: LiveView) -> Election:
+    """Who follows a master that has begun anew. NONE: no other member lives, it may be elected itself."""
+    master = broker_set.master_broker_id
+    winner = _best(sorted(broker_set.sync_state_set - {master}), view, None)
+    verdict = Verdict.NONE if winner is None else Verdict.ELECTED
+    return Election(verdict, f"master {master} has begun anew", winner)
+
+
 def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
     candidates = [each for each in pool if each in view.live and preferred in (None, each)]
     return max(candidates, key=lambda each: rank(each, view.live[each]), default=None)
