@@ -14,7 +14,7 @@ fuzz:
 	./run keelmq fuzz http --count 10000
 # docs/chaos.md; make chaos SEED=7
 chaos:
-	./run keelmq chaos --minutes 30 --faults 200 --plain $(if $(SEED),--seed $(SEED))
+	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED))
 # New lock files from pyproject.toml; no registry address gets in.
 lock:
 	tools/lock.sh
