@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from namesrv.plugins.controller.raft import changes
+from namesrv.plugins.controller.raft.codec import AppendEntries, HandOver
 from namesrv.plugins.controller.raft.electorate import Electorate
 from namesrv.plugins.controller.raft.ledger import Batch, encode_batch
 from namesrv.plugins.controller.raft.roster import Change, Roster, decode_change, encode_change
 from namesrv.plugins.controller.replicator import Applied, NotActive, RaftReplicator, Refused
 from remoting.operation import Unknown
-from tests.unit.raft_group import Group, free_ports, until
+from tests.unit.raft_group import Group, QuietMember, free_ports, kinds, until
 
 A, B, C, D = (("a", "h", 1), ("b", "h", 2), ("c", "h", 3), ("d", "h", 4))
 
@@ -181,6 +182,20 @@ async def test_leadership_moves_at_once(tmp_path: Path) -> None:
         assert isinstance(await leader.append(b"y"), NotActive)
         assert await heir.transfer_leadership(heir.self_id) == Applied(None)
         assert isinstance(await leader.transfer_leadership(heir.self_id), NotActive)
+
+
+def test_a_heartbeat_in_the_same_turn_does_not_stop_the_heir(tmp_path: Path) -> None:
+    """The library puts its election off with every append; the old leader goes on sending them meanwhile."""
+    with QuietMember(tmp_path) as heir:
+        beat = AppendEntries(3, 1, (), prev_index=1, prev_term=0)
+        heir.receive("n1", beat)
+        heir.answers()
+        heir.receive("n1", HandOver(2))  # of a term that is over
+        assert "RequestVote" not in kinds(heir.answers())
+        heir.receive("n1", HandOver(3))
+        heir.receive("n1", beat)
+        assert "RequestVote" in kinds(heir.answers())
+        assert heir.core.term == 4
 
 
 async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -348,9 +348,10 @@ class Member:
 
     def _ask_before_campaign(self, now: float) -> None:
         core = self.core
-        if core.leads or self._deadline > now:
-            return
+        # a heartbeat that came with the request to take over has put the deadline off, as do all that follow
         handed_over, self._handed_over = self._handed_over == core.term, -1
+        if core.leads or (self._deadline > now and not handed_over):
+            return
         if handed_over or self._prevote.may_campaign(core.term, now):
             self.campaigns += 1
             core.election_deadline = now - 1e-6  # in this tick; then the library sets the next one
