@@ -230,9 +230,18 @@ class CommitLog:
         stop = min(offset + limit, self.max_offset if end is None else min(end, self.max_offset))
         if stop <= offset or offset < self.min_offset:
             return memoryview(b"")
-        file = self._files[(offset - self._files[0].start_offset) // self.file_bytes]
+        file = self._file_of(offset)
         at = offset - file.start_offset
         return file.view[at : min(stop - file.start_offset, self.file_bytes)]
+
+    def open_file(self, offset: int) -> int:
+        """A descriptor of the file with the byte at `offset`. It can be read from until the caller closes it, even
+        when the log has deleted the file."""
+        assert self.min_offset <= offset < self.max_offset
+        return self._file_of(offset).duplicate()
+
+    def _file_of(self, offset: int) -> MappedFile:
+        return self._files[(offset - self._files[0].start_offset) // self.file_bytes]
 
     def is_record_start(self, offset: int) -> bool:
         """A whole record begins here, or the log ends here: a cut at `offset` goes through no record."""
