@@ -14,6 +14,8 @@ from remoting.doors.metrics import ScrapeCollector, documented
 from remoting.operation import CommandError, Unknown, UnknownOutcome
 from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, address
 from tests.unit.http_parts import Samples, samples, shapes, value
+from tests.unit.raft_certificates import Authority
+from tests.unit.raft_group import Group, ListMachine
 
 GROUP_LABELS = {"cluster": CLUSTER, "broker_name": GROUP}
 
@@ -47,6 +49,28 @@ async def test_a_group_and_its_elections(tmp_path: Path) -> None:
     assert value(found, elections, result=ELECTED, reason="first_election", **GROUP_LABELS) == 1
     assert value(found, elections, result=KEPT, reason="master_alive", **GROUP_LABELS) == 1
     assert value(found, "election_total", election_result=ELECTED, group="group1") == 1
+    assert shapes(text(bench)).items() <= documented([metrics.OURS, metrics.UPSTREAM]).items()
+
+
+async def test_the_raft_port(tmp_path: Path) -> None:
+    """Who was refused and why, which messages were of no use, and when the certificate ends."""
+    bench = Bench(tmp_path)
+    files = Authority(tmp_path / "ca").issue("n0")
+    member = Group(tmp_path, 1, secret=None, tls=files).replicator("n0", ListMachine())
+    await member.start()
+    try:
+        counts = {"refusedConnections": {"no certificate": 3}, "guardDrops": {"second vote": 2}}
+        status = member.status() | counts | {"preVotesRefused": 4, "snapshotSeconds": 0.25}
+        ends = member.certificates.facts.not_after.timestamp()  # type: ignore[union-attr]
+    finally:
+        await member.stop()
+    bench.replicator.status = lambda: status  # type: ignore[method-assign]
+    found, prefix = scraped(bench), "rocketmq_controller_raft"
+    assert value(found, f"{prefix}_refused_connections_total", reason="no certificate") == 3
+    assert value(found, f"{prefix}_guard_drops_total", rule="second vote") == 2
+    assert value(found, f"{prefix}_pre_votes_refused_total") == 4
+    assert value(found, f"{prefix}_snapshot_seconds") == 0.25
+    assert value(found, f"{prefix}_certificate_end_seconds") == int(ends)
     assert shapes(text(bench)).items() <= documented([metrics.OURS, metrics.UPSTREAM]).items()
 
 

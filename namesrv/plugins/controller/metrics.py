@@ -94,6 +94,25 @@ OURS = Table(
         Metric("rocketmq_controller_raft_connected_members", "other controllers with a link to this one"),
         Metric("rocketmq_controller_raft_campaigns_total", "elections of a leader that this one asked for"),
         Metric(
+            "rocketmq_controller_raft_pre_votes_refused_total",
+            "members that were told not to campaign: the leader lives, or their log is older",
+        ),
+        Metric(
+            "rocketmq_controller_raft_refused_connections_total",
+            "connections that ended before they were a member's: strangers, wrong keys and certificates",
+            ("reason",),
+        ),
+        Metric(
+            "rocketmq_controller_raft_guard_drops_total",
+            "messages of members that were dropped: of an old term, out of turn, from who is no member",
+            ("rule",),
+        ),
+        Metric("rocketmq_controller_raft_snapshot_seconds", "the last snapshot; no heartbeat left meanwhile"),
+        Metric(
+            "rocketmq_controller_raft_certificate_end_seconds",
+            "when the raft port's certificate or its CA ends, since 1970; only with certificates",
+        ),
+        Metric(
             "rocketmq_controller_raft_commit_seconds",
             "from a change's proposal here to its commit; of the leader",
             is_histogram=True,
@@ -116,6 +135,13 @@ _RAFT = {
     "rocketmq_controller_raft_log_entries": "logEntries",
     "rocketmq_controller_raft_waiting": "waiting",
     "rocketmq_controller_raft_campaigns_total": "campaigns",
+    "rocketmq_controller_raft_pre_votes_refused_total": "preVotesRefused",
+    "rocketmq_controller_raft_snapshot_seconds": "snapshotSeconds",
+}
+
+_RAFT_COUNTS = {
+    "rocketmq_controller_raft_refused_connections_total": "refusedConnections",
+    "rocketmq_controller_raft_guard_drops_total": "guardDrops",
 }
 
 _RAFT_HISTOGRAMS = {
@@ -161,6 +187,11 @@ def _add_raft(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", status
         ours.add(name, status[key])
     ours.add("rocketmq_controller_raft_members", len(status["members"]))
     ours.add("rocketmq_controller_raft_connected_members", len(status["connected"]))
+    for name, key in _RAFT_COUNTS.items():
+        for label, count in sorted(status[key].items()):
+            ours.add(name, count, label)
+    if "certificateEnds" in status:
+        ours.add("rocketmq_controller_raft_certificate_end_seconds", status["certificateEnds"])
     for name, key in _RAFT_HISTOGRAMS.items():
         values = status[key]
         ours.add_buckets(name, values["bounds"], values["counts"], values["sum"])
