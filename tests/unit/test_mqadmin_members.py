@@ -1,0 +1,96 @@
+"""addController, removeController and transferLeader: flags, layout, JSON, exit codes; any of -a is asked."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, Operation, Reply
+from remoting.operations import controller as wire
+from tests.unit.admin_parts import DEAD, InThread, mqadmin
+from tests.unit.fake_cluster import Server
+
+
+class World(InThread):
+    """A follower, and the leader that does what it is asked, unless the id says otherwise."""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        async with Server() as self.leader, Server() as self.follower:
+            for each in (self.leader, self.follower):
+                each.table.bind(wire.GET_METADATA_INFO, self._metadata)
+            for operation in (wire.ADD_CONTROLLER, wire.REMOVE_CONTROLLER, wire.TRANSFER_LEADER):
+                self._bind(operation)
+            yield
+
+    def _bind(self, operation: Operation[Any, Any]) -> None:
+        async def handle(request: wire.ControllerIdRequest, _: Call) -> Reply:
+            self.asked.append((operation.name, request.model_dump(by_alias=True)))
+            if request.controller_id == "bad":
+                raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "bad is bad: do this")
+            return Reply(self.group(), remark="and so on" if request.controller_id == "n9" else None)
+
+        self.leader.table.bind(operation, handle)
+
+    def group(self) -> wire.ControllerMetadata:
+        return wire.ControllerMetadata(
+            group="g",
+            controller_leader_id="n0",
+            controller_leader_address=self.leader.address,
+            peers=f"n0:{self.leader.address};n1:{self.follower.address};",
+        )
+
+    async def _metadata(self, _: Empty, __: Call) -> wire.ControllerMetadata:
+        return self.group()
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World().running() as world:
+        yield world
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "asked"),
+    [
+        ("addController", ("-p", "h:1"), {"controllerAddress": "h:1"}),
+        ("addController", ("--peer", "h:1"), {"controllerAddress": "h:1"}),
+        ("removecontroller", (), {}),
+        ("transferLeader", (), {}),
+    ],
+)
+def test_the_leader_is_found_and_asked(
+    world: World, command: str, flags: tuple[str, ...], asked: dict[str, Any]
+) -> None:
+    result = mqadmin(command, "-a", f"{DEAD};{world.follower.address}", "-id", "n3", *flags)
+    assert result.exit_code == 0, result.output
+    name, header = world.asked[-1]
+    assert name.lower() == command.lower() and header == {"controllerId": "n3", **asked}
+    assert result.stdout == (
+        "\n#ControllerGroup\tg\n#ControllerLeaderId\tn0\n"
+        f"#ControllerLeaderAddress\t{world.leader.address}\n"
+        f"#Peer:\tn0:{world.leader.address}\n#Peer:\tn1:{world.follower.address}\n"
+    )
+
+
+def test_json_and_what_the_controller_adds(world: World) -> None:
+    result = mqadmin("removeController", "-a", world.leader.address, "--controllerId", "n9", "--json")
+    assert json.loads(result.stdout)["controllerLeaderId"] == "n0"
+    assert (result.exit_code, result.stderr) == (0, "mqadmin: and so on\n")
+
+
+def test_a_refusal_says_what_to_do(world: World) -> None:
+    result = mqadmin("transferLeader", "-a", world.leader.address, "-id", "bad")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "CONTROLLER_INVALID_REQUEST, bad is bad: do this" in result.stderr
+
+
+def test_usage_and_nobody() -> None:
+    assert mqadmin("addController", "-a", DEAD, "-id", "n3").exit_code == 2
+    assert mqadmin("addController", "-a", DEAD, "-id", "n3", "-p", "nowhere").exit_code == 2
+    assert mqadmin("removeController", "-a", DEAD).exit_code == 2
+    assert mqadmin("removeController", "-a", DEAD, "-id", "n3").exit_code == 3
