@@ -39,7 +39,7 @@ class MessageIndex:
         self._slots, self._entries = slots, entries
         self._files: list[IndexFile] = []
         self._unsaved: list[IndexFile] = []  # rolled since the last flush()
-        self._checked_count = 0  # below it the last file has room
+        self._room_count = 0  # up to which the last file has room
         self._known_offset = -1  # the last record that was indexed before the start
         self._next: Future[IndexFile] | None = None
         self._helper: ThreadPoolExecutor | None = None
@@ -78,46 +78,58 @@ class MessageIndex:
         """The record at `offset`, which ends at `end`; prefix_hash: java_hash(topic + "#"). False: no room on
         the disk, `offset` stays in front of the record."""
         if offset > self._known_offset and (unique_key or keys):
-            names = keys.split(b" ") if keys else []
-            if unique_key:
-                names.insert(0, unique_key)
-            try:
-                file = self._files[-1] if self._files else self._roll()
-                for name in names:
-                    if file.count >= self._checked_count:
-                        file = self._make_room(file)
-                    if name:
-                        file.append(key_hash(prefix_hash, name), offset, timestamp)
-            except OSError as error:
-                self._stuck(error)
+            files = self._files
+            if files and files[-1].count < self._room_count and b" " not in keys:
+                files[-1].append(prefix_hash, unique_key, keys, offset, timestamp)
+            elif not self._add_with_room(prefix_hash, unique_key, keys, offset, timestamp):
                 return False
         self.offset = end
         return True
+
+    def _add_with_room(
+        self, prefix_hash: int, unique_key: bytes, keys: bytes, offset: int, timestamp: int
+    ) -> bool:
+        """Several keys, or the end of what is reserved or of a file: entries one by one. After a failure some
+        are there twice: a search says them once."""
+        pairs = [(unique_key, b""), *((b"", key) for key in keys.split(b" "))]
+        try:
+            for unique, other in pairs:
+                if unique or other:
+                    self._with_room().append(prefix_hash, unique, other, offset, timestamp)
+        except OSError as error:
+            self._stuck(error)
+            return False
+        self.fault = ""
+        return True
+
+    def _with_room(self) -> IndexFile:
+        """Where the next entry goes."""
+        file = self._files[-1] if self._files else self._roll()
+        if file.count >= self._room_count:
+            if file.count >= file.entries_max:
+                self._unsaved.append(file)
+                file = self._roll()
+            file.make_room(1)
+            self._room_count = file.room_count - 1  # append() takes two
+            self._prepare_next(file)
+        return file
+
+    def _prepare_next(self, file: IndexFile) -> None:
+        if self._next is None and file.count > file.entries_max * PREPARE_AT:
+            if self._helper is None:
+                self._helper = ThreadPoolExecutor(1, "index-ahead")
+            self._next = self._helper.submit(self._create)
 
     def _stuck(self, error: OSError) -> None:
         if not self.fault:
             log.error("no room for the message index: %s; messages go on, without being found by key", error)
         self.fault = str(error)
 
-    def _make_room(self, file: IndexFile) -> IndexFile:
-        """Where the next entry goes. Once per reserved piece, and at the end of a file."""
-        if file.count >= file.entries_max:
-            self._unsaved.append(file)
-            file = self._roll()
-        file.make_room(1)
-        self.fault = ""
-        self._checked_count = file.room_count
-        if self._next is None and file.count > file.entries_max * PREPARE_AT:
-            if self._helper is None:
-                self._helper = ThreadPoolExecutor(1, "index-ahead")
-            self._next = self._helper.submit(self._create)
-        return file
-
     def _roll(self) -> IndexFile:
         prepared, self._next = self._next, None
         file = self._create() if prepared is None else prepared.result()
         self._files.append(file)
-        self._checked_count = 0
+        self._room_count = 0
         return file
 
     def _create(self) -> IndexFile:
@@ -157,7 +169,7 @@ class MessageIndex:
             self._drop(self._files.pop())
         if self._files and self._files[-1].end_offset >= offset:
             self._files[-1].truncate(offset)
-        self._checked_count = 0
+        self._room_count = 0
         self._known_offset = min(self._known_offset, offset - 1)
         self.offset = min(self.offset, offset)
 

@@ -14,6 +14,7 @@ A blank record (size, magic, anything) fills a file's end: a record never spans 
 import socket
 import struct
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 from isal.isal_zlib import crc32
@@ -62,6 +63,7 @@ _tags_cache: dict[str, int] = {}
 SEPARATOR: Final = "\x02"
 UNIQ_KEY: Final = "\x02UNIQ_KEY\x01"
 TAGS: Final = "\x02TAGS\x01"
+KEYS: Final = "\x02KEYS\x01"
 
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, int, bytes]
 """(size, topic, queue_id, queue_offset, tags_code, store_timestamp, properties); topic b"": nothing to index,
@@ -101,6 +103,12 @@ _HIGH_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte // 31 % 31] 
 _LOW_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte % 31] for byte in range(256))
 _DIGITS_MAX: Final = 1_024  # int() of very long texts is quadratic, and limited
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_DIGITS_MAX + 1))
+_ZERO: Final = ord("0")
+_FROM_ZERO: Final = bytes(
+    b"0123456789abcdefghijklmnopqrstu"[byte - _ZERO] if 0 <= byte - _ZERO < 31 else ord("!")
+    for byte in range(256)
+)
+_ZEROS_HASHES: Final = tuple(_ZERO * each for each in accumulate(_POWERS, initial=0))  # of "", "0", "00" ...
 
 
 def key_hash(prefix_hash: int, key: bytes) -> int:
@@ -116,6 +124,17 @@ def key_hash(prefix_hash: int, key: bytes) -> int:
         text = key.decode("utf-8", "surrogateescape")
         units = len(text.encode("utf-16-be", "surrogatepass")) // 2
         value = (prefix_hash * pow(31, units, 1 << 32) + java_hash(text)) & 0xFFFFFFFF
+    return value if value < 0x80000000 else -value & 0x7FFFFFFF
+
+
+def unique_key_hash(prefix_hash: int, key: bytes) -> int:
+    """The same for keys that are upper-case hex, as unique keys are: one digit per character is enough."""
+    length = len(key)
+    try:
+        value = prefix_hash * _POWERS[length] + int(key.translate(_FROM_ZERO), 31) + _ZEROS_HASHES[length]
+    except (ValueError, IndexError):
+        return key_hash(prefix_hash, key)
+    value &= 0xFFFFFFFF
     return value if value < 0x80000000 else -value & 0x7FFFFFFF
 
 
