@@ -90,6 +90,7 @@ class Controlled:
                 bytes_per_second=config.max_ha_transfer_byte_in_second
                 if config.ha_flow_control_enable
                 else 0,
+                far_bytes_per_second=config.max_ha_transfer_byte_in_second,
                 sync_flush=config.sync_flush,
             ),
             events=self._events,

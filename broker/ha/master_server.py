@@ -2,7 +2,8 @@
 
 One packet per slave and loop turn, and never more than about one packet in a transport's buffer: bulk
 catch-up must not delay the producers that share the loop. Log bytes go from the mapped file to the socket
-without a copy (uvloop). A broker that is not master closes whoever connects.
+without a copy (uvloop). A slave that is far behind is served by a thread (catch_up.py): while `_run` is set,
+it alone writes to the socket. A broker that is not master closes whoever connects.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from broker.ha.catch_up import CatchUp, Run
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
 from broker.ha.ports import Clock, ReplicatedLog
 
@@ -27,6 +29,9 @@ class MasterProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False
+        self._run: Run | None = None
+        self._fd = -1  # for threads; -1: there is no socket that they could write to
+        self._high_bytes = server.settings.batch_bytes
         self.link: MasterLink | None = None
         self.address = ""
         self.closed = False
@@ -36,7 +41,10 @@ class MasterProtocol(asyncio.Protocol):
         self._transport = writer
         peer = writer.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
-        writer.set_write_buffer_limits(high=self._server.settings.batch_bytes)
+        writer.set_write_buffer_limits(high=self._high_bytes)
+        connected = writer.get_extra_info("socket")
+        if connected is not None and writer.get_extra_info("sslcontext") is None:
+            self._fd = connected.fileno()
         self.link = self._server.accepted(self)
         if self.link is None:
             self.closed = True
@@ -64,6 +72,8 @@ class MasterProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        if self._run is not None:
+            self._run.abort()
         self._server.lost(
             self, self.link.close_reason or str(exc or "closed by the slave") if self.link else ""
         )
@@ -74,17 +84,24 @@ class MasterProtocol(asyncio.Protocol):
             self.link.close(reason)
         if not self.closed and self._transport is not None:
             self.closed = True
+            if self._run is not None:
+                self._run.abort()
             self._transport.abort()
 
     def pump(self) -> None:
-        """At most one packet now, the next one in the next turn of the loop."""
-        if self._scheduled or self._paused or self.closed or self.link is None:
+        """At most one packet now, the next one in the next turn of the loop; or a run for a thread."""
+        if self.closed or self.link is None:
             return
-        transport = self._transport
+        transport, now_ms = self._transport, self._server.clock()
         assert transport is not None
-        if transport.is_closing():
+        if self._scheduled or self._paused or self._run is not None:
+            if (close := self.link.check(now_ms)) is not None:
+                self.close(close.reason)
             return
-        effect = self.link.next_effect(self._server.clock())
+        if transport.is_closing() or (self.link.is_far and self._catches_up(transport, self.link, now_ms)):
+            return
+        self._limit(transport, self._server.settings.batch_bytes)
+        effect = self.link.next_effect(now_ms)
         if effect is None:
             return
         if isinstance(effect, Close):
@@ -99,6 +116,36 @@ class MasterProtocol(asyncio.Protocol):
         if self.link.has_more or effect.body_bytes == 0:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _catches_up(self, transport: asyncio.Transport, link: MasterLink, now_ms: int) -> bool:
+        """A thread sends what comes next, or will when what the loop wrote is gone. False: the loop does."""
+        if self._fd < 0 or self._server.catch_up.is_full:
+            return False
+        if transport.get_write_buffer_size():
+            self._limit(transport, 0)  # resume_writing() comes when nothing is left
+            return self._paused
+        packets = link.next_run(now_ms)
+        if not packets:
+            return False
+        try:
+            self._run = Run(self._server.log, self._fd, packets)
+        except OSError as error:
+            self.close(f"cannot read the log: {error}")
+            return True
+        self._server.catch_up.start(self._run, self._run_ended)
+        return True
+
+    def _run_ended(self, error: OSError | None) -> None:
+        self._run = None
+        if error is not None:
+            self.close(f"the slave is gone: {error}")
+        else:
+            self.pump()
+
+    def _limit(self, transport: asyncio.Transport, high_bytes: int) -> None:
+        if high_bytes != self._high_bytes:
+            self._high_bytes = high_bytes
+            transport.set_write_buffer_limits(high=high_bytes)
 
     def _pump_again(self) -> None:
         self._scheduled = False
@@ -122,6 +169,7 @@ class MasterServer:
         self.clock = clock
         self.on_ack = on_ack
         self.state = MasterLog(log.file_bytes)
+        self.catch_up = CatchUp()
         self.links: dict[int, MasterLink] = {}
         """Live links that have introduced themselves: one per slave id, the newest."""
         self._on_links_changed = on_links_changed
@@ -142,6 +190,7 @@ class MasterServer:
 
     async def stop(self) -> None:
         self.refuse("the broker stops")
+        await self.catch_up.close()
         if self._listener is not None:
             self._listener.close()
             await self._listener.wait_closed()

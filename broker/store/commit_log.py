@@ -235,8 +235,8 @@ class CommitLog:
         return file.view[at : min(stop - file.start_offset, self.file_bytes)]
 
     def open_file(self, offset: int) -> int:
-        """A descriptor of the file with the byte at `offset`. It can be read from until the caller closes it, even
-        when the log has deleted the file."""
+        """A descriptor of the file with the byte at `offset`. The caller closes it; till then it can be read
+        from, even when the log has deleted the file."""
         assert self.min_offset <= offset < self.max_offset
         return self._file_of(offset).duplicate()
 

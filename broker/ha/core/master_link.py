@@ -24,6 +24,14 @@ from broker.ha.core.progress import Progress
 from broker.ha.core.throttle import Throttle
 from remoting.operation import RemoteProtocolError
 
+FAR_BYTES = 8 << 20
+NEAR_BYTES = 4 << 20
+"""A replica that lacks FAR_BYTES is sent runs, by a thread; the last NEAR_BYTES go packet by packet."""
+RUN_BYTES = 4 << 20
+RUN_BYTES_MIN = 1 << 20
+"""A limit that allows less at a time is not worth a thread."""
+WRITING_BYTES_PER_SECOND = 1 << 20
+"""From here on the producers are said to write, and a replica far behind leaves them their share."""
 CONFIRM_DELAY_MS = 100
 """An idle slave hears of a newer confirmOffset this soon (the peer: with the next heartbeat, 5 s)."""
 
@@ -37,6 +45,7 @@ class MasterLog:
     min_offset: int = 0
     max_offset: int = 0
     confirm_offset: int = 0
+    growth: int = 0  # what producers write, bytes per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,7 @@ class LinkSettings:
     send_heartbeat_interval_ms: int = 5_000
     housekeeping_interval_ms: int = 20_000
     bytes_per_second: int = 0  # of one link; 0: as fast as it goes
+    far_bytes_per_second: int = 0  # of one that is far behind, while producers write
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +99,7 @@ class MasterLink:
         packet_bytes_max = self._throttle.packet_bytes_max or settings.batch_bytes
         self._batch_bytes = min(settings.batch_bytes, packet_bytes_max)
         self._restart_due = False
+        self._sent_all = False  # nothing of the log was left when the last packet went
 
     # -- what the keeper of the SyncStateSet asks ----------------------------------------------------------
 
@@ -175,6 +186,7 @@ class MasterLink:
             )
             return
         self.position = self.began_at = start
+        self._sent_all = start == log.max_offset
         self.ack_offset = offset
 
     def _note_progress(self, now_ms: int) -> None:
@@ -201,10 +213,8 @@ class MasterLink:
 
     def next_effect(self, now_ms: int) -> Send | Close | None:
         """What to do now; None: nothing before more bytes, more log, or the next tick."""
-        if self.close_reason is None and now_ms - self._read_ms > self._settings.housekeeping_interval_ms:
-            self.close(f"slave {self.slave_id} was silent for {now_ms - self._read_ms} ms")
-        if self.close_reason is not None:
-            return Close(self.close_reason)
+        if (close := self.check(now_ms)) is not None:
+            return close
         if self._handshake_due:
             self._handshake_due = False
             self._sent_ms = now_ms
@@ -213,14 +223,61 @@ class MasterLink:
             return None
         return self._next_packet(now_ms)
 
-    def _next_packet(self, now_ms: int) -> Send | Close | None:
+    def check(self, now_ms: int) -> Close | None:
+        """Also while a packet is on its way that the slave does not take."""
+        if self.close_reason is None and now_ms - self._read_ms > self._settings.housekeeping_interval_ms:
+            self.close(f"slave {self.slave_id} was silent for {now_ms - self._read_ms} ms")
+        return Close(self.close_reason) if self.close_reason is not None else None
+
+    @property
+    def is_far(self) -> bool:
+        """next_run() may have something."""
+        log = self._log
+        return self.position >= 0 and min(log.max_offset, log.confirm_offset) - self.position >= FAR_BYTES
+
+    def next_run(self, now_ms: int) -> list[Send]:
+        """Packets that a thread may send while the loop goes on; empty: ask next_effect(). Of confirmed bytes
+        only: no change of the master takes these away while they are on their way."""
+        self._set_pace(now_ms)
+        run_bytes = min(RUN_BYTES, self._throttle.packet_bytes_max or RUN_BYTES)
+        if not self.is_far or self._handshake_due or self._restart_due or run_bytes < RUN_BYTES_MIN:
+            return []
+        if self.check(now_ms) is not None or not self._throttle.is_open(now_ms):
+            return []
+        end = min(self.position + run_bytes, self._log.max_offset - NEAR_BYTES)
+        packets = []
+        while self.position < end and (place := self._place()) is not None:
+            entry, body_bytes = place
+            packets.append(self._packet(entry, body_bytes, now_ms))
+        return packets
+
+    def _set_pace(self, now_ms: int) -> None:
+        """Twice what producers write at least, or a busy group would never be whole again."""
+        settings, growth, pace = self._settings, self._log.growth, 0
+        if settings.bytes_per_second or not settings.far_bytes_per_second:
+            return
+        if growth >= WRITING_BYTES_PER_SECOND and self.is_far:
+            pace = max(settings.far_bytes_per_second, 2 * growth)
+        if pace != self._throttle.bytes_per_second:
+            self._throttle.limit(pace, now_ms)
+
+    def _place(self) -> tuple[EpochEntry, int] | None:
+        """Epoch and length of the next packet. None: its place is not in the log any more, the link ends."""
         log = self._log
         entry = self._epoch_at(self.position)
         if entry is None or self.position < log.min_offset:
             self.close(f"offset {self.position} of slave {self.slave_id} is no longer in the log")
-            return Close(self.close_reason or "")
+            return None
         end = min(log.max_offset, entry.end_offset, self._file_end())
-        body_bytes = min(end - self.position, self._batch_bytes)
+        return entry, min(end - self.position, self._batch_bytes)
+
+    def _next_packet(self, now_ms: int) -> Send | Close | None:
+        log, place = self._log, self._place()
+        if place is None:
+            return Close(self.close_reason or "")
+        entry, body_bytes = place
+        if self._throttle.bytes_per_second or body_bytes == self._batch_bytes:
+            self._set_pace(now_ms)
         if body_bytes <= 0 or self._restart_due:
             body_bytes = 0
             if not self._restart_due and not self._heartbeat_due(entry, now_ms):
@@ -228,15 +285,20 @@ class MasterLink:
             self._restart_due = False
         elif not self._throttle.is_open(now_ms):
             return None  # until the next tick
-        elif self.ack_offset == self.position:
+        elif self._sent_all and self.ack_offset == self.position:
             self._caught_up_ms = now_ms  # it had everything until these bytes came
             self._mark_offset, self._mark_ms = log.max_offset, now_ms
+        return self._packet(entry, body_bytes, now_ms)
+
+    def _packet(self, entry: EpochEntry, body_bytes: int, now_ms: int) -> Send:
+        log = self._log
         header = TransferHeader(
             body_bytes, self.position, entry.epoch, entry.start_offset, log.confirm_offset
         )
         send = Send(header.encode(), self.position, body_bytes)
         self.position += body_bytes
         self.sent_bytes += body_bytes
+        self._sent_all = self.position >= log.max_offset
         self._throttle.spend(body_bytes)
         self._sent_ms, self._told_epoch, self._told_confirm = now_ms, entry.epoch, log.confirm_offset
         return send

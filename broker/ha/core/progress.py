@@ -57,3 +57,22 @@ class Progress:
         if gained <= 0 or now_ms <= began_ms:
             return None
         return self.bytes_behind * (now_ms - began_ms) // gained
+
+
+class Growth:
+    """Bytes per second that a log has gained lately; a pause of the producers shows at once, a burst soon."""
+
+    __slots__ = ("_ms", "_offset", "_rate")
+
+    def __init__(self) -> None:
+        self._ms, self._offset, self._rate = 0, -1, 0
+
+    def read(self, now_ms: int, offset: int) -> int:
+        """Several times a second."""
+        if self._offset < 0 or offset < self._offset:  # the first, or a log that was cut
+            self._ms, self._offset, self._rate = now_ms, offset, 0
+        elif now_ms > self._ms:
+            rate = (offset - self._offset) * 1000 // (now_ms - self._ms)
+            self._rate = (self._rate + rate) // 2
+            self._ms, self._offset = now_ms, offset
+        return self._rate

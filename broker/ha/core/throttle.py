@@ -33,6 +33,13 @@ class Throttle:
         self._balance, self._now_ms = min(self._balance + gained, self._burst), now_ms
         return self._balance > 0
 
+    def limit(self, bytes_per_second: int, now_ms: int) -> None:
+        """Another limit from now on; a debt stays, unless there is none any more."""
+        if self.bytes_per_second:
+            self.is_open(now_ms)
+        self.bytes_per_second, self._burst = bytes_per_second, bytes_per_second * BURST_MS
+        self._balance, self._now_ms = min(self._balance, self._burst), now_ms
+
     def spend(self, count: int) -> None:
         if self.bytes_per_second:
             self._balance -= count * 1000
