@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,23 @@ async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
             await replicator.start()
     await replicator.start()  # nothing was left locked or open
     await replicator.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of its own on Linux only")
+@pytest.mark.parametrize("listen_host", [None, "127.0.0.2"])
+async def test_it_listens_on_its_address_and_on_no_other(tmp_path: Path, listen_host: str | None) -> None:
+    group = Group(tmp_path, 3, listen_host=listen_host)
+    port = group.members["n0"][1]
+    if listen_host is None:
+        group.members = {**group.members, "n0": ("127.0.0.2", port)}
+    await group.start("n0")
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.2", port)
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+    finally:
+        await group.stop("n0")
 
 
 async def refused_by(group: Group, name: str, reason: str) -> None:

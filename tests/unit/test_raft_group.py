@@ -126,11 +126,14 @@ async def test_a_member_that_is_too_far_behind_gets_a_snapshot(tmp_path: Path) -
 async def test_poison_ends_every_member_with_its_code(tmp_path: Path) -> None:
     async with Group(tmp_path, append_deadline_s=0.3) as group:
         leader = await group.active()
+        assert await leader.append(b"before") == Applied(1)
+        await group.converged(1)
         outcome = await leader.append(b"poison")
         assert isinstance(outcome, Unknown | NotActive)
         await until(lambda: not leader.status()["running"], "the thread ends")
         assert group.fatal[0][0] == 73
         assert "ValueError: poison" in group.fatal[0][1]
+    assert all(machine.events == [b"before"] for machine in group.machines.values()), "half of nothing"
 
 
 async def test_a_damaged_snapshot_is_refused_at_start(tmp_path: Path) -> None:

@@ -203,6 +203,20 @@ def test_prevote_of_a_member_that_hears_its_leader(tmp_path: Path) -> None:
         assert member.answers() == [("n2", TermHint(3))]
 
 
+def test_prevote_of_a_leader_and_of_one_without_a_vote(tmp_path: Path) -> None:
+    with QuietMember(tmp_path / "leads") as member:
+        elect(member)
+        member.receive("n1", Acknowledgement(3, False, True, term=member.core.term))
+        member.answers()
+        assert member.core.leads
+        member.receive("n2", PreVoteRequest(member.core.term, 99, 99))
+        assert "PreVoteGrant" not in kinds(member.answers()), "a majority answers it: nobody is to campaign"
+    with QuietMember(tmp_path / "learns", bootstrap=False) as member:
+        member.receive("n2", PreVoteRequest(member.core.term, 99, 99))
+        member.receive("n2", RequestVote(member.core.term + 1, 99, 99))
+        assert not {"PreVoteGrant", "ResponseVote"} & set(kinds(member.answers()))
+
+
 def test_prevote_table() -> None:
     voter = PreVote("b", 2)
     assert not voter.grant("c", asker=(1, 5), mine=(1, 5), leader_fresh=True)
