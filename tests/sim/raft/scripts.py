@@ -97,6 +97,21 @@ async def members_change(world: World) -> None:
         else:
             await world.ask(leader, leader.replicator.transfer_leadership(world.random.choice(others)))
     await faults
+    _addresses_agree(world)
+
+
+def _addresses_agree(world: World) -> None:
+    """What clients are told of the newcomers is what was asked for, the same at all that have the change."""
+    told: dict[int, dict[str, tuple[str, int]]] = {}
+    for name in sorted(world.processes):
+        process = world.processes[name]
+        if not process.alive or not 0 < process.replicator.roster.index <= process.core.commit_index:
+            continue
+        added, members = process.replicator.added, process.replicator.roster.members
+        newcomers = {each for each in members if int(each[1:]) >= world.weather.members}
+        assert newcomers <= added.keys() <= members.keys(), (name, added, members)
+        assert all(address == (each, 2) for each, address in added.items()), (name, added)
+        assert told.setdefault(process.replicator.roster.index, added) == added, name
 
 
 async def _add_one(world: World, leader: SimProcess) -> None:
@@ -104,7 +119,7 @@ async def _add_one(world: World, leader: SimProcess) -> None:
     world.note(f"add {name}")
     world.join(name)
     for _ in range(20):
-        outcome = await world.ask(leader, leader.replicator.add_member(name, (name, 1)))
+        outcome = await world.ask(leader, leader.replicator.add_member(name, (name, 1), (name, 2)))
         if isinstance(outcome, Applied):
             world.note(f"{name} is a member")
             return
