@@ -7,7 +7,8 @@ import typer
 
 from cli import layouts
 from cli.admin_shell import Action, ControllerAddress, Output, checked_addresses, command, dump
-from client.admin import AdminClient
+from client.admin import AdminClient, AdminError
+from remoting.codes import ResponseCode
 from remoting.operation import Operation
 from remoting.operations.controller import (
     ADD_CONTROLLER,
@@ -58,7 +59,13 @@ def _change(
     request: ControllerIdRequest,
 ) -> Action:
     async def action(admin: AdminClient) -> Output:
-        group, remark = await admin.change_controllers(controller_addr, operation, request)
+        try:
+            group, remark = await admin.change_controllers(controller_addr, operation, request)
+        except AdminError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            # they refuse with other codes: this one is of a change whose fate nobody knows
+            raise AdminError(error.question, error.address, error.remark, unknown=True) from error
         return Output(dump(group), layouts.controller_metadata(group), notes=(remark,) if remark else ())
 
     return action

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Operation, Reply
+from remoting.operation import Call, CommandError, Empty, Operation, Reply, UnknownOutcome
 from remoting.operations import controller as wire
 from tests.unit.admin_parts import DEAD, InThread, mqadmin
 from tests.unit.fake_cluster import Server
@@ -32,6 +32,8 @@ class World(InThread):
             self.asked.append((operation.name, request.model_dump(by_alias=True)))
             if request.controller_id == "bad":
                 raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "bad is bad: do this")
+            if request.controller_id == "lost":
+                raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, "not committed in time")
             return Reply(self.group(), remark="and so on" if request.controller_id == "n9" else None)
 
         self.leader.table.bind(operation, handle)
@@ -87,6 +89,12 @@ def test_a_refusal_says_what_to_do(world: World) -> None:
     result = mqadmin("transferLeader", "-a", world.leader.address, "-id", "bad")
     assert result.exit_code == 1 and result.stdout == ""
     assert "CONTROLLER_INVALID_REQUEST, bad is bad: do this" in result.stderr
+
+
+def test_what_is_not_known_is_no_refusal(world: World) -> None:
+    result = mqadmin("transferLeader", "-a", world.leader.address, "-id", "lost")
+    assert result.exit_code == 3
+    assert "not committed in time; it may have happened: look before you repeat it" in result.stderr
 
 
 def test_usage_and_nobody() -> None:

@@ -214,7 +214,9 @@ async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         assert await leader.remove_member("n9") == Applied(None)
         await group.stop(down)
         await until(lambda: down not in leader.status()["connected"], "it is seen to be down")
-        assert "has not the whole log" in refusal(await leader.transfer_leadership(down))
+        assert f"{down} is not connected" in refusal(await leader.transfer_leadership(down))
+        monkeypatch.setattr(Electorate, "hand_over", lambda self, member: False)
+        assert "has not the whole log" in refusal(await leader.transfer_leadership(other))
         assert (
             f"of {', '.join(sorted({leader.self_id, down}))} only {leader.self_id} could decide"
             in refusal(await leader.remove_member(other))

@@ -242,12 +242,13 @@ class ControllerHandlers:
 
     def metadata(self) -> wire.ControllerMetadata:
         config, replicator = self._config.current, self._replicator
-        peers = replicator.request_addresses
         leader = replicator.self_id if replicator.is_active else replicator.leader_id
+        peers = replicator.request_addresses
+        leads_at = peers.get(leader or "")
         return wire.ControllerMetadata(
             group=config.controller_d_leger_group,
             controller_leader_id=leader,
-            controller_leader_address=_text(peers[leader]) if leader in peers else None,
+            controller_leader_address=None if leads_at is None else _text(leads_at),
             is_leader=replicator.is_active,
             peers="".join(f"{each}:{_text(address)};" for each, address in peers.items()),
             http_address=self.http_address(),

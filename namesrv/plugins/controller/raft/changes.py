@@ -102,6 +102,9 @@ class Changes:
                 return Applied(None)
             if member_id not in self._roster.members:
                 return Refused(f"{member_id} is not a member: {', '.join(sorted(self._roster.members))}")
+            links = self._core.member.links
+            if links is None or member_id not in links.connected():  # before anybody has to wait
+                return Refused(f"{member_id} is not connected to {self._self_id}: is it running?")
             self._proposals.pause()
             try:
                 return await self._transfer(member_id)
@@ -121,7 +124,7 @@ class Changes:
 
         await _until(could_ask, LAND_S)
         if not asked[0]:
-            return Refused(f"{member_id} has not the whole log; is it running?")
+            return Refused(f"{member_id} has not the whole log yet: repeat")
         if await _until(lambda: self._core.leader_id == member_id, TAKE_OVER_S):
             return Applied(None)
         return Unknown(f"{member_id} was asked, and did not take over within {TAKE_OVER_S:.0f} s")
