@@ -19,10 +19,11 @@ from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
 from broker.core.promise import promises
 from broker.core.readiness import RoleName, Standing
+from broker.delay.service import DelayedDelivery
 from broker.group_commit import GroupCommit
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
-from broker.handlers.send import SendCommand
+from broker.handlers.send_commands import SendCommand
 from broker.metadata.handlers import MetadataHandlers
 from broker.pending import DISK, ROLE, STOPPING, HotPeer, PendingReplies, SendGate
 from broker.route_registration import RouteRegistration
@@ -141,6 +142,7 @@ class Broker:
         self._routes.start(self._tasks)
         self._tasks.start("flush", self._flush_forever)
         self._tasks.start("metadata", self.metadata.run)
+        self._tasks.start("delayed messages", self._deliver_delayed)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
         self._serving = True
         if self._http is not None:
@@ -198,6 +200,7 @@ class Broker:
             commit_offset=self.metadata.commit_by_pull,
             find_group=self.metadata.find_group,
             registry=self.clients.registry,
+            locks=self.clients.locks,
             settings=self.config,
             cached_bytes=cached_bytes(),
         )
@@ -415,6 +418,10 @@ class Broker:
 
     async def _flush_forever(self) -> None:
         await flush_forever(self.store, self.config.flush_interval_commit_log)
+
+    async def _deliver_delayed(self) -> None:
+        assert self._handlers is not None
+        await DelayedDelivery(self.store, self.metadata, self._handlers.send.writer).run()
 
     async def _expire_forever(self) -> None:
         assert self._handlers is not None

@@ -5,6 +5,7 @@ import os
 import socket
 
 from broker.config import BrokerConfig
+from broker.delay.levels import DelayLevels
 from broker.metadata.service import Metadata
 from broker.pending import SendGate
 from broker.store.message_store import MessageStore, StoreConfig
@@ -23,6 +24,7 @@ def make_store(config: BrokerConfig) -> MessageStore:
             root=config.store_path_root_dir,
             commit_log_file_bytes=config.mapped_file_size_commit_log,
             consume_queue_file_bytes=config.mapped_file_size_consume_queue,
+            delay_levels=DelayLevels(config.message_delay_level),
         )
     )
 

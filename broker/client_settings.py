@@ -5,8 +5,9 @@ Source: RocketMQ 5.3.3 BrokerConfig, MessageStoreConfig.
 
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from broker.delay.levels import DEFAULT_LEVELS, DelayLevels
 from remoting.telemetry import TelemetryConfig
 
 SUSPEND_MS_MAX: Final = 120_000
@@ -26,6 +27,16 @@ class ClientSettings(TelemetryConfig):
         False, description="consumers that are far behind are sent to a slave, and slaves serve them"
     )
     lite_pull_message_enable: bool = Field(True, description="answer lite pull consumers (361)")
+
+    message_delay_level: str = Field(
+        DEFAULT_LEVELS, description="how long each delay level is, from level 1 on; equal on all replicas"
+    )
+
+    @field_validator("message_delay_level")
+    @classmethod
+    def _levels(cls, text: str) -> str:
+        DelayLevels(text)
+        return text
 
     @property
     def suspend_ms_max(self) -> int:

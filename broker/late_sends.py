@@ -22,7 +22,7 @@ from remoting.operation import Failed, Ok, Outcome, Unknown
 from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
 
 if TYPE_CHECKING:
-    from broker.handlers.send import SendCommand
+    from broker.handlers.send_commands import SendCommand
 
 logger = logging.getLogger(__name__)
 
@@ -202,6 +202,7 @@ def _header(command: "SendCommand", broker_name: str) -> SendMessageRequestV2:
         h=ext.flag,
         i=ext.properties,
         j=ext.reconsume_times,
+        l=ext.max_reconsume_times,
         m=ext.batch,
         n=broker_name,
     )

@@ -25,6 +25,7 @@ TOMBSTONES: Final = "deletedTopicTable"
 """A member of topics.json that is ours: RocketMQ's reader skips it."""
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 NOT_FOR_CLIENTS: Final = frozenset(
     {
@@ -46,6 +47,7 @@ class Topic:
 
     __slots__ = (
         "config",
+        "is_retry",
         "name",
         "open_queue_count",
         "perm",
@@ -58,6 +60,7 @@ class Topic:
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
         self.name = config.topic_name
+        self.is_retry = self.name.startswith(RETRY_PREFIX)
         self.perm = config.perm
         self.read_queue_nums = config.read_queue_nums
         self.write_queue_nums = config.write_queue_nums
@@ -137,6 +140,7 @@ class TopicTable(FileStore[TopicConfig]):
             _config("SELF_TEST_TOPIC", 1),
             _config("OFFSET_MOVED_EVENT", 1),
             _config("BenchmarkTest", 1024),
+            _config("SCHEDULE_TOPIC_XXXX", 18),
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),
         ]
@@ -190,6 +194,11 @@ class TopicTable(FileStore[TopicConfig]):
         if count <= 0:
             count = template.write_queue_nums
         return self._created(_config(name, count, template.perm & ~PERM_INHERIT))
+
+    def ensure(self, name: str, queue_nums: int) -> Topic:
+        """The topic, created for reading and writing if there is none (broker-ops pitfall 25)."""
+        topic = self.topics.get(name)
+        return topic if topic is not None else self._created(_config(name, queue_nums))
 
     def _created(self, config: TopicConfig) -> Topic:
         topic = self.update(config)

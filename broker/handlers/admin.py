@@ -6,6 +6,7 @@ import time
 from broker.handlers.parts import BrokerParts
 from broker.handlers.pull import PullHandler
 from broker.handlers.send import SendHandler
+from broker.handlers.send_back import SendBackHandler
 from remoting.codes import VERSION
 from remoting.operation import Call, Empty, OperationTable, Reply, Wire
 from remoting.operations.broker import (
@@ -96,6 +97,7 @@ class BrokerHandlers:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self.send, self.pull, self.admin = SendHandler(parts), PullHandler(parts), AdminHandlers(parts)
+        self.send_back = SendBackHandler(parts, self.send.writer)
 
     def expire(self, now_ms: int) -> None:
         self.pull.expire(now_ms)
@@ -107,5 +109,6 @@ def bind_broker_operations(table: OperationTable, parts: BrokerParts) -> BrokerH
     handlers = BrokerHandlers(parts)
     handlers.send.bind(table)
     handlers.pull.bind(table)
+    handlers.send_back.bind(table)
     handlers.admin.bind(table)
     return handlers

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from broker.client_settings import ClientSettings
+from broker.clients.core.locks import QueueLocks
 from broker.clients.core.registry import ClientRegistry
+from broker.handlers.unique_keys import UniqueKeys
 from broker.metadata.groups import Group
 from broker.pending import PendingReplies, SendGate
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
+from remoting.clock import now_ms
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
 
 
@@ -37,6 +40,9 @@ class BrokerParts:
     readable: bool = True  # brokerPermission
     commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
     find_group: Callable[[str], Group | None] = _any_group  # created if that is allowed
+    locks: QueueLocks = field(default_factory=QueueLocks)
+    new_unique_key: Callable[[], str] = field(default_factory=lambda: UniqueKeys().next)
+    now_ms: Callable[[], int] = now_ms
     registry: ClientRegistry = field(default_factory=ClientRegistry)
     sends_to_master: Callable[[], bool] = lambda: False  # a replica that consumers should leave
     settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))

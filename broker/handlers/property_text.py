@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def with_properties(properties: bytes, changes: Mapping[bytes, bytes | None]) -> bytes:
-    """`key \\x01 value \\x02 ...` with these keys set, or gone (None). Ends with a separator, if not empty."""
+    """`key \\x01 value \\x02 ...` with these keys set, or gone (None). Ends with a separator."""
     kept = [
         segment
         for segment in properties.split(b"\x02")

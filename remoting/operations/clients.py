@@ -135,6 +135,19 @@ class LockedQueues(Wire):
     lock_ok_mq_set: list[MessageQueueBody] = Field(default_factory=list, alias="lockOKMQSet")
 
 
+class SendBackRequest(Wire):
+    """offset: of the message in the CommitLog. delay_level 0: the broker chooses, below 0: no more retries.
+    Some clients send these three only."""
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+
+
 HEART_BEAT = Operation(
     RequestCode.HEART_BEAT, "heartBeat", Empty, HeartbeatResponse, request_body=HeartbeatData
 )
@@ -179,4 +192,7 @@ GET_PRODUCER_CONNECTION_LIST = Operation(
     ProducerGroupRequest,
     Empty,
     response_body=ProducerConnectionBody,
+)
+CONSUMER_SEND_MSG_BACK = Operation(
+    RequestCode.CONSUMER_SEND_MSG_BACK, "consumerSendMsgBack", SendBackRequest, Empty
 )

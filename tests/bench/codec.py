@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from broker.handlers.send import SendCommandV2
+from broker.handlers.send_commands import SendCommandV2
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, SerializeType, decode, encode, response_frame
 from remoting.operations.broker import SendMessageResponse

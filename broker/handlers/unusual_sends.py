@@ -1,0 +1,261 @@
+"""Sends that are no plain ones: refused, first of their topic, batches, delayed, or of consumers' retries.
+
+Each check has its answer, in the peer's order. Source: RocketMQ 5.3.3 SendMessageProcessor,
+AbstractSendMessageProcessor, HookUtils.
+"""
+
+import random
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from broker.handlers.parts import BrokerParts
+from broker.handlers.property_text import with_properties
+from broker.handlers.send_commands import NO_MAXIMUM, SendCommand
+from broker.handlers.writer import Letter, Refused, Stored, Writer, not_available
+from broker.pending import HotPeer
+from broker.store.record import (
+    PROPERTIES_BYTES_MAX,
+    TRANSACTION_BITS,
+    offset_message_id,
+    property_value,
+)
+from broker.topics import DLQ_PREFIX, NOT_FOR_CLIENTS, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
+from remoting.codes import ResponseCode
+from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
+
+_ALWAYS: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+_TIMERS: Final = (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
+BATCH_ITEMS_MAX: Final = 65_536
+COMPRESSED: Final = 1
+
+_ITEM = struct.Struct(">iiiii")
+_I16 = struct.Struct(">h")
+"""An item of a batch: i32 size | i32 magic | i32 crc | i32 flag | i32 bytes, body | i16 bytes, properties"""
+
+
+def stored_suffix(cluster_name: str) -> bytes:
+    """What the broker adds to every message. CLUSTER names the reply topic (broker-ops pitfall 12)."""
+    return b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster_name.encode()
+
+
+def refusal(command: SendCommand, refused: Refused) -> bytes | None:
+    if command.flag & FLAG_ONEWAY:
+        return None
+    code, remark = refused
+    return encode(RemotingCommand(int(code), command.opaque, FLAG_RESPONSE, remark, dict(_ALWAYS)))
+
+
+class UnusualSends:
+    def __init__(self, parts: BrokerParts, writer: Writer) -> None:
+        self._parts, self._writer = parts, writer
+        self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
+        self._topics = parts.topics
+        self._suffix = stored_suffix(parts.cluster_name)
+        self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix)
+
+    def send(self, command: SendCommand, body: bytes, properties: bytes, peer: HotPeer) -> bytes | None:
+        """properties end with a separator, if there are any. As the plain send answers."""
+        gate = self._gate
+        if not gate.writable and gate.detour is not None and gate.detour(command, body, peer):
+            return None
+        refused = self._check(command, body, properties)
+        if refused is not None:
+            return refusal(command, refused)
+        letter = self._letter(command, body, properties, peer)
+        if isinstance(letter, Refused):
+            return refusal(command, letter)
+        if command.ext.batch:
+            return self._send_batch(command, letter, properties, peer)
+        stored = self._writer.put(letter)
+        if isinstance(stored, Refused):
+            return refusal(command, stored)
+        message_id = offset_message_id(self._store.store_host, stored.offset)
+        return self._answer(command, letter, properties, message_id, stored, peer)
+
+    # -- checks ------------------------------------------------------------------------------------------
+
+    def _check(self, command: SendCommand, body: bytes, properties: bytes) -> Refused | None:
+        """The first check that fails. May create the topic or choose the queue, and then lets it pass."""
+        ext, gate = command.ext, self._gate
+        if not gate.writable:
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(gate))
+        topic = self._topics.get(ext.topic)
+        if topic is None:
+            problem = illegal_name(ext.topic)
+            if problem is not None:
+                too_long = len(ext.topic) > 127
+                return Refused(
+                    ResponseCode.MESSAGE_ILLEGAL if too_long else ResponseCode.INVALID_PARAMETER, problem
+                )
+        if ext.topic in NOT_FOR_CLIENTS:
+            return Refused(ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden")
+        refused = self._check_message(command, body, properties) or self._check_load(properties)
+        if refused is not None:
+            return refused
+        if topic is None:
+            topic = self._topics.create_on_send(ext.topic, ext.default_topic, ext.default_topic_queue_nums)
+            if topic is None:
+                remark = f"topic[{ext.topic}] not exist, apply first please!"
+                return Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not topic.perm & PERM_WRITE:
+            return Refused(ResponseCode.NO_PERMISSION, f"the topic[{ext.topic}] is not writable")
+        if ext.queue_id >= topic.queue_count:
+            remark = f"queueId[{ext.queue_id}] is illegal, topic[{ext.topic}] has {topic.queue_count} queues"
+            return Refused(ResponseCode.INVALID_PARAMETER, remark)
+        if ext.queue_id < 0:
+            ext.queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        return None
+
+    def _check_load(self, properties: bytes) -> Refused | None:
+        gate = self._gate
+        if gate.in_sync < gate.min_in_sync and property_value(properties, b"WAIT") != b"false":
+            remark = f"in-sync replicas not enough: {gate.in_sync} of at least {gate.min_in_sync}"
+            return Refused(ResponseCode.SYSTEM_ERROR, remark)
+        if gate.wait and self._pending.is_full:
+            remark = f"[OVERLOAD]broker busy: {len(self._pending)} messages wait for replicas or the disk"
+            return Refused(ResponseCode.SYSTEM_BUSY, remark)
+        return None
+
+    def _check_message(self, command: SendCommand, body: bytes, properties: bytes) -> Refused | None:
+        problem = self._problem(command, body, properties)
+        return None if problem is None else Refused(ResponseCode.MESSAGE_ILLEGAL, problem)
+
+    def _problem(self, command: SendCommand, body: bytes, properties: bytes) -> str | None:
+        """Why this message is none; None: it is one."""
+        ext = command.ext
+        if len(body) > self._parts.message_bytes_max:
+            return f"body of {len(body)} bytes is above maxMessageSize {self._parts.message_bytes_max}"
+        if len(properties) > self._properties_bytes_max:
+            return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
+        if b"\0" in properties:  # recovery takes a zero for what a crash has torn off
+            return "the properties contain a zero byte"
+        if ext.sys_flag & TRANSACTION_BITS or property_value(properties, b"TRAN_MSG") == b"true":
+            return "transactional messages are not supported by this broker"
+        try:
+            delay_level = self._store.delay_levels.level_of(properties)
+        except ValueError as error:
+            return str(error)
+        for name in _TIMERS:
+            if not delay_level and property_value(properties, name) not in (None, b"0"):
+                return f"timer messages (property {name.decode()}) are not supported by this broker"
+        if ext.batch and (delay_level or ext.topic.startswith(RETRY_PREFIX)):
+            return "a batch is neither delayed nor a retry"
+        if ext.batch and ext.sys_flag & COMPRESSED:
+            return "a batch is not compressed"  # its items could not be told apart (clients pitfall 5)
+        return None
+
+    # -- letters -----------------------------------------------------------------------------------------
+
+    def _letter(
+        self, command: SendCommand, body: bytes, properties: bytes, peer: HotPeer
+    ) -> Letter | Refused:
+        """A retry that has had its chances goes to the group's dead letters."""
+        ext = command.ext
+        topic: Topic | None = self._topics.get(ext.topic)
+        assert topic is not None, "checked"
+        level = self._store.delay_levels.level_of(properties)
+        queue_id = ext.queue_id
+        if level:
+            properties = with_properties(properties, dict.fromkeys(_TIMERS))  # the level wins
+        if topic.is_retry:
+            group = ext.topic.removeprefix(RETRY_PREFIX)
+            is_dead = self._is_dead(group, ext.reconsume_times, ext.max_reconsume_times)
+            if isinstance(is_dead, Refused):
+                return is_dead
+            if is_dead:
+                topic, queue_id, level = self._topics.ensure(DLQ_PREFIX + group, 1), 0, 0
+                properties = with_properties(properties, {b"DELAY": None})
+        if not ext.batch and not property_value(properties, b"UNIQ_KEY"):
+            properties += b"UNIQ_KEY\x01%b\x02" % self._parts.new_unique_key().encode()
+        return Letter(
+            topic, queue_id, body, properties + self._suffix, ext.flag, ext.sys_flag, ext.born_timestamp,
+            peer.address_bytes, ext.reconsume_times, level,
+        )  # fmt: skip
+
+    def _is_dead(self, group: str, reconsume_times: int, maximum: int) -> bool | Refused:
+        """The client has counted this try already; who consumes in order retries at home, and sends only what
+        it gives up (broker-ops pitfalls 1 and 2)."""
+        row = self._parts.find_group(group)
+        if row is None:
+            remark = f"subscription group not exist, {group}"
+            return Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if self._parts.locks.is_ordered(group, now_ms=self._parts.now_ms()):
+            return True
+        return reconsume_times > (row.config.retry_max_times if maximum <= NO_MAXIMUM else maximum)
+
+    # -- batches -----------------------------------------------------------------------------------------
+
+    def _send_batch(
+        self, command: SendCommand, letter: Letter, properties: bytes, peer: HotPeer
+    ) -> bytes | None:
+        """All items are looked at before the first is stored."""
+        try:
+            items = list(_items(letter.body, self._properties_bytes_max - len(properties)))
+        except (ValueError, struct.error) as error:
+            return refusal(command, Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}"))
+        shared = with_properties(properties, {b"UNIQ_KEY": None}) + self._suffix  # each item has its own
+        all_stored: list[Stored] = []
+        for letter.flag, letter.body, own in items:
+            letter.properties = own + shared
+            stored = self._writer.put(letter)
+            if isinstance(stored, Refused):
+                return refusal(command, stored)
+            all_stored.append(stored)
+        ids = ",".join(offset_message_id(self._store.store_host, each.offset) for each in all_stored)
+        whole = all_stored[0]._replace(end=all_stored[-1].end)
+        return self._answer(command, letter, properties, ids, whole, peer)
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        command: SendCommand,
+        letter: Letter,
+        properties: bytes,
+        message_id: str,
+        stored: Stored,
+        peer: HotPeer,
+    ) -> bytes | None:
+        if command.flag & FLAG_ONEWAY:
+            return None
+        key = property_value(letter.properties if not command.ext.batch else properties, b"UNIQ_KEY") or b""
+        fields = {
+            "msgId": message_id,
+            "queueId": str(letter.queue_id),
+            "queueOffset": str(stored.queue_offset),
+            "transactionId": key.decode("utf-8", "replace"),
+            **_ALWAYS,
+        }
+        reply = encode(RemotingCommand(ResponseCode.SUCCESS, command.opaque, FLAG_RESPONSE, None, fields))
+        if property_value(letter.properties, b"WAIT") == b"false":
+            return reply
+        return self._writer.reply_when_safe(stored, peer, reply, command.opaque)
+
+
+def _items(body: bytes, properties_bytes_max: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """(flag, body, properties) of a batch; properties end with a separator, if there are any. ValueError,
+    struct.error: it is none. Magic and CRC are the client's own business."""
+    at = count = 0
+    while at < len(body):
+        size, _, _, flag, body_bytes = _ITEM.unpack_from(body, at)
+        body_at = at + _ITEM.size
+        end = at + size
+        if body_bytes < 0 or body_at + body_bytes + _I16.size > min(end, len(body)):
+            raise ValueError(f"item {count} has {body_bytes} bytes of body, and {size} in all")
+        (properties_bytes,) = _I16.unpack_from(body, body_at + body_bytes)
+        properties_at = body_at + body_bytes + _I16.size
+        if properties_bytes < 0 or properties_at + properties_bytes != end or end > len(body):
+            raise ValueError(f"item {count} does not end where its size says")
+        properties = body[properties_at:end]
+        if properties and not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        if len(properties) > properties_bytes_max or b"\0" in properties:
+            raise ValueError(f"the properties of item {count} are too long, or contain a zero byte")
+        count += 1
+        if count > BATCH_ITEMS_MAX:
+            raise ValueError(f"more than {BATCH_ITEMS_MAX} items")
+        yield flag, body[body_at : body_at + body_bytes], properties
+        at = end
+    if not count:
+        raise ValueError("it is empty")
