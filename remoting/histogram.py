@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-BOUNDS_COUNT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BOUNDS_COUNT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
 BOUNDS_US = (*(digit * 10**power for power in range(7) for digit in (1, 3, 5)), 10_000_000)
 """RocketMQ's buckets for its controller's latencies, microseconds: 1, 3, 5, 10, 30, 50 and so on."""
 

@@ -8,6 +8,8 @@ Order controller events by (broker_name, event_id), never by ts: controllers' cl
 writes every event, so readers drop duplicates by (broker_name, event_id, type).
 """
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -118,6 +120,7 @@ AnyRecord = HaSample | RoleChange | ControllerEvent | SendGap
 RECORDS: tuple[type[Record], ...] = (HaSample, RoleChange, ControllerEvent, SendGap)
 
 
+@cache
 def name_of(record: type[Record]) -> str:
     """ "ha_sample" of HaSample: the folder that holds its files."""
     tag = record.__struct_config__.tag
@@ -132,6 +135,11 @@ _decoder = msgspec.json.Decoder(AnyRecord)
 def encode_record(record: Record) -> bytes:
     """One line, with its newline."""
     return _encoder.encode(record) + b"\n"
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    """Their lines. Raises what encode_record() raises, and does not say for which of them."""
+    return _encoder.encode_lines(records)
 
 
 def decode_record(line: bytes) -> AnyRecord:

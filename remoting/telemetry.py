@@ -26,7 +26,7 @@ from pydantic import Field
 
 from remoting.clock import now_ms, wall_ms
 from remoting.config import Config
-from remoting.records import Record, encode_record, name_of
+from remoting.records import Record, encode_record, encode_records, name_of
 from remoting.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ _OURS = re.compile(
     r"[a-z_]+/(?P<hour>dt=\d{4}-\d\d-\d\d/hour=\d\d)/[\w.-]+-(?P<ms>\d{1,15})\.jsonl(?:\.open)?",
     re.ASCII,
 )
+_NOT_ENCODED = (ValueError, TypeError, OverflowError, msgspec.MsgspecError)
 _Key = tuple[str, int]
 """The record's name, and its hour since 1970: one open file."""
 
@@ -170,15 +171,15 @@ class TelemetryWriter:
             if file is not None and os.fstat(file[1]).st_nlink == 0:
                 self._forget(key)  # somebody deleted it: those lines would go nowhere
                 file = None
-            lines = self._encoded(records if file is not None else [*header, *records])
-            if not lines:
+            data, count = self._encoded(records if file is not None else [*header, *records])
+            if not data:
                 return
             path, descriptor = file or self._create(key)
-            size = self._append(key, path, descriptor, b"".join(lines))
+            size = self._append(key, path, descriptor, data)
         except OSError as error:
             self._failed(error, self.directory, dropped=len(records))
             return
-        self.written_records += len(lines)
+        self.written_records += count
         self.fault = None
         if self._complained:  # as often as complaints, at most
             self._complained = False
@@ -186,15 +187,18 @@ class TelemetryWriter:
         if size >= self._bytes_max // FILES_PER_LIMIT:
             self._finish(key)
 
-    def _encoded(self, records: Sequence[Record]) -> list[bytes]:
+    def _encoded(self, records: Sequence[Record]) -> tuple[bytes, int]:
+        """(lines, how many)."""
+        with contextlib.suppress(*_NOT_ENCODED):
+            return encode_records(records), len(records)
         lines = []
         for record in records:
             try:
                 lines.append(encode_record(record))
-            except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
+            except _NOT_ENCODED as error:
                 self._drop(1)
                 self._complain(f"a record cannot be written ({error}): {record!r:.200}")
-        return lines
+        return b"".join(lines), len(lines)
 
     def _append(self, key: _Key, path: Path, descriptor: int, data: bytes) -> int:
         """All of `data` or nothing; the size of the file. OSError: nothing."""

@@ -22,6 +22,7 @@ from namesrv.__main__ import _parser, build
 from namesrv.app import Namesrv
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, AnyEvent, ApplyBrokerId, ElectMaster
+from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.replicator import RaftReplicator
 from remoting.clock import now_ms
@@ -82,19 +83,7 @@ class Node:
                 expected_sync_state_set_epoch=0,
             )
         )
-        await self._accepted(self._alter(name, ids))
-
-    def _alter(self, name: str, members: tuple[int, ...]) -> AlterSyncStateSet:
-        broker_set = self.plugin.machine.state.brokers[name]
-        assert broker_set.master_broker_id is not None
-        return AlterSyncStateSet(
-            broker_name=name,
-            master_broker_id=broker_set.master_broker_id,
-            new_sync_state_set=members,
-            expected_master_epoch=broker_set.master_epoch,
-            expected_sync_state_set_epoch=broker_set.sync_state_set_epoch,
-            reason="caught_up",
-        )
+        await self._accepted(_alter(self.plugin.machine.state.brokers[name], ids))
 
     async def _accepted(self, event: AnyEvent) -> None:
         applied = await self.plugin.proposer.propose(event)
@@ -104,19 +93,22 @@ class Node:
         """Replicas leave and come back, everywhere at once; counted is what was applied here, not refused."""
         state = self.plugin.machine.state
         names = sorted(state.brokers)[:groups]
+        everybody = {name: tuple(sorted(state.brokers[name].replicas)) for name in names}
         events_before, cpu_before, begin = state.event_count, time.process_time(), time.perf_counter()
-        accepted = sum(await asyncio.gather(*(self._alternate(name, begin + ms / 1_000) for name in names)))
+        until = begin + ms / 1_000
+        accepted = sum(await asyncio.gather(*(self._alternate(*each, until) for each in everybody.items())))
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu_before
         assert self.plugin.machine.state.event_count - events_before >= accepted
         return {"accepted": accepted, "seconds": seconds, "cpu_seconds": cpu}
 
-    async def _alternate(self, name: str, until: float) -> int:
-        accepted = 0
+    async def _alternate(self, name: str, everybody: tuple[int, ...], until: float) -> int:
+        """Each proposal is about the group as the answer to the one before showed it."""
+        accepted, propose, group = 0, self.plugin.proposer.propose, self.plugin.machine.state.brokers[name]
         while time.perf_counter() < until:
-            broker_set = self.plugin.machine.state.brokers[name]
-            everybody = tuple(sorted(broker_set.replicas))
-            shrunk = len(broker_set.sync_state_set) < len(everybody)
-            await self._accepted(self._alter(name, everybody if shrunk else everybody[:-1]))
+            shrunk = len(group.sync_state_set) < len(everybody)
+            applied = await propose(_alter(group, everybody if shrunk else everybody[:-1]))
+            assert applied.refused is None and applied.after is not None, applied.refused
+            group = applied.after
             accepted += 1
         return accepted
 
@@ -168,6 +160,18 @@ class Node:
     def _last(self, key: BrokerKey) -> int:
         seen = self.plugin.context.liveness.last_seen(key)
         return 0 if seen is None else seen.last_beat_ms
+
+
+def _alter(group: BrokerSet, members: tuple[int, ...]) -> AlterSyncStateSet:
+    assert group.master_broker_id is not None
+    return AlterSyncStateSet(
+        broker_name=group.broker_name,
+        master_broker_id=group.master_broker_id,
+        new_sync_state_set=members,
+        expected_master_epoch=group.master_epoch,
+        expected_sync_state_set_epoch=group.sync_state_set_epoch,
+        reason="caught_up",
+    )
 
 
 async def obey(server: Namesrv) -> None:

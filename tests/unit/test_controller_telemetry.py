@@ -11,6 +11,7 @@ from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
     ApplyBrokerId,
+    CleanBrokerData,
     ElectMaster,
     UpdateBrokerAddress,
     decode_event,
@@ -154,6 +155,24 @@ def test_the_record_of_each_event() -> None:
     assert late.before == late.after == elected.after
     assert (moved.type, moved.before, moved.refused) == ("updateBrokerAddress", moved.after, None)
     assert [each.ts for each in records] == list(range(START_MS, START_MS + 7))
+
+
+async def test_what_a_group_looked_like_is_remembered_as_long_as_there_is_the_group(tmp_path: Path) -> None:
+    """A record shows the group before and after, and what was after the last event is before the next."""
+    node = await one_life(tmp_path, a_history())
+    group = node.machine.state.brokers[GROUP]
+    kept = node.telemetry._views[GROUP]
+    assert kept == (group, view_of(group))
+    clean = CleanBrokerData(
+        ts=START_MS + 9,
+        broker_name=GROUP,
+        broker_ids=tuple(group.replicas),
+        expected_master_epoch=group.master_epoch,
+        expected_sync_state_set_epoch=group.sync_state_set_epoch,
+    )
+    node.replay([clean])
+    assert not node.machine.state.brokers
+    assert not node.telemetry._views
 
 
 def test_the_record_of_an_unclean_election_and_of_a_lost_master() -> None:

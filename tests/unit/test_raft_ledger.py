@@ -8,7 +8,7 @@ from namesrv.plugins.controller.raft import ledger as ledger_module
 from namesrv.plugins.controller.raft import proposals as proposals_module
 from namesrv.plugins.controller.raft.api import Applied, Busy, NotActive
 from namesrv.plugins.controller.raft.ledger import Batch, Item, Ledger, encode_batch
-from namesrv.plugins.controller.raft.proposals import Callback, Proposals
+from namesrv.plugins.controller.raft.proposals import BATCH_MAX, Callback, Proposals
 from remoting.operation import LocalProtocolError, Unknown
 from tests.unit.raft_group import ListMachine
 

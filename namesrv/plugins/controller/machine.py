@@ -37,7 +37,7 @@ class ControllerMachine:
             refused = Refused(ResponseCode.SYSTEM_ERROR, f"not a controller event: {error}")
             return Applied(self.state, None, None, refused)
         applied = apply(self.state, decoded)
-        if applied.after is not None:
+        if applied.after is not None and applied.after is not applied.before:
             applied.after.check_invariants()
         self.state = applied.state
         if self._on_event is not None:

@@ -9,7 +9,7 @@ have no record here: the groups as they are then take their place.
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -24,6 +24,7 @@ from remoting.telemetry import TelemetryWriter
 logger = logging.getLogger(__name__)
 
 SNAPSHOT = "snapshot"
+_TYPES = {each: str(each.__struct_config__.tag) for each in get_args(AnyGroupEvent)}
 
 
 class Written(NamedTuple):
@@ -44,6 +45,7 @@ class ControllerTelemetry:
         self._node = f"controller-{self._controller_id}"
         self._directory = config.telemetry_directory
         self._state = State()
+        self._views: dict[str, tuple[BrokerSet, GroupView | None]] = {}  # after each group's last event
         self._written = NOTHING
         self._has_gap = False
         self._fault: str | None = None
@@ -85,11 +87,22 @@ class ControllerTelemetry:
             if isinstance(event, ImportState):
                 self._put_groups(applied.state, event.ts)
             elif not isinstance(event, UpdateConfig):  # a record tells about a group
-                self.writer.put(record_of(event, applied, self._controller_id))
+                self.writer.put(record_of(event, applied, self._controller_id, self._view_of))
+                if applied.after is None:
+                    self._views.pop(event.broker_name, None)
         except Exception as error:
             if self._fault is None:
                 logger.exception("telemetry: a controller event was lost; the controller goes on")
             self._fault = repr(error)
+
+    def _view_of(self, group: BrokerSet | None) -> GroupView | None:
+        """What an event finds is nearly always what the event before it left."""
+        if group is None:
+            return None
+        known = self._views.get(group.broker_name)
+        if known is None or known[0] is not group:
+            known = self._views[group.broker_name] = group, view_of(group)
+        return known[1]
 
     def restored(self, state: State) -> None:
         """The state of a snapshot: our own at the start, or the leader's because we were too far behind.
@@ -99,6 +112,7 @@ class ControllerTelemetry:
         if state.event_count > max(self._written.event_id, self._state.event_count):
             self._has_gap = True
         self._state = state
+        self._views.clear()
 
     def _is_written(self, event_id: int, ts: int) -> bool:
         """Also by time: were the log thrown away, its new events would have the old numbers."""
@@ -127,18 +141,23 @@ def snapshot_of(state: State, ts: int, controller_id: str) -> Iterator[Controlle
         )
 
 
-def record_of(event: AnyGroupEvent, applied: Applied, controller_id: str) -> ControllerEvent:
+def record_of(
+    event: AnyGroupEvent,
+    applied: Applied,
+    controller_id: str,
+    view: Callable[[BrokerSet | None], GroupView | None] | None = None,
+) -> ControllerEvent:
     """cluster_name of an event that was refused because its group is unknown: what it says itself, or ""."""
-    group, refused = applied.after or applied.before, applied.refused
+    group, refused, view = applied.after or applied.before, applied.refused, view or view_of
     return ControllerEvent(
         ts=event.ts,
         cluster_name=getattr(event, "cluster_name", "") if group is None else group.cluster_name,
         broker_name=event.broker_name,
         event_id=applied.state.event_count,
-        type=str(event.__struct_config__.tag),
+        type=_TYPES[type(event)],
         controller_id=controller_id,
-        before=view_of(applied.before),
-        after=view_of(applied.after),
+        before=view(applied.before),
+        after=view(applied.after),
         refused=None if refused is None else f"{refused.code.name}: {refused.remark}",
         reason=getattr(event, "reason", ""),
         unclean=getattr(event, "unclean", False),

@@ -106,7 +106,7 @@ def _with_election(
     state: State, before: BrokerSet | None, after: BrokerSet | None, event: AnyGroupEvent
 ) -> State:
     """Remembers a change of the master, whatever event made it."""
-    if before is None or not isinstance(event, ElectMaster | CleanBrokerData):
+    if before is None or not isinstance(event, (ElectMaster, CleanBrokerData)):
         return state
     new_master = None if after is None else after.master_broker_id
     epochs = state.cleaned[before.broker_name] if after is None else after

@@ -145,8 +145,15 @@ def encode_event(event: AnyEvent) -> bytes:
 
 def decode_event(data: bytes) -> AnyEvent:
     """Raises EventVersionError, or msgspec.DecodeError for bytes that are no event of ours."""
-    version = msgspec.json.decode(data, type=_Version).v
+    try:
+        event: AnyEvent = _decoder.decode(data)
+    except msgspec.ValidationError:  # of a newer version, perhaps: then its shape is not ours to judge
+        _check_version(msgspec.json.decode(data, type=_Version).v)
+        raise
+    _check_version(event.v)
+    return event
+
+
+def _check_version(version: int) -> None:
     if version > EVENT_VERSION:
         raise EventVersionError(f"controller event version {version}; this program knows {EVENT_VERSION}")
-    event: AnyEvent = _decoder.decode(data)
-    return event

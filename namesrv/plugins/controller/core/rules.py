@@ -100,8 +100,8 @@ def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused |
         sync_state_set_epoch=event.expected_sync_state_set_epoch,
     ):
         return refused
-    unknown = sorted(set(event.new_sync_state_set) - before.replicas.keys())
-    if unknown:
+    if not before.replicas.keys() >= set(event.new_sync_state_set):
+        unknown = sorted(set(event.new_sync_state_set) - before.replicas.keys())
         return Refused(
             ResponseCode.CONTROLLER_INVALID_REPLICAS,
             f"brokers {unknown} are not registered in broker-set {event.broker_name}",

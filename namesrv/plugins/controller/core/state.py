@@ -68,7 +68,8 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
     def problems(self) -> Iterator[str]:
         """What can never be true of a group, in words; nothing: it is sound."""
-        if not all(FIRST_BROKER_ID <= each < self.next_broker_id for each in self.replicas):
+        ids = self.replicas
+        if ids and not FIRST_BROKER_ID <= min(ids) <= max(ids) < self.next_broker_id:
             yield f"ids {sorted(self.replicas)} are not all between 1 and nextBrokerId {self.next_broker_id}"
         if not FIRST_BROKER_ID <= self.id_floor <= self.next_broker_id <= BROKER_ID_MAX + 1:
             yield f"ids are given out from {self.id_floor} on, the next one is {self.next_broker_id}"
@@ -81,7 +82,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
             yield f"epochs {self.master_epoch} and {self.sync_state_set_epoch} are not 31-bit numbers"
 
     def check_invariants(self) -> None:
-        assert not list(self.problems()), (list(self.problems()), self)
+        assert next(self.problems(), None) is None, (list(self.problems()), self)
 
 
 class Cleaned(msgspec.Struct, frozen=True, gc=False):

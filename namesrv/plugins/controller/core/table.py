@@ -7,7 +7,7 @@ Order is by name. How the names are spread is this process's own business and ne
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 V = TypeVar("V", covariant=True)
 
@@ -22,7 +22,7 @@ class Table(Mapping[str, V]):
         shards: list[dict[str, V]] = [{} for _ in range(SHARDS)]
         for name, value in items.items():
             shards[hash(name) & _MASK][name] = value
-        self._shards, self._count = tuple(shards), len(items)
+        self._shards, self._count = shards, len(items)  # a list, and never changed: one copy less at set()
 
     @staticmethod
     def of(items: "Mapping[str, V]") -> "Table[V]":
@@ -30,6 +30,9 @@ class Table(Mapping[str, V]):
 
     def __getitem__(self, name: str) -> V:
         return self._shards[hash(name) & _MASK][name]
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        return self._shards[hash(name) & _MASK].get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._shards[hash(name) & _MASK]
@@ -46,8 +49,9 @@ class Table(Mapping[str, V]):
     def set(self, name: str, value: V) -> "Table[V]":  # type: ignore[misc]  # the table itself never takes a V
         """This table with `name` as `value`."""
         at = hash(name) & _MASK
-        shard = self._shards[at]
-        return self._with(at, {**shard, name: value}, self._count + (name not in shard))
+        shard = self._shards[at].copy()
+        shard[name] = value
+        return self._with(at, shard, self._count - len(self._shards[at]) + len(shard))
 
     def without(self, name: str) -> "Table[V]":
         """This table without `name`, whether it was in or not."""
@@ -56,8 +60,8 @@ class Table(Mapping[str, V]):
         return self._with(at, shard, self._count - (name in self._shards[at]))
 
     def _with(self, at: int, shard: dict[str, V], count: int) -> "Table[V]":
-        shards = list(self._shards)
+        shards = self._shards.copy()
         shards[at] = shard
         table: Table[V] = Table.__new__(Table)
-        table._shards, table._count = tuple(shards), count
+        table._shards, table._count = shards, count
         return table

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from remoting.operation import Unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """Committed and applied on this member; `result` is what StateMachine.apply returned."""
 
     result: object

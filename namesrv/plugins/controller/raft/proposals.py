@@ -16,8 +16,8 @@ from remoting.histogram import BOUNDS_COUNT, Histogram
 from remoting.operation import LocalProtocolError, Unknown
 
 QUEUED_MAX = 5_000  # appends that wait for their turn; more are Busy
-BATCH_MAX = 256  # appends in one raft entry
-BATCH_BYTES_MAX = 256 * 1024
+BATCH_MAX = 1_024  # appends in one raft entry
+BATCH_BYTES_MAX = 512 * 1024
 EVENT_BYTES_MAX = 256 * 1024  # so that an entry stays below the library's limit for one message (1 MiB)
 IN_FLIGHT_MAX = 2
 LOST_GRACE_S = 0.5  # after leadership is lost, entries in flight are answered no later than this
@@ -27,6 +27,13 @@ NEVER_APPLIED = frozenset((1, 2, 3, 4))  # queue full, no leader, discarded, not
 NO_ANSWER = -1
 
 Callback = Callable[[object, int], None]  # (result, reason)
+
+_COUNTED_AS: dict[type[AppendOutcome], str] = {
+    Applied: "applied",
+    NotActive: "notActive",
+    Unknown: "unknown",
+    Busy: "busy",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +69,7 @@ class Proposals:
         self._queue: deque[_Proposal] = deque()
         self._flights: dict[_Flight, None] = {}  # in the order of take-off
         self._pump_due = self._paused = False
-        self.outcomes = {"applied": 0, "notActive": 0, "unknown": 0, "busy": 0}
+        self.outcomes = dict.fromkeys(_COUNTED_AS.values(), 0)
         self.commit_seconds, self.batch_sizes = Histogram(), Histogram(BOUNDS_COUNT)
 
     @property
@@ -217,7 +224,6 @@ class Proposals:
         self._pump()
 
     def _settle(self, proposal: _Proposal, outcome: AppendOutcome) -> None:
-        name = type(outcome).__name__
-        self.outcomes[name[0].lower() + name[1:]] += 1
+        self.outcomes[_COUNTED_AS[type(outcome)]] += 1
         if not proposal.future.done():
             proposal.future.set_result(outcome)
