@@ -157,8 +157,16 @@ class BrokerConfig(ClientSettings):
     max_ha_transfer_byte_in_second: int = Field(
         104_857_600,
         ge=65_536,
-        description="bytes per second to one slave, with haFlowControlEnable; below what producers write, a "
-        "slave leaves the SyncStateSet and never returns",
+        description="bytes per second to one slave: always, with haFlowControlEnable (below what producers "
+        "write, a slave leaves the SyncStateSet and never returns); without it only to one that is far "
+        "behind while producers write, and never below twice what they write",
+    )
+    ha_catch_up_threads: int = Field(
+        4,
+        ge=0,
+        le=64,
+        description="slaves that are far behind and served by threads (sendfile) at the same time; 0: the event "
+        "loop serves them all, packet by packet",
     )
     ha_max_time_slave_not_catchup: int = Field(
         2_000,

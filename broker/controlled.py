@@ -91,6 +91,7 @@ class Controlled:
                 if config.ha_flow_control_enable
                 else 0,
                 far_bytes_per_second=config.max_ha_transfer_byte_in_second,
+                catch_up_threads=config.ha_catch_up_threads,
                 sync_flush=config.sync_flush,
             ),
             events=self._events,

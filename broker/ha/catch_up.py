@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from broker.ha.core.master_link import Send
 from broker.ha.ports import ReplicatedLog
 
-THREADS_MAX = 4
-"""Replicas that are far behind at the same time; a fifth one is served by the loop."""
 LOOK_MS = 1_000
 """A thread that waits for a slow replica looks this often whether it is still wanted."""
 QUIET_MS = 1_000
@@ -103,13 +101,15 @@ class Run:
 class CatchUp:
     """The threads of one broker; owned by the event loop's thread."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS_MAX, "ha-catch-up")
+    def __init__(self, threads_max: int) -> None:
+        """Replicas that come when so many are served already are served by the loop."""
+        self._threads = ThreadPoolExecutor(max(threads_max, 1), "ha-catch-up")
+        self._threads_max = threads_max
         self._runs: set[asyncio.Future[None]] = set()
 
     @property
     def is_full(self) -> bool:
-        return len(self._runs) >= THREADS_MAX
+        return len(self._runs) >= self._threads_max
 
     def start(self, run: Run, on_end: Callable[[OSError | None], None]) -> None:
         """on_end is called by the loop; the run is closed before that."""

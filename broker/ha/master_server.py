@@ -163,13 +163,14 @@ class MasterServer:
         clock: Clock,
         on_ack: Callable[[MasterLink], None],
         on_links_changed: Callable[[], None],
+        catch_up_threads: int = 0,
     ) -> None:
         self.log = log
         self.settings = settings
         self.clock = clock
         self.on_ack = on_ack
         self.state = MasterLog(log.file_bytes)
-        self.catch_up = CatchUp()
+        self.catch_up = CatchUp(catch_up_threads)
         self.links: dict[int, MasterLink] = {}
         """Live links that have introduced themselves: one per slave id, the newest."""
         self._on_links_changed = on_links_changed

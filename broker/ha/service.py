@@ -79,6 +79,7 @@ class HaService:
             clock=clock,
             on_ack=self._acked,
             on_links_changed=self._links_changed,
+            catch_up_threads=settings.catch_up_threads,
         )
         self._tasks = TaskSet()
         self._role_tasks = TaskSet()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from broker.ha.catch_up import CatchUp, Run
+from broker.ha.catch_up import Run
 from broker.ha.core import master_link
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import TRANSFER_BYTES, Ack, SlaveHandshake, parse_transfer_header
@@ -292,16 +292,17 @@ async def test_a_replica_that_stands_still_is_closed_by_its_silence(
         peer.close()
 
 
-async def test_a_fifth_far_replica_is_served_by_the_loop(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CatchUp, "is_full", True)
-    async with group(tmp_path, 2, SETTINGS) as (master, slave):
+@pytest.mark.parametrize("threads", [0, 1])
+async def test_more_far_replicas_than_threads(tmp_path: Path, sent: list[Run], threads: int) -> None:
+    """haCatchUpThreads: the loop serves the others."""
+    async with group(tmp_path, 3, replace(SETTINGS, catch_up_threads=threads)) as (master, slave, third):
         await master.lead(1)
         fill(master)
         await slave.follow(master, 1)
-        await until(lambda: master.in_sync() == [1, 2], "joins")
-        assert not sent
+        await third.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2, 3], "both join")
+        assert bool(sent) == bool(threads)
+        await until(lambda: same(master, slave) and same(master, third), "same logs")
 
 
 async def test_what_the_loop_has_written_leaves_first(
