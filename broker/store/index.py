@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from broker.store.index_file import IndexFile
+from broker.store.index_file import IndexFile, Keyed
 from broker.store.mapped_file import StoreError, sync_directory
 from broker.store.record import key_hash
 from remoting.clock import wall_ms
@@ -72,35 +72,34 @@ class MessageIndex:
 
     # -- writing -----------------------------------------------------------------------------------------
 
-    def add(
-        self, prefix_hash: int, unique_key: bytes, keys: bytes, offset: int, timestamp: int, end: int
-    ) -> bool:
-        """The record at `offset`, which ends at `end`; prefix_hash: java_hash(topic + "#"). False: no room on
-        the disk, `offset` stays in front of the record."""
-        if offset > self._known_offset and (unique_key or keys):
-            files = self._files
-            if files and files[-1].count < self._room_count and b" " not in keys:
-                files[-1].append(prefix_hash, unique_key, keys, offset, timestamp)
-            elif not self._add_with_room(prefix_hash, unique_key, keys, offset, timestamp):
-                return False
-        self.offset = end
-        return True
+    def add(self, records: list[Keyed], end: int) -> None:
+        """Records in log order, the last one of which ends at `end`. Without room on the disk `offset` stays
+        in front of the first that is not indexed."""
+        if not records or records[0][1] <= self._known_offset:
+            records = [each for each in records if each[1] > self._known_offset]
+        files = self._files
+        if files and files[-1].count + 2 * len(records) <= self._room_count:
+            if records:
+                files[-1].append(records)
+            self.offset = end
+        else:
+            self._add_with_room(records, end)
 
-    def _add_with_room(
-        self, prefix_hash: int, unique_key: bytes, keys: bytes, offset: int, timestamp: int
-    ) -> bool:
-        """Several keys, or the end of what is reserved or of a file: entries one by one. After a failure some
-        are there twice: a search says them once."""
-        pairs = [(unique_key, b""), *((b"", key) for key in keys.split(b" "))]
+    def _add_with_room(self, records: list[Keyed], end: int) -> None:
+        """The end of what is reserved, or of a file: entries one by one. After a failure some are there
+        twice: a search says them once."""
         try:
-            for unique, other in pairs:
-                if unique or other:
-                    self._with_room().append(prefix_hash, unique, other, offset, timestamp)
+            for prefix_hash, offset, timestamp, unique_key, keys in records:
+                self.offset = offset
+                if unique_key:
+                    self._with_room().append([(prefix_hash, offset, timestamp, unique_key, b"")])
+                if keys:
+                    self._with_room().append([(prefix_hash, offset, timestamp, b"", keys)])
         except OSError as error:
             self._stuck(error)
-            return False
+            return
         self.fault = ""
-        return True
+        self.offset = end
 
     def _with_room(self) -> IndexFile:
         """Where the next entry goes."""
@@ -110,7 +109,7 @@ class MessageIndex:
                 self._unsaved.append(file)
                 file = self._roll()
             file.make_room(1)
-            self._room_count = file.room_count - 1  # append() takes two
+            self._room_count = file.room_count
             self._prepare_next(file)
         return file
 

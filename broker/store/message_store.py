@@ -19,6 +19,7 @@ from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoin
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
+from broker.store.index_file import Keyed, keyed
 from broker.store.mapped_file import is_file_name, lock_directory
 from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
@@ -230,12 +231,17 @@ class MessageStore:
         if self.dispatch_offset < self._queued_from:
             return  # older records first: dispatch()
         queued, confirm, index = self._queued, self.confirm_offset, self.index
+        indexing = index is not None and index.offset == self.dispatch_offset
+        keys_found: list[Keyed] = []
         try:
             while queued and queued[0][0] <= confirm:
                 end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = queued[0]
                 queue.append(queue_offset, log_offset, size, tags_code)
-                if index is not None and index.offset == self.dispatch_offset:
-                    index.add(queue.key_prefix_hash, unique_key, keys, log_offset, timestamp, end)
+                if indexing:
+                    if b" " in keys:
+                        keys_found += keyed(queue.key_prefix_hash, log_offset, timestamp, unique_key, keys)
+                    else:
+                        keys_found.append((queue.key_prefix_hash, log_offset, timestamp, unique_key, keys))
                 queued.popleft()
                 self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
                 if queue.waiters:
@@ -244,6 +250,8 @@ class MessageStore:
                 self.dispatch_fault = ""
         except OSError as error:
             self._stuck(error)
+        if indexing and index is not None:
+            index.add(keys_found, self.dispatch_offset)
         if self.queues.woken:
             self.queues.wake()
 

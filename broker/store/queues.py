@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
+from broker.store.index_file import keyed
 from broker.store.record import Parsed, index_keys, java_hash
 
 WAITERS_MAX: Final = 65_536
@@ -59,7 +60,8 @@ class QueueTable:
         name = topic.decode("utf-8", "replace")
         queue = self.find(name, queue_id)
         prefix_hash = java_hash(f"{name}#") if queue is None else queue.key_prefix_hash
-        return index.add(prefix_hash, *index_keys(properties), offset, timestamp, offset + size)
+        index.add(keyed(prefix_hash, offset, timestamp, *index_keys(properties)), offset + size)
+        return not index.fault
 
     # -- waiting -----------------------------------------------------------------------------------------
 

@@ -102,13 +102,13 @@ def java_hash(text: str) -> int:
 _HIGH_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte // 31 % 31] for byte in range(256))
 _LOW_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte % 31] for byte in range(256))
 _DIGITS_MAX: Final = 1_024  # int() of very long texts is quadratic, and limited
-_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_DIGITS_MAX + 1))
-_ZERO: Final = ord("0")
-_FROM_ZERO: Final = bytes(
+POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_DIGITS_MAX + 1))
+_ZERO: Final = ord("0")  # upper-case hex has one digit per character, if counted from here
+FROM_ZERO: Final = bytes(
     b"0123456789abcdefghijklmnopqrstu"[byte - _ZERO] if 0 <= byte - _ZERO < 31 else ord("!")
     for byte in range(256)
 )
-_ZEROS_HASHES: Final = tuple(_ZERO * each for each in accumulate(_POWERS, initial=0))  # of "", "0", "00" ...
+ZEROS_HASHES: Final = tuple(_ZERO * each for each in accumulate(POWERS, initial=0))  # of "", "0", "00" ...
 
 
 def key_hash(prefix_hash: int, key: bytes) -> int:
@@ -119,22 +119,11 @@ def key_hash(prefix_hash: int, key: bytes) -> int:
     """
     if len(key) <= _DIGITS_MAX and key.isascii():
         high, low = int(key.translate(_HIGH_DIGITS), 31), int(key.translate(_LOW_DIGITS), 31)
-        value = (prefix_hash * _POWERS[len(key)] + high * 31 + low) & 0xFFFFFFFF
+        value = (prefix_hash * POWERS[len(key)] + high * 31 + low) & 0xFFFFFFFF
     else:
         text = key.decode("utf-8", "surrogateescape")
         units = len(text.encode("utf-16-be", "surrogatepass")) // 2
         value = (prefix_hash * pow(31, units, 1 << 32) + java_hash(text)) & 0xFFFFFFFF
-    return value if value < 0x80000000 else -value & 0x7FFFFFFF
-
-
-def unique_key_hash(prefix_hash: int, key: bytes) -> int:
-    """The same for keys that are upper-case hex, as unique keys are: one digit per character is enough."""
-    length = len(key)
-    try:
-        value = prefix_hash * _POWERS[length] + int(key.translate(_FROM_ZERO), 31) + _ZEROS_HASHES[length]
-    except (ValueError, IndexError):
-        return key_hash(prefix_hash, key)
-    value &= 0xFFFFFFFF
     return value if value < 0x80000000 else -value & 0x7FFFFFFF
 
 

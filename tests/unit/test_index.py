@@ -10,7 +10,7 @@ from broker.store.index import MessageIndex
 from broker.store.index_file import HEADER, IndexFile, file_bytes_of
 from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.record import index_keys, java_hash, key_hash, unique_key_hash
+from broker.store.record import index_keys, java_hash, key_hash
 from tests.unit.store_parts import BORN_HOST, TOPIC, crash, open_store
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
@@ -84,8 +84,16 @@ def test_key_hash_is_javas(seed: int) -> None:
         )
         key = "".join(dice.choice(alphabet) for _ in range(dice.choice([1, 2, 32, 1_500])))
         wanted = abs(java_hash(prefix + key))
-        for hashed in (key_hash, unique_key_hash):
-            assert hashed(java_hash(prefix), key.encode()) == (0 if wanted == 2**31 else wanted)
+        assert key_hash(java_hash(prefix), key.encode()) == (0 if wanted == 2**31 else wanted)
+
+
+def test_unique_keys_are_found_by_the_same_hash(tmp_path: Path) -> None:
+    """They are hashed another way when they are stored."""
+    store = open_store(tmp_path, commit_log_file_bytes=1 << 16)
+    for key in ("7F0000010D2E1B6D0586512A6E6C0001", "N:A@9", "O", "lower", "é", "a-b", "A" * 1_500):
+        offset = put_keyed(store, "", key)
+        assert found(store, key) == [offset]
+    store.close()
 
 
 def test_a_hash_whose_absolute_value_overflows_is_0() -> None:
@@ -236,9 +244,9 @@ def test_the_header_never_counts_what_is_not_durable(tmp_path: Path) -> None:
     path = tmp_path / "20260101000000000"
     file = IndexFile(path, 5, 10)
     file.make_room(3)
-    file.append(0, b"", b"\x07", 100, 5_000)
+    file.append([(0, 100, 5_000, b"", b"\x07")])
     state = file.state()
-    file.append(0, b"", b"\x0c", 200, 6_000)
+    file.append([(0, 200, 6_000, b"", b"\x0c")])
     file.save(state)
     header = HEADER.unpack_from(path.read_bytes())
     assert header == (5_000, 5_000, 100, 100, 1, 2)
