@@ -134,6 +134,7 @@ async def test_one_more_member_and_one_less(tmp_path: Path) -> None:
         await until(lambda: newcomer.status()["standing"] == "member", "it votes")
         await group.converged(40)
         assert all(ids(each) == ["n0", "n1", "n2", "n3"] for each in group.running.values())
+        assert not any(each.status()["otherMemberLists"] for each in group.running.values())
         gone = next(name for name in ("n0", "n1", "n2") if name != leader.self_id)
         assert await leader.remove_member(gone) == Applied(None)
         await until(lambda: group.running[gone].status()["role"] == "removed", "it hears of it")

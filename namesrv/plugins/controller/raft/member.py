@@ -168,7 +168,10 @@ class Member:
             "membersSinceIndex": self.roster.index,
             "connected": [] if self.links is None else self.links.connected(),
             "refusedConnections": {} if self.links is None else dict(self.links.refused),
-            "otherMemberLists": [] if self.links is None else sorted(self.links.other_lists),
+            # since a change was made the log decides, whatever the lists were when we linked
+            "otherMemberLists": []
+            if self.links is None or self.roster.index
+            else sorted(self.links.other_lists),
             "guardDrops": dict(self.guard.dropped),
             "invalidFrames": self.invalid_frames,
             "electionsAsked": self.elections_asked,
