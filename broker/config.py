@@ -165,8 +165,8 @@ class BrokerConfig(ClientSettings):
         4,
         ge=0,
         le=64,
-        description="slaves that are far behind and served by threads (sendfile) at the same time; 0: the event "
-        "loop serves them all, packet by packet",
+        description="slaves that are far behind and served by threads (sendfile) at the same time; 0: the "
+        "event loop serves them all, packet by packet",
     )
     ha_max_time_slave_not_catchup: int = Field(
         2_000,
