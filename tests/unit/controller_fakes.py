@@ -42,7 +42,7 @@ class FakeReplicator:
         self.waiting = 0
         self.events: list[bytes] = []
         self.callbacks: list[Callable[[bool], None]] = []
-        self.peers = {"n0": ("127.0.0.1", 9878), "n1": ("127.0.0.1", 9868)}  # of the configuration
+        self.peers = {"n0": ("127.0.0.1", 9878)}  # of the configuration
         self.newcomers: dict[str, tuple[str, int]] = {}
         self.changes: list[tuple[object, ...]] = []  # of the group, as they were asked for
         self.next_change: ChangeOutcome | None = None  # of the next one, which then does nothing
