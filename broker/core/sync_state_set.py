@@ -29,6 +29,11 @@ master alone moves. So its acks count for HOLD_MS before it is proposed: confirm
 
 CLOSE_BEHIND_MS = 1_000
 
+JOIN_PAUSE_FIRST_MS, JOIN_PAUSE_MAX_MS = 200, 1_600
+"""A candidate whose joining was not accepted (to the controllers it is dead, most likely) waits, longer each
+time: who leaves meanwhile must not be refused with it, and every attempt costs the controllers an event. The
+shell looks again before the first pause is over (ha/mastership.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SyncStateSet:
@@ -77,6 +82,7 @@ class SyncStateSetKeeper:
         self._ended_ms = now_ms  # when the last proposal came back without a verdict
         self._held: dict[int, int] = {}  # candidate -> when its acks began to count
         self._hold_pause: dict[int, int] = {}  # candidate -> not again before
+        self._join_pause: dict[int, tuple[int, int]] = {}  # candidate -> not again before, how long that was
         self.others: frozenset[int] = agreed.members - {broker_id}
         """Whose acks confirmOffset waits for: the union without the master."""
 
@@ -111,6 +117,7 @@ class SyncStateSetKeeper:
         """
         self._linked.update(followers)
         self._drop_holds(followers, now_ms)
+        self._join_pause = {each: pause for each, pause in self._join_pause.items() if each in followers}
         wanted = {self.broker_id}
         for member in self.agreed.members - {self.broker_id}:
             late = metadata_lag_ms.get(member, 0) > self._max_lag_ms
@@ -118,6 +125,8 @@ class SyncStateSetKeeper:
                 wanted.add(member)
         for candidate, follower in sorted(followers.items()):
             if candidate in self.agreed.members or follower.learner or metadata_lag_ms.get(candidate, 0):
+                continue
+            if now_ms < self._join_pause.get(candidate, (0, 0))[0]:
                 continue
             if self._joins(candidate, follower, confirm_offset, epoch_start_offset, now_ms):
                 wanted.add(candidate)
@@ -173,10 +182,17 @@ class SyncStateSetKeeper:
         proposal, self._in_flight = self._in_flight, None
         self._ended_ms = now_ms
         if answer is None or proposal is None:
+            self._pause_joins(proposal, now_ms)
             return False
         if answer.epoch == self.agreed.epoch and answer.members == self.agreed.members == proposal.members:
             self._settle()
         return self.adopt(answer)
+
+    def _pause_joins(self, proposal: Proposal | None, now_ms: int) -> None:
+        for candidate in (proposal.members if proposal is not None else frozenset()) - self.agreed.members:
+            _, before_ms = self._join_pause.get(candidate, (0, 0))
+            pause_ms = min(max(2 * before_ms, JOIN_PAUSE_FIRST_MS), JOIN_PAUSE_MAX_MS)
+            self._join_pause[candidate] = (now_ms + pause_ms, pause_ms)
 
     def read(self, reading: SyncStateSet | None, *, begun_ms: int) -> bool:
         """What the controller's set is, asked at begun_ms. True: the agreed set changed."""
@@ -196,6 +212,7 @@ class SyncStateSetKeeper:
         self._settle()
         for member in news.members:
             self._held.pop(member, None)
+            self._join_pause.pop(member, None)
         self._count_again()
         return True
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from broker.core.confirm_offset import confirm_offset, replicated_offset
-from broker.core.sync_state_set import SyncStateSet, SyncStateSetKeeper
+from broker.core.sync_state_set import JOIN_PAUSE_FIRST_MS, SyncStateSet, SyncStateSetKeeper
 from broker.ha.core.master_link import MasterLink
 from broker.ha.master_server import MasterServer
 from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
@@ -14,7 +14,7 @@ from remoting.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
-RETRY_FIRST_MS = 100
+RETRY_FIRST_MS = JOIN_PAUSE_FIRST_MS // 2
 RETRY_MAX_MS = 1_000
 JOIN_CHECK_MS = 100
 """How often the task looks by itself; acks and lost links wake it at once."""
@@ -156,7 +156,7 @@ class Mastership:
                 retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
 
     async def _settled(self) -> bool:
-        """One look, at most one proposal and one reading. True: nothing is open."""
+        """One look, at most one proposal and one reading. True: nothing is open, and nothing was refused."""
         keeper = self.keeper
         proposal = keeper.next_proposal(
             self._server.links,
@@ -166,8 +166,8 @@ class Mastership:
             metadata_lag_ms=self._metadata_lags(),
         )
         changed = False
+        answer: SyncStateSetBody | None = None
         if proposal is not None:
-            answer: SyncStateSetBody | None = None
             try:
                 answer = await self._events.alter_sync_state_set(proposal.members, proposal.base_epoch)
             finally:
@@ -180,4 +180,5 @@ class Mastership:
             if changed:
                 logger.info("SyncStateSet %s at epoch %d", sorted(keeper.agreed.members), keeper.agreed.epoch)
             self.set_changed()
-        return not keeper.must_read
+        refused = proposal is not None and answer is None and proposal.members != keeper.agreed.members
+        return not keeper.must_read and not refused

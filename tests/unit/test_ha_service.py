@@ -292,6 +292,40 @@ async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None
         assert two.log_bytes() == before, "nothing was cut"
 
 
+async def test_a_slave_that_is_dead_to_the_controllers_neither_keeps_others_in_nor_keeps_them_busy(
+    tmp_path: Path,
+) -> None:
+    """Its link is alive, so it is proposed, and refused (2006); every refusal ends with a fencing reading,
+    which costs the controllers an event."""
+    async with group(tmp_path, 3) as (master, dead, other):
+        asked: list[list[int]] = []
+        alter, controller = master.controller.alter, master.controller
+
+        async def refuse(new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+            asked.append(sorted(new_set))
+            return None if 2 in new_set else alter(new_set, current_epoch)
+
+        async def fence(doubted_epoch: int) -> SyncStateSet | None:
+            controller.set = SyncStateSet(
+                sync_state_set=controller.set.sync_state_set,
+                sync_state_set_epoch=controller.set.sync_state_set_epoch + 1,
+            )
+            return controller.set
+
+        master.alter_sync_state_set = refuse  # type: ignore[method-assign]
+        master.read_sync_state_set = fence  # type: ignore[method-assign]
+        await master.lead(1)
+        await other.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 3], "join")
+        await dead.follow(master, 1)
+        await until(lambda: [1, 2, 3] in asked, "it is proposed")
+        await other.service.stop()
+        await until(lambda: master.in_sync() == [1], "the other one leaves")
+        begun, before = time.monotonic(), len(asked)
+        await until(lambda: len(asked) >= before + 3, "three more refusals")
+        assert time.monotonic() - begun > 0.3, "as fast as it goes would be some milliseconds"
+
+
 async def test_wiped_controllers_are_not_followed_below_the_epochs_of_the_log(tmp_path: Path) -> None:
     """Pitfall 28: RocketMQ's broker ignores them for ever, and does not say so."""
     async with group(tmp_path, 2) as (one, two):

@@ -8,6 +8,7 @@ from broker.core.confirm_offset import confirm_offset, replicated_offset
 from broker.core.sync_state_set import (
     HOLD_MS,
     HOLD_PAUSE_MS,
+    JOIN_PAUSE_FIRST_MS,
     SETTLE_MS,
     Proposal,
     SyncStateSet,
@@ -191,6 +192,32 @@ def test_two_unknown_proposals_both_count() -> None:
     assert look(keeper, {3: Slave(100)}, now=5_000) == Proposal(frozenset({1, 3}), 5)
     keeper.answered(None, now_ms=6_000)
     assert keeper.others == {2, 3}
+
+
+def test_who_is_refused_keeps_nobody_in_the_set() -> None:
+    """To the controllers 2 is dead, though its link is alive; 3 leaves all the same, by its own proposal."""
+    keeper = keeper_of(1, 3)
+    followers = {2: Slave(100), 3: Slave(100)}
+    assert look(keeper, followers, now=10) == Proposal(frozenset({1, 2, 3}), 5)
+    keeper.answered(None, now_ms=11)
+    keeper.read(agreed(1, 3, epoch=6), begun_ms=12)
+    assert look(keeper, {2: Slave(100)}, now=13) == Proposal(frozenset({1}), 6)
+    keeper.answered(agreed(1, epoch=7), now_ms=14)
+    assert look(keeper, {2: Slave(100)}, now=10 + JOIN_PAUSE_FIRST_MS) is None
+    assert look(keeper, {2: Slave(100)}, now=11 + JOIN_PAUSE_FIRST_MS) == Proposal(frozenset({1, 2}), 7)
+
+
+def test_a_refused_candidate_asks_less_and_less_often() -> None:
+    keeper, followers, asked, now = keeper_of(1), {2: Slave(100)}, list[int](), 0
+    for now in range(0, 10_000, 10):
+        if look(keeper, followers, now=now) is not None:
+            asked.append(now)
+            keeper.answered(None, now_ms=now)
+            keeper.read(agreed(1, epoch=6 + len(asked)), begun_ms=now)
+    assert asked[:5] == [0, 200, 600, 1_400, 3_000]
+    assert len(asked) == 9, "then once in JOIN_PAUSE_MAX_MS"
+    look(keeper, {}, now=now)
+    assert look(keeper, followers, now=now) is not None, "a new link is a new try"
 
 
 def test_a_set_from_a_poll_overtakes_the_answer() -> None:
