@@ -14,7 +14,7 @@ from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.repair import repair
 
-BENCH_SUITES = ("codec", "send", "replication", "failover", "telemetry", "controller")
+BENCH_SUITES = ("codec", "send", "replication", "replica_behind", "failover", "telemetry", "controller")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,9 +106,13 @@ def bench(
         str, typer.Argument(metavar="SUITE", help="What to measure: " + ", ".join(BENCH_SUITES))
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line")] = False,
+    size_mib: Annotated[
+        int | None,
+        typer.Option("--size", min=64, metavar="MIB", help="replica_behind: how far, in MiB; else 512"),
+    ] = None,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
-    raise typer.Exit(int(_from_source("bench").run(suite, as_json=as_json) or 0))
+    raise typer.Exit(int(_from_source("bench").run(suite, as_json=as_json, size_mib=size_mib) or 0))
 
 
 @app.command()

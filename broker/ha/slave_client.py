@@ -126,8 +126,9 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._perform()
 
     def _perform(self) -> None:
+        now_ms, next_effect = self._clock(), self.link.next_effect
         try:
-            while self._close is None and (effect := self.link.next_effect(self._clock())) is not None:
+            while self._close is None and (effect := next_effect(now_ms)) is not None:
                 self._perform_one(effect)
         except OSError as error:
             self.close(f"cannot write here: {error}")

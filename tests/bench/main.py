@@ -1,4 +1,4 @@
-"""`keelmq bench SUITE [--json]`: measures one suite and prints it."""
+"""`keelmq bench SUITE [--json] [--size MIB]`: measures one suite and prints it."""
 
 import importlib
 import sys
@@ -6,16 +6,21 @@ import sys
 from tests.bench.native import BenchError
 from tests.bench.report import print_json, print_table
 
-SUITES = ("codec", "send", "replication", "failover", "telemetry", "controller")
+SUITES = ("codec", "send", "replication", "replica_behind", "failover", "telemetry", "controller")
+SIZED = ("replica_behind",)
 
 
-def run(suite: str, as_json: bool = False) -> int:
-    """The exit code. The JSON object is the last line of stdout."""
+def run(suite: str, as_json: bool = False, size_mib: int | None = None) -> int:
+    """The exit code. The JSON object is the last line of stdout. size_mib: of the suites SIZED."""
     if suite not in SUITES:
         print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}", file=sys.stderr)
         return 2
+    if size_mib is not None and suite not in SIZED:
+        print(f"keelmq bench: --size is for {', '.join(SIZED)}", file=sys.stderr)
+        return 2
+    size = {} if size_mib is None else {"size_mib": size_mib}
     try:
-        results = importlib.import_module(f"tests.bench.{suite}").run()
+        results = importlib.import_module(f"tests.bench.{suite}").run(**size)
     except BenchError as error:
         print(f"keelmq bench {suite}: {error}", file=sys.stderr)
         return 1

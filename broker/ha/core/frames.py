@@ -73,7 +73,11 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     offset: int
 
     def encode(self) -> bytes:
-        return ACK.pack(STATE_TRANSFER, self.offset)
+        return encode_ack(self.offset)
+
+
+def encode_ack(offset: int) -> bytes:
+    return ACK.pack(STATE_TRANSFER, offset)
 
 
 @dataclass(frozen=True, slots=True)

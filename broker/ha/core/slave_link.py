@@ -18,7 +18,7 @@ import msgspec
 
 from broker.ha.core import frames
 from broker.ha.core.epochs import Epochs
-from broker.ha.core.frames import Ack, MasterHandshake, SlaveHandshake, TransferHeader
+from broker.ha.core.frames import MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.core.progress import Progress
 from broker.ha.core.truncation import CommonPoint, truncation_point
 from remoting.operation import RemoteProtocolError
@@ -133,7 +133,7 @@ class SlaveLink:
             return self._effects.popleft()
         if self.closed or not self.transferring:
             return None
-        if self._is_news and not self.body_wanted:
+        if not self.body_wanted and self._is_news:
             return self._report(now_ms)
         return None
 
@@ -171,7 +171,7 @@ class SlaveLink:
 
     def _report(self, now_ms: int) -> SendBytes:
         self.sent_ms, self._reported = now_ms, self._ack
-        return SendBytes(Ack(self._reported).encode())
+        return SendBytes(frames.encode_ack(self._reported))
 
     def _close(self, reason: str, *, fatal: bool = False) -> None:
         if not self.closed:

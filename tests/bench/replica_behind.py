@@ -1,0 +1,89 @@
+"""Suite replica_behind: an empty replica catches up while producers write. What do they lose, does it arrive?
+
+In turns, within one catch-up: a round of producers while the replica stands still (SIGSTOP), and one while it
+catches up. On two cores these are shared by master, replica and producers.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bench.frames import send_frame
+from tests.bench.native import BenchError
+from tests.bench.pair import Pair, pair
+from tests.bench.report import Measurement, Results
+from tests.bench.servers import Shape, load
+
+BEHIND_BYTES = 512 << 20
+NEAR_BYTES = 8 << 20
+"""Nearer, it has caught up: the producers' last packets are always on their way."""
+PRODUCERS = Shape(4, 16)
+BODY_BYTES = 1_024
+ROUND_MS = 800
+ROUNDS_MIN = 3
+MINUTES_MAX = 4
+
+
+@dataclass
+class _Rounds:
+    alone: list[float] = field(default_factory=list)
+    """msg/s while the replica stands still."""
+    beside: list[float] = field(default_factory=list)
+    """msg/s while it catches up."""
+    copied_bytes: int = 0
+    written_bytes: int = 0
+    copying_s: float = 0.0
+
+
+def run(size_mib: int | None = None) -> Results:
+    """size_mib: how far it is behind in the beginning; for a long run 2048 (needs three times the disk)."""
+    behind_bytes = BEHIND_BYTES if size_mib is None else size_mib << 20
+    with pair() as group:
+        group.fill(behind_bytes)
+        group.start_replica()
+        while not group.offset(group.replica):
+            time.sleep(0.01)
+        rounds = _rounds(group)
+    kept = statistics.median(rounds.beside) / statistics.median(rounds.alone)
+    copied, written = (
+        count / rounds.copying_s / 1e6 for count in (rounds.copied_bytes, rounds.written_bytes)
+    )
+    return {
+        "producers_keep": Measurement(
+            statistics.median(rounds.beside), "msg/s", statistics.median(rounds.alone), kept
+        ),
+        "catch_up_vs_written": Measurement(copied, "MB/s", written, copied / written),
+        "catch_up_s": Measurement(rounds.copying_s, "s", 0.0, 0.0),
+    }
+
+
+def _rounds(group: Pair) -> _Rounds:
+    rounds, deadline = _Rounds(), time.monotonic() + 60 * MINUTES_MAX
+    while True:
+        group.pause_replica()
+        alone = _round(group)
+        before, begin, had = group.offset(group.master), time.monotonic(), None
+        group.resume_replica()
+        had = group.offset(group.replica)
+        beside = _round(group)
+        rounds.copying_s += time.monotonic() - begin
+        master, replica = group.offset(group.master), group.offset(group.replica)
+        rounds.copied_bytes += replica - had
+        rounds.written_bytes += master - before
+        if master - replica < NEAR_BYTES:
+            break
+        rounds.alone.append(alone)
+        rounds.beside.append(beside)
+        if time.monotonic() > deadline:
+            raise BenchError(f"the replica is {master - replica} bytes behind after {MINUTES_MAX} minutes")
+    if len(rounds.alone) < ROUNDS_MIN:
+        raise BenchError(f"it caught up within {len(rounds.alone)} rounds: ask for more by --size")
+    return rounds
+
+
+def _round(group: Pair) -> float:
+    result: dict[str, Any] = load(
+        group.server(), PRODUCERS, frame=send_frame(BODY_BYTES), warmup_ms=100, measure_ms=ROUND_MS
+    )
+    return float(result["replies"] / result["wall_s"])
