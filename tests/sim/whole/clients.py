@@ -67,10 +67,11 @@ class Producer(Client):
     """Some messages under way at once; every answer goes to the judge. `outcomes`: (sent at, answered at,
     outcome), in s and in the order of the answers."""
 
-    def __init__(self, world: "WholeGroup", name: str, host: str, *, pause_s: float, in_flight: int = 4) -> None:
+    def __init__(
+        self, world: "WholeGroup", name: str, host: str, *, pause_s: float, in_flight: int = 4
+    ) -> None:
         self.pause_s, self.in_flight = pause_s, in_flight
         self.sent = 0
-        self.patient = False  # tries again until a message is stored, as client.producer does
         self.outcomes: list[tuple[float, float, Outcome[Any]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(world, name, host)
@@ -91,16 +92,19 @@ class Producer(Client):
         header = SendMessageRequestV2(
             a="P", b=topic, d=QUEUES, e=dice.randrange(QUEUES), g=1, i=f"UNIQ_KEY\x01{self.sent:016X}\x02"
         )
-        begun = self.world.loop.time()
+        begun, asked = self.world.loop.time(), address or self.target
         if address is not None:
-            outcome = await self.client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=SEND_TIMEOUT_MS)
+            outcome = await self.client.call(
+                address, SEND_MESSAGE_V2, header, body, timeout_ms=SEND_TIMEOUT_MS
+            )
         else:
             outcome = await self.ask(SEND_MESSAGE_V2, header, body, timeout_ms=SEND_TIMEOUT_MS)
         self.outcomes.append((begun, self.world.loop.time(), outcome))
         if isinstance(outcome, Ok):
             answer = outcome.header
             offset = int(answer.msg_id[-OFFSET_HEX:], 16)
-            self.world.acknowledged(Acked(body, offset, topic, answer.queue_id, answer.queue_offset))
+            acked = Acked(body, offset, topic, answer.queue_id, answer.queue_offset)
+            self.world.acknowledged(acked, asked)
         return outcome
 
 

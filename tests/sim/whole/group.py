@@ -9,9 +9,9 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -26,7 +26,7 @@ from tests.sim.whole.disks import Disk, watched_files
 from tests.sim.whole.judge import Acked, Judge, LogView
 from tests.sim.whole.machines import MachineLoop, Process, virtual_machines
 from tests.sim.whole.network import Network
-from tests.sim.whole.programs import CONTROLLERS, GROUP, BrokerRun, ControllerRun
+from tests.sim.whole.programs import CONTROLLERS, GROUP, BrokerRun, ControllerRun, small_files
 
 FAULTS_S, HEALING_S = 9.0, 15.0
 """Within HEALING_S after the last fault every replica serves, is in the SyncStateSet and has the whole log."""
@@ -75,6 +75,7 @@ class WholeGroup:
         self.notes: list[str] = []
         self.faults: Counter[str] = Counter()
         self.failed: Violation | None = None
+        self.late_only = False
         self.log = ModelLog(loop, self.dice, self, list(CONTROLLERS), lambda text: self.note("", text))
         self.controllers: dict[str, ControllerRun] = {}
         self.disks = {
@@ -98,14 +99,15 @@ class WholeGroup:
             self.start_broker(name)
         self.loop.call_later(LOOK_S, self._look)
 
-    def start_clients(self, *, producers: int = 2, pause_s: float = 0.04) -> None:
+    def start_clients(self, *, producers: int = 2, pause_s: float = 0.04, others: bool = True) -> None:
+        """others: a consumer and an administrator."""
         self.operator = Operator(self, "operator", "10.0.2.9")
         self.clients = [
-            *(Producer(self, f"p{n}", f"10.0.2.{n}", pause_s=pause_s) for n in range(1, producers + 1)),
-            Consumer(self, "consumer", "10.0.2.7"),
-            Administrator(self, "admin", "10.0.2.8"),
-            self.operator,
+            Producer(self, f"p{n}", f"10.0.2.{n}", pause_s=pause_s) for n in range(1, producers + 1)
         ]
+        if others:
+            self.clients += [Consumer(self, "consumer", "10.0.2.7"), Administrator(self, "admin", "10.0.2.8")]
+        self.clients.append(self.operator)
 
     def start_controller(self, name: str) -> None:
         self.network.names[name] = self.hosts[name]
@@ -206,8 +208,10 @@ class WholeGroup:
 
     # -- judgement ---------------------------------------------------------------------------------------
 
-    def acknowledged(self, acked: Acked) -> None:
-        self.judge.acked.append(acked)
+    def acknowledged(self, acked: Acked, by: str) -> None:
+        """by: the broker that was asked. `late_only`: what the present master says may be lost with it."""
+        if not self.late_only or (self.group is not None and by != self.group.master_address):
+            self.judge.acked.append(acked)
 
     def _look(self) -> None:
         try:
@@ -254,6 +258,32 @@ class WholeGroup:
                 raise Violation(f"{run.name} does not run: {run.failure!r}")
             if run.serving is not None and run.serving.task_deaths:
                 raise Violation(f"{run.name}: background tasks died: {dict(run.serving.task_deaths)}")
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the SyncStateSet."""
+        group = self.group
+        ids = group.sync_state_set if group is not None else frozenset()
+        return [name for name, run in self.brokers.items() if run.broker_id in ids]
+
+    async def whole(self) -> BrokerRun:
+        """The master, once every replica is in the SyncStateSet."""
+        await self.until(lambda: self.master is not None and len(self.members) == len(self.disks), 10.0)
+        assert self.master is not None
+        return self.master
+
+    def others(self, name: str) -> list[str]:
+        return [each for each in self.disks if each != name]
+
+    def cut(self, sources: Iterable[str], targets: Iterable[str], *, both: bool = False) -> None:
+        """By names; one way: what the sources say does not arrive."""
+        for source in sources:
+            for target in targets:
+                self.network.cut(self.hosts[source], self.hosts[target], both=both)
+
+    def do(self, client: Client, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """In that client's process."""
+        return self.loop.create_task(what, context=client.process.context)
 
     async def until(self, condition: Callable[[], bool], within_s: float, what: str = "") -> float:
         """The virtual time that it took. Violation: it did not come."""
@@ -333,6 +363,11 @@ class WholeGroup:
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
+async def seconds(count: float) -> None:
+    """Of virtual time."""
+    await asyncio.sleep(count)
+
+
 def play(
     seed: int,
     story: Callable[[WholeGroup], Any],
@@ -350,6 +385,7 @@ def play(
         with ExitStack() as stack:
             stack.enter_context(virtual_machines(loop, seed))
             stack.enter_context(watched_files())
+            stack.enter_context(small_files())
             world = WholeGroup(seed, loop, base, weather)
             try:
                 loop.run_until_complete(story(world))
@@ -363,6 +399,3 @@ def play(
         logging.disable(level)
         loop.close()
         shutil.rmtree(base, ignore_errors=True)
-
-
-__all__ = ["FAULTS_S", "Weather", "WholeGroup", "play", "replace"]

@@ -62,7 +62,9 @@ class Judge:
                 raise Violation(f"{name} confirms up to {end}, and its log cannot be read at {at}")
             known = self.log[at : at + len(piece)]
             if piece[: len(known)] != known:
-                where = next(i for i, (one, other) in enumerate(zip(piece, known, strict=False)) if one != other)
+                where = next(
+                    i for i, (one, other) in enumerate(zip(piece, known, strict=False)) if one != other
+                )
                 raise Violation(f"{name} confirms other bytes at {at + where} than were confirmed before")
             if at + len(piece) > len(self.log):
                 self.log[at:] = piece

@@ -10,6 +10,8 @@ import contextvars
 import heapq
 import itertools
 import random
+import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -17,16 +19,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import broker.handlers.admin
-import broker.handlers.send
 import remoting.client
-import remoting.clock
 import remoting.connection
 from broker.store.consume_queue import ConsumeQueue
 from remoting.connection import Connection
 from tests.sim.raft.virtual import VirtualLoop
 
 WALL_S = 1_800_000_000
+OURS = ("broker.", "namesrv.", "remoting.", "client.")
 
 
 class Process:
@@ -171,12 +171,25 @@ def virtual_machines(loop: MachineLoop, seed: int) -> Iterator[None]:
         process = PROCESS.get()
         return monotonic_ns() + int((WALL_S + (process.skew_s if process else 0.0)) * 1e9)
 
-    clock = SimpleNamespace(monotonic_ns=monotonic_ns, time_ns=time_ns, time=lambda: time_ns() / 1e9)
+    def wall_s() -> float:
+        return time_ns() / 1e9
+
+    fake = {
+        "monotonic_ns": monotonic_ns,
+        "monotonic": lambda: monotonic_ns() / 1e9,
+        "perf_counter": lambda: monotonic_ns() / 1e9,
+        "time_ns": time_ns,
+        "time": wall_s,
+        "localtime": lambda seconds=None: time.gmtime(wall_s() if seconds is None else seconds),
+        "strftime": lambda text, when=None: time.strftime(text, when or time.gmtime(wall_s())),
+    }
+    clock = SimpleNamespace(**(vars(time) | fake))
     state = random.getstate()
     random.seed(seed)
     with ExitStack() as stack:
-        for module in (remoting.clock, broker.handlers.admin, broker.handlers.send):
-            stack.enter_context(mock.patch.object(module, "time", clock))
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith(OURS) and vars(module).get("time") is time:
+                stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(remoting.client, "_opaques", itertools.count(1)))
         stack.enter_context(mock.patch.object(remoting.connection, "_ids", itertools.count(1)))
         for kind, number in (

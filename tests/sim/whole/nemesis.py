@@ -38,7 +38,11 @@ class Nemesis:
     def _broker(self) -> str:
         """Often the master."""
         master = self.world.master
-        return master.name if master is not None and self.dice.random() < 0.5 else self.dice.choice(sorted(self.world.disks))
+        return (
+            master.name
+            if master is not None and self.dice.random() < 0.5
+            else self.dice.choice(sorted(self.world.disks))
+        )
 
     @property
     def _power(self) -> bool:

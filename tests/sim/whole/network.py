@@ -338,4 +338,3 @@ class Transport(asyncio.Transport):
             self._fly()
         if not self._lost:
             self.call_soon(self._connection_lost, ConnectionResetError(104, "this process is dead"))
-

@@ -6,12 +6,15 @@ replicated log is a model (tests/sim/control/model_log.py): the real one has wor
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from broker.app import Broker
 from broker.config import BrokerConfig
+from broker.store.index import MessageIndex
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
@@ -27,6 +30,19 @@ CONTROLLERS = ("n0", "n1", "n2")
 CONTROLLER_PORT, NAMESRV_PORT, BROKER_PORT = 9878, 9876, 10911
 HEARTBEAT_TIMEOUT_MS, HEARTBEAT_MS = 1_500, 400
 COMMIT_LOG_BYTES = 32_768
+INDEX_SLOTS, INDEX_ENTRIES = 64, 6_000
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """IndexFiles have 420 MB, and no key of the configuration says otherwise."""
+    real = MessageIndex.__init__
+
+    def small(self: MessageIndex, directory: Path, *_sizes: int) -> None:
+        real(self, directory, INDEX_SLOTS, INDEX_ENTRIES)
+
+    with mock.patch.object(MessageIndex, "__init__", small):
+        yield
 
 
 class _Replicator(ModelReplicator):
@@ -51,7 +67,9 @@ class _Replicator(ModelReplicator):
 class ControllerRun:
     """One run of `mqnamesrv` with the controller plugin."""
 
-    def __init__(self, loop: MachineLoop, name: str, host: str, log: ModelLog, truth: Truth, root: Path) -> None:
+    def __init__(
+        self, loop: MachineLoop, name: str, host: str, log: ModelLog, truth: Truth, root: Path
+    ) -> None:
         self.process = Process(loop, name, host)
         self.log = log
         self.replicator: _Replicator | None = None
@@ -66,7 +84,7 @@ class ControllerRun:
                 "controllerStorePath": root / name,
                 "telemetryEnable": False,
                 "scanInactiveMasterInterval": 500,
-                "controllerGraceMs": 1_000,
+                "controllerGraceMs": HEARTBEAT_TIMEOUT_MS,  # as by default; the lease counts on it
             }
         )
 
@@ -84,6 +102,13 @@ class ControllerRun:
     async def _live(self) -> None:
         async with self._make() as self.server:
             await asyncio.Event().wait()
+
+    @property
+    def plugin(self) -> ControllerPlugin:
+        assert self.server is not None
+        plugin = self.server.plugins[0]
+        assert isinstance(plugin, ControllerPlugin)
+        return plugin
 
     @property
     def is_active(self) -> bool:
@@ -155,6 +180,12 @@ class BrokerRun:
     @property
     def address(self) -> str:
         return f"{self.process.host}:{BROKER_PORT}"
+
+    @property
+    def broker_id(self) -> int | None:
+        """As the controllers know it; None: not registered yet."""
+        controlled = self.broker.controlled if self.broker is not None else None
+        return controlled.role.broker_id or None if controlled is not None else None
 
     @property
     def serving(self) -> Broker | None:

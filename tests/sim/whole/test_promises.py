@@ -1,0 +1,510 @@
+"""The promises of the design that concern a group, each as a fixed scenario: protection on, the judge is
+content; off, it finds what was promised broken. The programs are real, time, network and disks are not.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from broker.core.sync_state_set import SyncStateSetKeeper
+from broker.ha.core.epochs import Epochs
+from broker.metadata.service import Metadata
+from broker.replicas_manager import ReplicasManager
+from broker.store.mapped_file import MappedFile
+from broker.store.message_store import MessageStore
+from namesrv.core.liveness import HeartbeatTable
+from namesrv.plugins.controller import handlers
+from namesrv.plugins.controller.core.decide import Answer, decide_register
+from namesrv.plugins.controller.elections import Elections
+from remoting.operation import Ok
+from tests.sim.checkers import Violation
+from tests.sim.whole.clients import Administrator, Consumer
+from tests.sim.whole.group import Weather, WholeGroup, play, seconds
+from tests.sim.whole.programs import CONTROLLERS, HEARTBEAT_TIMEOUT_MS
+
+Story = Callable[[WholeGroup], Coroutine[Any, Any, None]]
+Switched = Callable[[], AbstractContextManager[object]]
+
+
+def broken(story: Story, off: Switched, weather: Weather | None = None, seeds: int = 1) -> bool:
+    """Without the protection: is a promise broken?"""
+    with off():
+        for seed in range(1, seeds + 1):
+            try:
+                play(seed, story, weather or Weather())
+            except Violation:
+                return True
+    return False
+
+
+def kept(story: Story, weather: Weather | None = None, seeds: int = 1) -> WholeGroup:
+    world = None
+    for seed in range(1, seeds + 1):
+        world = play(seed, story, weather or Weather())
+    assert world is not None
+    return world
+
+
+async def whole_group(
+    world: WholeGroup, *, producers: int = 1, pause_s: float = 0.02, others: bool = False
+) -> str:
+    """Started, everybody in the SyncStateSet, and used for a while; the master's name."""
+    world.start()
+    world.start_clients(producers=producers, pause_s=pause_s, others=others)
+    master = await world.whole()
+    await seconds(0.3)
+    return master.name
+
+
+# -- S1 ------------------------------------------------------------------------------------------------------
+
+
+async def expansion_without_answer(world: WholeGroup) -> None:
+    """A replica joins; the controllers agree, their answer is lost; then the replica hears nothing more."""
+    master = await whole_group(world)
+    joining, other = world.others(master)
+    world.kill(joining)
+    await world.until(lambda: joining not in world.members, 5.0)
+    await seconds(0.2)  # the answer to that has come
+    world.revive(joining)
+    world.cut(CONTROLLERS, [master])
+    await world.until(lambda: joining in world.members, 5.0)
+    world.cut([master], [joining])
+    await seconds(0.4)
+    world.kill(master)
+    world.kill(other)
+    world.network.mend()
+    await world.until(lambda: world.master is not None, 5.0)
+    await world.conclude()
+
+
+@contextmanager
+def acks_of_the_agreed_set_only() -> Iterator[None]:
+    def agreed_only(self: SyncStateSetKeeper) -> None:
+        self.others = self.agreed.members - {self.broker_id}
+
+    with mock.patch.object(SyncStateSetKeeper, "_count_again", agreed_only):
+        yield
+
+
+def test_s1_nothing_is_lost_when_the_set_expands_and_the_reply_is_lost() -> None:
+    """S1. Off: acknowledgements are counted over the agreed set only, not over the union."""
+    kept(expansion_without_answer)
+    assert broken(expansion_without_answer, acks_of_the_agreed_set_only)
+
+
+# -- S2 ------------------------------------------------------------------------------------------------------
+
+
+async def partitioned_master(world: WholeGroup) -> None:
+    """The master and its clients are in one room, everybody else in the other."""
+    master = await whole_group(world)
+    world.late_only = not world.weather.settings.get("allAckInSyncStateSet", True)
+    producer, address = world.producer, world.brokers[master].address
+    producer.stopping = True
+    world.cut([master], [*world.others(master), *CONTROLLERS], both=True)
+    for _ in range(60):
+        world.do(producer, producer.send("T0", address))
+        await seconds(0.05)
+    assert world.master is not None, "another one was elected"
+    await world.conclude()
+
+
+def test_s2_a_partitioned_master_acknowledges_nothing_that_the_new_one_lacks_all_ack() -> None:
+    """S2 with allAckInSyncStateSet, whatever the lease does. Off: neither."""
+    kept(partitioned_master, Weather(settings={"isolationLeaseEnable": False}))
+    neither = Weather(settings={"isolationLeaseEnable": False, "allAckInSyncStateSet": False})
+    assert broken(partitioned_master, nullcontext, neither)
+
+
+def test_s2_a_partitioned_master_acknowledges_nothing_late_with_the_lease() -> None:
+    """S2 with asynchronous replication: nothing is acknowledged after another election. Off: no lease."""
+    settings: dict[str, object] = {"allAckInSyncStateSet": False}
+    kept(partitioned_master, Weather(settings=settings))
+    assert broken(
+        partitioned_master, nullcontext, Weather(settings=settings | {"isolationLeaseEnable": False})
+    )
+
+
+# -- S3 ------------------------------------------------------------------------------------------------------
+
+
+async def metadata_before_a_switch(world: WholeGroup) -> None:
+    """An administrator and a consumer at work; then nothing reaches the replicas any more, and the master
+    dies before it has noticed."""
+    master = await whole_group(world, others=True)
+    made = [len(world.judge.topics) + len(world.judge.groups), len(world.judge.offsets)]
+    admin = next(each for each in world.clients if isinstance(each, Administrator))
+    consumer = next(each for each in world.clients if isinstance(each, Consumer))
+    place = world.addresses().index(world.brokers[master].address)
+    for _ in range(6):
+        admin._target = consumer._target = place
+        await world.do(admin, admin.make())
+        await world.do(consumer, consumer._pull("T0", 0))
+        await world.do(consumer, consumer._commit("T0", 0))
+    assert len(world.judge.topics) + len(world.judge.groups) > made[0]
+    assert len(world.judge.offsets) >= made[1] > 0 or world.judge.offsets
+    world.cut([master], world.others(master))
+    for _ in range(4):
+        admin._target = consumer._target = place
+        world.do(admin, admin.make())
+        world.do(consumer, consumer._commit("T0", 0))
+        await seconds(0.08)
+    world.kill(master)
+    world.network.mend()
+    await world.until(lambda: world.master is not None, 5.0)
+    await world.conclude()
+
+
+@contextmanager
+def metadata_acknowledged_at_once() -> Iterator[None]:
+    async def at_once(self: Metadata, store: object, version: object) -> None:
+        return
+
+    with mock.patch.object(Metadata, "replicated", at_once):
+        yield
+
+
+def test_s3_topics_groups_and_offsets_acknowledged_before_a_switch_exist_after_it() -> None:
+    """S3. Off: changes of metadata are answered before the replicas have them."""
+    kept(metadata_before_a_switch, seeds=3)
+    assert broken(metadata_before_a_switch, metadata_acknowledged_at_once, seeds=3)
+
+
+# -- S4 ------------------------------------------------------------------------------------------------------
+
+
+async def crash_with_an_unconfirmed_tail(world: WholeGroup) -> None:
+    """Messages that no replica has got stand in the master's log; everybody dies, the master comes back."""
+    master = await whole_group(world)
+    world.cut([master], world.others(master))
+    await seconds(0.4)
+    for name in world.disks:
+        world.kill(name)
+    world.network.mend()
+    world.revive(master)
+    await world.until(lambda: world.master is not None, 5.0)
+    await seconds(0.5)
+    await world.conclude()
+
+
+@contextmanager
+def queues_end_where_consumers_see_it() -> Iterator[None]:
+    def forgetful(self: MessageStore) -> None:
+        for queue in self.queues.each():
+            queue.next_offset = queue.max_offset
+
+    with mock.patch.object(MessageStore, "_rebuild_next_offsets", forgetful):
+        yield
+
+
+def test_s4_queue_offsets_are_never_reused_after_a_crash() -> None:
+    """S4. Off: the tail that is not dispatched yet is not counted."""
+    kept(crash_with_an_unconfirmed_tail)
+    assert broken(crash_with_an_unconfirmed_tail, queues_end_where_consumers_see_it)
+
+
+# -- S5 ------------------------------------------------------------------------------------------------------
+
+
+def demoted_and_torn_away(operation: int) -> Story:
+    """A master with a tail of its own returns as a slave, and its machine loses power before that operation
+    on its files; then the same for the heir that is promoted."""
+
+    async def story(world: WholeGroup) -> None:
+        master = await whole_group(world, pause_s=0.01)
+        world.cut([master], world.others(master), both=False)
+        await seconds(0.2)
+        world.kill(master)
+        world.network.mend()
+        await world.until(lambda: world.master is not None, 5.0)
+        await seconds(0.2)
+        world.revive(master)
+        torn = tear(world, master, operation)
+        await world.until(lambda: torn() or world.brokers[master].name in world.members, 5.0)
+        world.revive(master)
+        await world.whole()
+        heir = await next_heir(world, operation)
+        world.revive(heir)
+        await world.conclude()
+
+    return story
+
+
+def tear(world: WholeGroup, name: str, operation: int) -> Callable[[], bool]:
+    """Before the operation of that number, from now on. The answer: has it happened?"""
+    process, left = world.brokers[name].process, [operation]
+
+    def count(what: str) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            world.note("", f"{name} is about to {what}")
+            world.kill(name, power=True)
+
+    process.on_disk = count
+    return lambda: left[0] <= 0
+
+
+async def next_heir(world: WholeGroup, operation: int) -> str:
+    """Kills the master; whoever is promoted then is torn away in the middle of it."""
+    master = world.master
+    assert master is not None
+    for name in world.others(master.name):
+        tear(world, name, operation)
+    world.kill(master.name)
+    await seconds(0.5)
+    for name in world.disks:
+        world.brokers[name].process.on_disk = None
+        world.revive(name)
+    return master.name
+
+
+POWER = Weather(power=True, settings={"flushDiskType": "SYNC_FLUSH"})
+OPERATIONS = range(1, 31)
+
+
+def test_s5_truncation_and_role_change_survive_a_crash_at_any_operation() -> None:
+    """S5; broker-ha pitfalls 3 and 8. Off: what lies behind a cut stays in the file, and is found again."""
+    for operation in OPERATIONS:
+        play(operation, demoted_and_torn_away(operation), POWER)
+
+
+@contextmanager
+def cuts_leave_the_bytes() -> Iterator[None]:
+    with mock.patch.object(MappedFile, "zero_from", lambda self, position, *, allocate: None):
+        yield
+
+
+def test_s5_without_zeros_behind_the_cut_a_crash_brings_the_tail_back() -> None:
+    assert any(
+        broken(demoted_and_torn_away(operation), cuts_leave_the_bytes, POWER) for operation in range(1, 16)
+    )
+
+
+@contextmanager
+def a_term_without_an_epoch_entry() -> Iterator[None]:
+    with mock.patch.object(Epochs, "append", lambda self, epoch, start: self):
+        yield
+
+
+def test_s5_without_the_epoch_entry_of_a_term_replicas_differ() -> None:
+    assert any(
+        broken(demoted_and_torn_away(operation), a_term_without_an_epoch_entry, POWER)
+        for operation in range(1, 16)
+    )
+
+
+# -- S8 ------------------------------------------------------------------------------------------------------
+
+
+async def without_a_master(world: WholeGroup) -> None:
+    """Nobody who may win lives; those who may not do. It is said why, and the moment one is back it serves."""
+    master = await whole_group(world)
+    for name in world.others(master):
+        world.kill(name)
+    await world.until(lambda: world.members == [master], 5.0)
+    world.kill(master)
+    for name in world.others(master):
+        world.revive(name)
+    await seconds(12.0)
+    assert world.master is None
+    active = next(run for run in world.controllers.values() if run.is_active)
+    assert active.plugin is not None
+    reasons = active.plugin.elections.retries
+    if not any("no member of the SyncStateSet" in retry.reason for retry in reasons.values()):
+        raise Violation(f"nobody says why there is no master: {reasons}")
+    world.revive(master)
+    await world.until(lambda: world.master is not None, 1.5, "no master again")
+    await world.conclude()
+
+
+@contextmanager
+def elections_only_on_death() -> Iterator[None]:
+    """No retries, no period, no requests of brokers."""
+
+    async def nothing(self: ReplicasManager) -> bool:
+        return False
+
+    with (
+        mock.patch.object(Elections, "_failed", lambda self, name, reason: None),
+        mock.patch.object(Elections, "look_at_all", lambda self: None),
+        mock.patch.object(ReplicasManager, "_ask_for_election", nothing),
+    ):
+        yield
+
+
+def test_s8_a_group_without_master_is_always_elected_for_and_says_why_not() -> None:
+    """S8; pain 1-4, 11. Off: an election that failed is not tried again."""
+    kept(without_a_master)
+    assert broken(without_a_master, elections_only_on_death)
+
+
+# -- S9 ------------------------------------------------------------------------------------------------------
+
+KILLED_S = 0.3
+HUNG_S = HEARTBEAT_TIMEOUT_MS / 1_000 + 0.3
+
+
+async def gap_after(world: WholeGroup, fault: Callable[[str], None]) -> float:
+    """From the fault to the first message that another master has accepted since, in s."""
+    master = await whole_group(world, pause_s=0.005)
+    world.producer.in_flight = 1_000
+    begun, stored = world.loop.time(), len(world.producer.outcomes)
+    fault(master)
+
+    def accepted() -> bool:
+        new = world.producer.outcomes[stored:]
+        return any(isinstance(outcome, Ok) and sent > begun for sent, _answered, outcome in new)
+
+    return await world.until(accepted, 10.0)
+
+
+async def killed_master(world: WholeGroup) -> None:
+    gap_s = await gap_after(world, world.kill)
+    if gap_s > KILLED_S:
+        raise Violation(f"{gap_s:.3f} s without an accepted write after a kill")
+    await world.conclude()
+
+
+async def hung_master(world: WholeGroup) -> None:
+    gap_s = await gap_after(world, lambda name: world.brokers[name].process.pause())
+    if gap_s > HUNG_S:
+        raise Violation(f"{gap_s:.3f} s without an accepted write after a SIGSTOP")
+    await world.conclude()
+
+
+@contextmanager
+def connections_mean_nothing() -> Iterator[None]:
+    with mock.patch.object(HeartbeatTable, "connection_closed", lambda self, connection_id, now_ms: []):
+        yield
+
+
+@contextmanager
+def heartbeats_count_for_ever() -> Iterator[None]:
+    real = HeartbeatTable.beat
+
+    def beat(self: HeartbeatTable, *arguments: Any, **named: Any) -> Any:
+        return real(self, *arguments, **{**named, "timeout_ms": 60_000})
+
+    with mock.patch.object(HeartbeatTable, "beat", beat):
+        yield
+
+
+def test_s9_fail_over_of_a_killed_master_takes_300_ms_at_most() -> None:
+    """S9, in virtual time: the steps of the protocol, not the machine's. Off: only heartbeats are watched."""
+    kept(killed_master, seeds=10)
+    assert broken(killed_master, connections_mean_nothing)
+
+
+def test_s9_fail_over_of_a_hung_master_takes_the_configured_timeout() -> None:
+    """S9. Off: the timeout that a heartbeat names is not honoured."""
+    kept(hung_master, seeds=5)
+    assert broken(hung_master, heartbeats_count_for_ever)
+
+
+# -- S10 -----------------------------------------------------------------------------------------------------
+
+SWITCH_P99_S = 0.2
+
+
+async def planned_switches(world: WholeGroup) -> None:
+    """electMaster, then SIGTERM of a master, while messages go on, to those who are master no more, too."""
+    master = await whole_group(world, producers=2, pause_s=0.005)
+    for client in world.clients[:2]:
+        client.in_flight = 1_000  # type: ignore[attr-defined]
+    heir = world.brokers[world.others(master)[0]].broker_id
+    assert heir is not None
+    if not await world.do(world.operator, world.operator.elect(heir)):
+        raise Violation("electMaster was refused")
+    await world.until(lambda: world.master is not None and world.master.broker_id == heir, 2.0)
+    await seconds(0.5)
+    leaving = await world.whole()
+    await world.stop_broker(leaving.name)
+    await seconds(0.5)
+    world.revive(leaving.name)
+    await seconds(0.3)
+    outcomes = [each for client in world.clients[:2] for each in client.outcomes]  # type: ignore[attr-defined]
+    failed = [outcome for _, _, outcome in outcomes if not isinstance(outcome, Ok)]
+    took = sorted(answered - sent for sent, answered, _ in outcomes)
+    if failed:
+        raise Violation(f"{len(failed)} of {len(outcomes)} sends failed: {failed[0]}")
+    if took[len(took) * 99 // 100] > SWITCH_P99_S:
+        raise Violation(f"p99 of the sends is {took[len(took) * 99 // 100]:.3f} s")
+    await world.conclude()
+
+
+def test_s10_a_planned_switch_fails_no_send() -> None:
+    """S10. Off: a slave does not hand on what comes to it."""
+    kept(planned_switches, seeds=3)
+    assert broken(planned_switches, nullcontext, Weather(settings={"forwardLateSends": False}))
+
+
+# -- S11 -----------------------------------------------------------------------------------------------------
+
+
+async def everybody_moves(world: WholeGroup) -> None:
+    """One after the other gets another address: replicas, the master, controllers. Nobody does anything."""
+    await whole_group(world, others=True)
+    for number, name in enumerate([*world.disks, *CONTROLLERS], 50):
+        kill = world.kill if name in world.disks else world.kill_controller
+        kill(name)
+        world.hosts[name] = f"10.0.3.{number}"
+        world.revive(name)
+        await world.whole()
+    await world.conclude()
+
+
+@contextmanager
+def addresses_are_for_life() -> Iterator[None]:
+    def first_address(state: Any, view: Any, **request: Any) -> Any:
+        group = state.brokers.get(request["broker_name"])
+        known = None if group is None else group.replicas.get(request["broker_id"])
+        if known is not None and known.address != request["broker_address"]:
+            return Answer(group)
+        return decide_register(state, view, **request)
+
+    with mock.patch.object(handlers, "decide_register", first_address):
+        yield
+
+
+def test_s11_an_address_change_of_any_process_needs_no_operator() -> None:
+    """S11; pain 43-46. Off: the controllers keep the first address of a broker."""
+    kept(everybody_moves)
+    assert broken(everybody_moves, addresses_are_for_life)
+
+
+# -- ADR 16 --------------------------------------------------------------------------------------------------
+
+
+async def power_lost_for_a_moment(world: WholeGroup) -> None:
+    """The master's machine is back before anybody has missed it, without what was not on its disk."""
+    master = await whole_group(world, pause_s=0.005)
+    for _ in range(3):
+        await seconds(0.3)
+        world.kill(master, power=True)
+        world.revive(master)
+        master = (await world.whole()).name
+    await world.conclude()
+
+
+@contextmanager
+def masters_go_on() -> Iterator[None]:
+    def goes_on(state: Any, view: Any, **request: Any) -> Any:
+        group = state.brokers.get(request["broker_name"])
+        if group is not None and group.master_broker_id == request["broker_id"]:
+            return Answer(group)
+        return decide_register(state, view, **request)
+
+    with mock.patch.object(handlers, "decide_register", goes_on):
+        yield
+
+
+def test_a_master_that_begins_anew_has_lost_its_term() -> None:
+    """S1, S5; docs/adr/0016. Nothing is flushed before it is acknowledged, and still nothing is lost: the others
+    have it. Off: the master goes on in its term."""
+    weather = Weather(power=True)
+    kept(power_lost_for_a_moment, weather, seeds=3)
+    assert broken(power_lost_for_a_moment, masters_go_on, weather, seeds=3)
