@@ -1,5 +1,5 @@
 # Thin wrappers; the scripts do the work.
-.PHONY: run test test-all sim fuzz chaos lock
+.PHONY: run test test-all sim fuzz chaos raft-chaos raft-failover lock
 run:
 	./run
 test:
@@ -15,6 +15,12 @@ fuzz:
 # docs/chaos.md; make chaos SEED=7
 chaos:
 	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED))
+# The controllers' log alone, as processes (docs/testing.md); make raft-chaos SEED=7
+raft-chaos:
+	./run python -m tests.cluster.raft_chaos chaos $(if $(SEED),--seed $(SEED))
+	./run python -m tests.cluster.raft_chaos chaos --certificates $(if $(SEED),--seed $(SEED))
+raft-failover:
+	./run python -m tests.cluster.raft_chaos failover
 # New lock files from pyproject.toml; no registry address gets in.
 lock:
 	tools/lock.sh

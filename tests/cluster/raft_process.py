@@ -1,7 +1,8 @@
 """One raft member as a process, driven by lines of JSON: python -m tests.cluster.raft_process SETTINGS-JSON.
 
 In: {"append": "text", "id": "request id"} | {"events": true} | {"status": true} | {"barrier": true}
-    | {"add": "n3", "address": [host, port]} | {"remove": "n3"} | {"transfer": "n1"}. Out: a line each.
+    | {"read": true} (how many events, freshly) | {"add": "n3", "address": [host, port]} | {"remove": "n3"}
+    | {"transfer": "n1"}. Out: a line each.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from namesrv.plugins.controller.raft.api import TlsFiles
 from namesrv.plugins.controller.replicator import Applied, RaftReplicator, RaftSettings
 from tests.unit.raft_group import SECRET, ListMachine
 
@@ -21,6 +23,9 @@ async def answer(replicator: RaftReplicator, machine: ListMachine, question: dic
         return outcome.result if isinstance(outcome, Applied) else type(outcome).__name__
     if "barrier" in question:
         return type(await replicator.barrier()).__name__
+    if "read" in question:
+        outcome = await replicator.barrier()
+        return len(machine.events) if isinstance(outcome, Applied) else type(outcome).__name__
     if "add" in question:
         host, port = question["address"]
         return type(await replicator.add_member(question["add"], (host, port))).__name__
@@ -44,7 +49,8 @@ async def main(settings: dict[str, Any]) -> None:
             members={name: tuple(address) for name, address in settings["members"].items()},
             directory=Path(settings["directory"]),
             cluster_id="processes",
-            secret=SECRET,
+            secret=None if "tls" in settings else SECRET,
+            tls=TlsFiles(*map(Path, settings["tls"])) if "tls" in settings else None,
             append_deadline_s=1.0,
             compaction_entries=settings["compaction_entries"],
         ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.raft_chaos import Chaos, fail_overs, own_settings
 from tests.cluster.raft_members import WAIT_S, MemberProcess, Processes
 from tests.unit.raft_group import free_ports
 
@@ -56,7 +58,9 @@ async def test_a_frozen_leader_is_replaced_and_does_not_come_back(tmp_path: Path
         assert await group.append("second") == 2
         assert time.monotonic() - started < 5.0
         frozen.process.send_signal(signal.SIGCONT)
+        reading = asyncio.create_task(frozen.ask(barrier=True))
         assert await frozen.ask(append="stale", id="stale") in ("NotActive", "Unknown")
+        assert await reading in ("NotActive", "Unknown"), "no fresh read, either"
         assert await group.append("third") == 3
 
 
@@ -104,6 +108,59 @@ async def test_a_member_without_descriptors_goes_on(tmp_path: Path) -> None:
         await leader.start()
         await group.whole()
         await group.same_everywhere(2)
+
+
+@pytest.mark.parametrize("certificates", [False, True], ids=["key", "tls"])
+async def test_a_killed_and_a_frozen_leader(tmp_path: Path, certificates: bool) -> None:
+    """With certificates as with a key. How fast: make raft-failover."""
+    each = own_settings(tmp_path, certificates=certificates)
+    async with Processes(tmp_path, compaction_entries=50, each=each) as group:
+        gaps = await fail_overs(group, 2, idle_s=0.1, freeze=False)
+        gaps += await fail_overs(group, 2, idle_s=0.1, freeze=True)
+        assert max(gaps) < WAIT_S
+        await group.same_everywhere(8)
+    print(f"until the next accepted append: {[round(gap, 3) for gap in gaps]} s")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("certificates", [False, True], ids=["key", "tls"])
+async def test_a_minute_of_kills_and_freezes(tmp_path: Path, certificates: bool) -> None:
+    """Also all members at once: each acknowledged event is there once, and no fresh read is stale."""
+    each = own_settings(tmp_path, certificates=certificates)
+    async with Processes(tmp_path, compaction_entries=200, each=each) as group:
+        await group.append("first")
+        seen = await Chaos(group, random.Random(7)).run(60.0)
+    print(seen.line())
+    assert len(seen.places) > 200 and seen.fresh_reads > 50
+
+
+class TestTheJudge:
+    """It must reject a history that is wrong in the way it looks for."""
+
+    async def judged(self, events: list[str], places: dict[str, int], stale: list[str]) -> None:
+        class Group:
+            async def append(self, text: str) -> int:
+                return len(events)
+
+            async def same_everywhere(self, last: int) -> list[str]:
+                return events
+
+        chaos = Chaos(Group(), random.Random(0))  # type: ignore[arg-type]
+        chaos.seen.places.update(places)
+        chaos.seen.stale_reads.extend(stale)
+        await chaos._judge()
+
+    async def test_a_good_history_passes(self) -> None:
+        await self.judged(["a", "b", "last"], {"a": 1, "b": 2}, [])
+
+    async def test_an_event_in_another_place(self) -> None:
+        with pytest.raises(AssertionError, match="'b'"):
+            await self.judged(["a", "c", "last"], {"a": 1, "b": 2}, [])
+
+    async def test_a_stale_read(self) -> None:
+        with pytest.raises(AssertionError, match="1 events, 2"):
+            await self.judged(["a", "b", "last"], {"a": 1}, ["1 events, 2 were acknowledged"])
 
 
 async def test_a_lost_disk_and_a_new_member(tmp_path: Path) -> None:
