@@ -276,19 +276,22 @@ def make_peer(port: int) -> socket.socket:
     return peer
 
 
+@pytest.mark.parametrize("threads", [0, 1])
 async def test_a_replica_that_stands_still_is_closed_by_its_silence(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    """It reads nothing and says nothing, with a thread waiting for it: haHousekeepingInterval, as always."""
-    async with group(tmp_path, 1, replace(SETTINGS, housekeeping_interval_ms=300)) as (master,):
+    """It reads nothing and says nothing, with a thread or a full buffer waiting for it:
+    haHousekeepingInterval, as always."""
+    settings = replace(SETTINGS, housekeeping_interval_ms=300, catch_up_threads=threads)
+    async with group(tmp_path, 1, settings) as (master,):
         await master.lead(1)
         monkeypatch.setattr(master_link, "RUN_BYTES", 16 * MIB)  # more than sockets take
         fill(master, 1.5)
         peer = await asyncio.to_thread(make_peer, master.service.address[1])
-        await until(lambda: bool(sent), "a thread sends")
-        assert 9 in master.service.links
+        await until(lambda: 9 in master.service.links, "connected")
         await until(lambda: not master.service.links, "closed")
-        await until(lambda: sent[-1].is_closed, "the thread has ended")
+        assert bool(sent) == bool(threads)
+        await until(lambda: all(run.is_closed for run in sent), "the thread has ended")
         peer.close()
 
 

@@ -1,8 +1,9 @@
-"""Progress: the pace of a catch-up, and when it ends."""
+"""Progress: the pace of a catch-up, and when it ends. Growth and limits, which decide its pace."""
 
 import pytest
 
-from broker.ha.core.progress import WINDOW_MS, Progress
+from broker.ha.core.progress import WINDOW_MS, Growth, Progress
+from broker.ha.core.throttle import Throttle
 
 
 def filled(*readings: tuple[int, int, int]) -> Progress:
@@ -53,3 +54,24 @@ def test_many_readings_are_few() -> None:
 def test_a_cut_begins_anew() -> None:
     progress = filled((0, 500, 1_000), (1_000, 900, 1_000), (2_000, 100, 1_000))
     assert (progress.bytes_behind, progress.bytes_per_second, progress.eta_ms) == (900, 0, None)
+
+
+def test_the_growth_of_a_log() -> None:
+    growth = Growth()
+    assert growth.read(0, 10**9) == 0, "what was there before is no growth"
+    assert growth.read(100, 10**9 + 1_000) == 5_000
+    for tick in range(2, 20):
+        rate = growth.read(tick * 100, 10**9 + tick * 1_000)
+    assert rate == pytest.approx(10_000, rel=0.01)
+    assert growth.read(2_000, 10**9 + 19_000) == pytest.approx(5_000, rel=0.1), "a pause shows"
+    assert growth.read(2_100, 500) == 0, "a log that was cut"
+
+
+def test_another_limit_keeps_the_debt() -> None:
+    throttle = Throttle(1_000, now_ms=0)
+    throttle.spend(1_200)
+    throttle.limit(10_000, 0)
+    assert not throttle.is_open(99)
+    assert throttle.is_open(101)
+    throttle.limit(0, 101)
+    assert throttle.is_open(101)

@@ -1,0 +1,140 @@
+"""SlaveProtocol: what a read brings goes to its place, wherever it was cut; a small packet is one read."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from broker.ha.core.epochs import Epochs
+from broker.ha.core.frames import ACK, MasterHandshake, TransferHeader
+from broker.ha.core.slave_link import SlaveLink, SlaveSettings
+from broker.ha.slave_client import CONTROL_BYTES, SlaveProtocol
+from broker.store.message_store import MessageStore, StoreConfig
+
+FILE_BYTES = 64 << 10
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.aborted = False
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    @property
+    def acks(self) -> list[int]:
+        return [ACK.unpack(data)[1] for data in self.written if len(data) == ACK.size]
+
+
+class Owner:
+    epoch_list = Epochs()
+    confirm = 0
+
+    def save_epochs(self, epochs: Epochs) -> None:
+        self.epoch_list = epochs
+
+    def confirmed(self, offset: int) -> None:
+        self.confirm = offset
+
+    def cut(self, before: int, end: int) -> None:
+        raise AssertionError("nothing to cut")
+
+
+class Slave:
+    def __init__(self, root: Path) -> None:
+        self.store = MessageStore(StoreConfig(root, FILE_BYTES, 6000))
+        self.store.load()
+        self.owner, self.transport = Owner(), Transport()
+        link = SlaveLink(2, SlaveSettings(FILE_BYTES), epochs=Epochs(), min_offset=0, max_offset=0, now_ms=0)
+        self.protocol = SlaveProtocol(link, self.store, self.owner, lambda: 0, None)
+        self.protocol.connection_made(cast(asyncio.BaseTransport, self.transport))
+        self.reads = 0
+
+    def receive(self, stream: bytes, step: int) -> None:
+        """As a socket does: never more than there is room for, or has come."""
+        while stream and not self.transport.aborted:
+            buffer = self.protocol.get_buffer(-1)
+            count = min(step, len(buffer), len(stream))
+            buffer[:count] = stream[:count]
+            del buffer
+            self.protocol.buffer_updated(count)
+            stream = stream[count:]
+            self.reads += 1
+
+    def log_bytes(self) -> bytes:
+        log, content = self.store.commit_log, b""
+        while view := log.view(len(content), FILE_BYTES):
+            content += bytes(view)
+        return content
+
+
+def make_stream(sizes: list[int]) -> tuple[bytes, bytes]:
+    """(stream, log) of packets with so many bytes; none crosses a file."""
+    stream, log = MasterHandshake(0, ((1, 0),)).encode(), b""
+    for size in sizes:
+        size = min(size, FILE_BYTES - len(log) % FILE_BYTES)
+        body = random.Random(len(log)).randbytes(size)
+        stream += TransferHeader(size, len(log), 1, 0, len(log)).encode() + body
+        log += body
+    return stream, log
+
+
+@pytest.mark.parametrize("step", [1, 7, 35, 36, 37, 1_000, CONTROL_BYTES, 1 << 20])
+async def test_every_byte_gets_to_its_place_wherever_a_read_ends(tmp_path: Path, step: int) -> None:
+    sizes = [1, 0, 400, 3_000, 2_047, 2_048, 2_049, CONTROL_BYTES, 5_000, 30_000, 60_000, 60_000, 500, 500, 0]
+    stream, log = make_stream(sizes)
+    slave = Slave(tmp_path)
+    slave.receive(stream, step)
+    assert slave.log_bytes() == log
+    assert slave.transport.acks == sorted(set(slave.transport.acks))
+    assert slave.transport.acks[-1] == len(log)
+    assert slave.owner.confirm == len(log)
+    slave.store.close()
+
+
+async def test_small_packets_are_one_read_and_large_ones_go_straight_into_the_log(tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    slave.receive(make_stream([])[0], 1 << 20)
+    packet = TransferHeader(400, 0, 1, 0, 0).encode() + bytes(400)
+    slave.reads = 0
+    slave.receive(packet, 1 << 20)
+    assert slave.reads == 1
+    slave.receive(TransferHeader(50_000, 400, 1, 0, 0).encode() + bytes(50_000), 1 << 20)
+    assert slave.reads == 3
+    slave.store.close()
+
+
+async def test_nothing_reaches_the_log_after_the_role_has_changed(tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    stream, _ = make_stream([400, 400, 9_000])
+    slave.receive(stream[:-10_000], 1 << 20)
+    buffer = slave.protocol.get_buffer(-1)
+    before = slave.store.commit_log.max_offset
+    slave.protocol.close("the role changes")
+    buffer[:500] = bytes(500)
+    slave.protocol.buffer_updated(500)
+    assert slave.store.commit_log.max_offset == before
+    del buffer
+    slave.store.close()
+
+
+async def test_a_full_disk_ends_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slave = Slave(tmp_path)
+
+    def full() -> memoryview:
+        raise OSError(28, "No space left on device")
+
+    slave.receive(make_stream([])[0], 1 << 20)
+    monkeypatch.setattr(slave.store.commit_log, "receive_view", full)
+    slave.receive(TransferHeader(400, 0, 1, 0, 0).encode() + bytes(400), 1 << 20)
+    assert slave.transport.aborted
+    slave.store.close()
