@@ -112,6 +112,21 @@ async def test_another_than_the_one_that_is_meant(
     assert not bench.replicator.changes
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+async def test_an_address_that_others_cannot_reach(tmp_path: Path, newcomer: Newcomer, host: str) -> None:
+    """Controller pitfall 44, at run time: of the request address, and of the raft address that it tells."""
+    bench = Bench(
+        tmp_path, controllerDLegerPeers="n0-10.0.0.1:9878;n1-10.0.0.2:9878", controllerRaftSecret="x" * 16
+    )
+    error = await refused(add(bench, f"{host}:9878"))
+    assert error.code == INVALID and "other machines need an address" in error.remark
+    bench.replicator.peers = {"n0": ("127.0.0.1", 1)}
+    newcomer.told["raft_address"] = "0.0.0.0:10878"
+    error = await refused(add(bench, newcomer.address))
+    assert "0.0.0.0:10878: other machines need an address" in error.remark
+    await bench.plugin.members.close()
+
+
 async def test_an_address_at_which_nobody_listens(bench: Bench) -> None:
     error = await refused(add(bench, DEAD))
     assert error.code == INVALID and f"n3 does not answer at {DEAD}" in error.remark

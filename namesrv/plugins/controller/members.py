@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from namesrv.plugins.controller.config import Address, parse_peers
+from namesrv.plugins.controller.config import Address, is_loopback, parse_peers
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK, result_of
 from namesrv.plugins.controller.raft.api import ChangeOutcome, NotActive, Refused, Replicator
 from remoting.client import RemotingClient
@@ -21,6 +21,7 @@ from remoting.operations import controller as wire
 log = logging.getLogger(__name__)
 
 NEWCOMER_ASKED_MS = 2_000
+ANY_HOST = ("0.0.0.0", "::")
 HOW_TO_START = (
     "start it first, with an empty controllerStorePath and all members and itself in controllerDLegerPeers"
 )
@@ -58,8 +59,9 @@ class MemberHandlers:
                 f"{new} is a member already, at {_text(members[new])}: choose another id, or, if it has "
                 "moved, removeController first"
             )
-        _refuse_taken(members, address)
+        _check_place(members, address)
         raft_address = await self._looked_at(new, address)
+        _check_host(members, raft_address)
         self._settle(await self._replicator.add_member(new, raft_address, address))
         log.warning("%s: controller %s at %s was added", call.peer.address, new, _text(address))
         self._tell_brokers()
@@ -146,10 +148,18 @@ def _address(what: str, member: str, text: str) -> Address:
     return found[member]
 
 
-def _refuse_taken(members: Mapping[str, Address], address: Address) -> None:
+def _check_place(members: Mapping[str, Address], address: Address) -> None:
     for member, taken in sorted(members.items()):
         if taken == address:
             _refuse(f"{_text(address)} is the address of member {member}")
+    _check_host(members, address)
+
+
+def _check_host(members: Mapping[str, Address], address: Address) -> None:
+    """127.0.0.1 is another machine for each of them, unless all are on this one."""
+    is_local = is_loopback(address[0]) and not all(is_loopback(host) for host, _port in members.values())
+    if is_local or address[0] in ANY_HOST:
+        _refuse(f"{_text(address)}: other machines need an address by which they reach this controller")
 
 
 def _text(address: Address) -> str:
