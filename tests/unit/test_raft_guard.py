@@ -178,6 +178,30 @@ def test_stale_acknowledgements_and_second_votes_do_not_count(tmp_path: Path) ->
         assert member.member.guard.dropped == {"acknowledgement of another term": 1, "second vote": 1}
 
 
+def test_nothing_of_a_stranger_with_our_key_counts(tmp_path: Path) -> None:
+    """One that is no member yet, or no more, may link to us: a later member knows the roster only then."""
+    with QuietMember(tmp_path) as member:
+        member.member.link_up("n7")
+        member.core.election_deadline = 0.0
+        assert "PreVoteRequest" in kinds(member.answers())
+        member.receive("n7", PreVoteGrant(member.core.term))
+        assert "RequestVote" not in kinds(member.answers())
+        member.receive("n1", PreVoteGrant(member.core.term))
+        assert "RequestVote" in kinds(member.answers())
+        member.receive("n7", ResponseVote(member.core.term))
+        member.tick()
+        assert not member.core.leads
+        member.receive("n1", ResponseVote(member.core.term))
+        member.tick()
+        assert member.core.leads
+        commit = member.core.commit_index
+        member.receive("n7", Acknowledgement(99, False, True, term=member.core.term))
+        member.tick()
+        assert member.core.commit_index == commit
+        assert member.member.guard.dropped["vote of no member"] == 2
+        assert member.member.guard.dropped["acknowledgement of no member"] == 1
+
+
 def test_acknowledgements_wait_for_the_disk(tmp_path: Path) -> None:
     with QuietMember(tmp_path) as member:
         syncs = member.core.log.syncs

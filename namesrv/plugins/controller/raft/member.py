@@ -100,7 +100,7 @@ class Member:
         self._prevote = PreVote(settings.self_id, 0)
         self._held: dict[str, list[Acknowledgement]] = {}
         self._appended_at: dict[str, float] = {}  # as leader: when the last append to a member left
-        self._logged_at = NEVER_YET
+        self._logged_at: dict[str, float] = {}  # a member's last message that was none
         self._handed_over = -1  # the term whose leader asked us to campaign
         self._actions: deque[Callable[[], object]] = deque()
         self._deadline = NEVER  # of the next election; the library's own is out of its reach
@@ -284,12 +284,12 @@ class Member:
                 self.guard.dropped["asked for a vote that we may not give"] += 1
             case PreVoteRequest():
                 self._on_prevote_request(member, message)
+            case ResponseVote() | PreVoteGrant() if member not in self.group.voters:
+                self.guard.dropped["vote of no member"] += 1
             case PreVoteGrant():
                 if self._prevote.granted(member, message.term, self.core.term, self.core.now()):
                     self._take_deadline()
                     self._deadline = self.core.now()  # campaign in the next tick
-            case ResponseVote() | PreVoteGrant() if member not in self.group.voters:
-                self.guard.dropped["vote of no member"] += 1
             case Acknowledgement() if not self.group.gets_the_log(member):
                 self.guard.dropped["acknowledgement of no member"] += 1  # the library would stumble over it
             case _:
@@ -299,8 +299,8 @@ class Member:
 
     def _invalid(self, member: str, error: CodecError) -> None:
         self.invalid_frames += 1
-        if self.core.now() - self._logged_at > LOG_EVERY_S:
-            self._logged_at = self.core.now()
+        if self.core.now() - self._logged_at.get(member, NEVER_YET) > LOG_EVERY_S:
+            self._logged_at[member] = self.core.now()
             logger.warning("dropping a raft message of %s: %s", member, error)
 
     # ------------------------------------------------------------------ without a vote
