@@ -223,6 +223,7 @@ def test_invariants_hold_for_any_history(history: list[tuple[AnyEvent, bool]]) -
         if applied.refused is not None:
             assert machine.state.brokers is before.brokers
         assert machine.state.event_count == before.event_count + (event.ts > 0)
+        assert machine.state.broker_count == sum(len(g.replicas) for g in machine.state.brokers.values())
         auditor.saw(before, machine.state)
 
 

@@ -11,6 +11,7 @@ from namesrv.plugins.controller.config import ControllerConfig, parse_peers
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict, elect
 from namesrv.plugins.controller.core.events import (
+    EVENT_VERSION,
     AlterSyncStateSet,
     AnyEvent,
     ApplyBrokerId,
@@ -149,8 +150,11 @@ def test_every_dated_event_has_its_place_in_the_log() -> None:
 
 def test_a_newer_event_stops_the_process_and_garbage_is_refused() -> None:
     machine = ControllerMachine()
-    with pytest.raises(EventVersionError):
-        machine.apply(b'{"type":"dance","v":3}')
+    known = encode_event(elect_event(1))
+    newer = b'"v":%d' % (EVENT_VERSION + 1)
+    for event in (b'{"type":"dance",%b}' % newer, known.replace(b'"v":1', newer)):
+        with pytest.raises(EventVersionError):
+            machine.apply(event)
     for garbage in (b"", b"{}", b'{"v":1,"type":"dance"}', b"\xff", b'{"v":1,"type":"electMaster"}'):
         applied = machine.apply(garbage)
         assert applied.refused is not None

@@ -87,7 +87,7 @@ async def test_export_needs_no_leader(tmp_path: Path) -> None:
 async def test_an_import_that_broke_off_is_finished_by_repeating_it(tmp_path: Path) -> None:
     data = state_to_json(many_groups(400))
     bench = Bench(tmp_path)
-    events = len(list(parts(state_from_json(data))))
+    events = len(list(parts(state_from_json(data), 1_000)))
     assert events > 2
     real = bench.replicator.append
     for after in range(events):
@@ -183,19 +183,19 @@ def many_groups(count: int) -> State:
 
 def test_no_part_is_too_large_for_the_log() -> None:
     incoming = many_groups(3_000)
-    state, events = State(), list(parts(incoming))
+    state, events = State(), list(parts(incoming, 6_000))
     for event in events:
         assert len(encode_event(event)) < 2 * PART_BYTES_MAX < EVENT_BYTES_MAX
         state = apply(state, event).state
     assert state.brokers == incoming.brokers
     huge = group(replicas={each: Replica("h" * 500, "c" * 500) for each in range(1, 300)}, next_broker_id=300)
-    refusal = check_import(State(), State().with_set(huge))
+    refusal = check_import(State(), State().with_set(huge), 1_000)
     assert refusal is not None and "more than" in refusal.remark
 
 
 def test_a_part_that_is_unsound_is_refused_by_apply_too() -> None:
     """The leader checked with its own program; a follower may be stricter, but never silent."""
-    (event,) = parts(State().with_set(group()))
+    (event,) = parts(State().with_set(group()), 2)
     (record,) = event.brokers
     unsound = msgspec.structs.replace(event, brokers=(msgspec.structs.replace(record, master_epoch=-1),))
     applied = apply(State(), unsound)

@@ -7,6 +7,7 @@ from itertools import islice
 
 import msgspec
 
+from namesrv.plugins.controller.config import BROKERS_MAX
 from namesrv.plugins.controller.core.decide import Decision, decide_clean, decide_update_config
 from namesrv.plugins.controller.core.history import past_elections
 from namesrv.plugins.controller.core.state import State
@@ -135,9 +136,13 @@ class AdminHandlers:
         incoming = _decoded(call.raw_body)
         self._config.check(incoming.settings)
         await self._proposer.barrier()
-        if refused := check_import(self._proposer.state, incoming):
+        theirs = int(
+            incoming.settings.get(BROKERS_MAX, 0)
+        )  # who comes with more names comes with their limit
+        brokers_max = max(self._config.current.controller_brokers_max, theirs)
+        if refused := check_import(self._proposer.state, incoming, brokers_max):
             raise CommandError(refused.code, refused.remark)
-        for part in parts(incoming):
+        for part in parts(incoming, brokers_max):
             applied = await self._proposer.propose(part)
             if applied.refused is not None:
                 raise CommandError(applied.refused.code, applied.refused.remark)

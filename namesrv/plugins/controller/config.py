@@ -21,8 +21,10 @@ SECRET_HELP = (
     "(for example: head -c 32 /dev/urandom | base64 > controller.secret)"
 )
 
+BROKERS_MAX = "controllerBrokersMax"
 AT_RUN_TIME = frozenset(
     {
+        BROKERS_MAX,
         "controllerConnectionLossGraceMs",
         "controllerGraceMs",
         "controllerHeartBeatTimeoutDefaultMs",
@@ -81,6 +83,11 @@ class ControllerConfig(TelemetryConfig):
     )
     controller_heart_beat_timeout_default_ms: int = Field(
         10_000, gt=0, description="ms that a heartbeat counts if it does not say how long"
+    )
+    controller_brokers_max: int = Field(
+        50_000,
+        gt=0,
+        description="registered brokers (and cleaned groups) beyond which no new one gets an id",
     )
     notify_broker_role_changed: bool = Field(True, description="push 1008 to the replicas after an election")
     controller_type: str = Field("DLedger", description="without effect: there is one kind")

@@ -298,6 +298,8 @@ class ControllerHandlers:
             broker_id=request.applied_broker_id,
             broker_address=address,
             register_check_code=request.register_check_code,
+            v=3,
+            brokers_max=self._config.current.controller_brokers_max,
         )
         await self._proposer.settle(lambda state: decide_apply_broker_id(state, event))
         return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)

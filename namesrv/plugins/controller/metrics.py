@@ -68,6 +68,8 @@ OURS = Table(
     (
         Metric("rocketmq_controller_active", "1 while this controller leads and decides, else 0"),
         Metric("rocketmq_controller_groups", "broker groups in the replicated state"),
+        Metric("rocketmq_controller_brokers", "registered brokers of all groups, and cleaned groups"),
+        Metric("rocketmq_controller_brokers_max", "how many of these there may be (controllerBrokersMax)"),
         Metric(
             "rocketmq_controller_elections_total",
             "election_total by kind of reason",
@@ -165,6 +167,8 @@ def scrapes(plugin: "ControllerPlugin") -> list[Scrape]:
         upstream.add("election_total", count, *labels)
     brokers = plugin.machine.state.brokers
     ours.add("rocketmq_controller_groups", len(brokers))
+    ours.add("rocketmq_controller_brokers", plugin.machine.state.size)
+    ours.add("rocketmq_controller_brokers_max", plugin.config.controller_brokers_max)
     for name in sorted(brokers)[:GROUPS_MAX]:
         _add_group(upstream, ours, plugin, brokers[name])
     add_telemetry(ours, None if plugin.telemetry is None else plugin.telemetry.writer)

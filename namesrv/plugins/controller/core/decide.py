@@ -28,6 +28,7 @@ from namesrv.plugins.controller.core.rules import (
     check_broker_id,
     check_clean,
     check_contains_master,
+    check_length,
     check_master,
     clean_refused,
     other_cluster,
@@ -56,7 +57,12 @@ Decision = AnyEvent | Answer | Refused
 
 def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
     """1013. A repeat with the same registerCheckCode is a success: the first answer may have been lost."""
-    if refused := check_broker_id(state, event):
+    if refused := (
+        check_length("clusterName", event.cluster_name)
+        or check_length("brokerName", event.broker_name)
+        or check_length("registerCheckCode", event.register_check_code)
+        or check_broker_id(state, event)
+    ):
         return refused
     before = state.brokers.get(event.broker_name)
     if before is not None and event.broker_id in before.replicas:
@@ -85,6 +91,8 @@ def decide_register(
             f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
         )
     if replica.address != broker_address:
+        if refused := check_length("brokerAddr", broker_address):
+            return refused
         return UpdateBrokerAddress(
             broker_name=broker_name,
             broker_id=broker_id,

@@ -12,7 +12,7 @@ import msgspec
 from namesrv.plugins.controller.core.state import PastElection
 from namesrv.plugins.controller.core.state_codec import CleanedRecord, SetRecord
 
-EVENT_VERSION = 2
+EVENT_VERSION = 3
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", rename="camel"):
@@ -30,10 +30,14 @@ class GroupEvent(Event, frozen=True, kw_only=True):
 
 
 class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
+    """brokers_max (v 3): a new broker is refused if there are so many already. It is the proposer's setting:
+    files differ, and all controllers must come to the same end."""
+
     cluster_name: str
     broker_id: int
     broker_address: str
     register_check_code: str
+    brokers_max: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class UpdateBrokerAddress(GroupEvent, tag="updateBrokerAddress", frozen=True, kw_only=True):
@@ -108,13 +112,15 @@ class UpdateConfig(Event, tag="updateConfig", frozen=True, kw_only=True):
 
 
 class ImportState(Event, tag="importState", frozen=True, kw_only=True):
-    """A part of an exported state, small enough for the log; the groups in it are new, or the same."""
+    """A part of an exported state, small enough for the log; the groups in it are new, or the same.
+    brokers_max (v 3): refused if there were more brokers afterwards."""
 
     v: int = 2
     brokers: tuple[SetRecord, ...] = ()
     cleaned: tuple[CleanedRecord, ...] = ()
     settings: dict[str, str] = {}
     elections: tuple[PastElection, ...] = ()
+    brokers_max: int | msgspec.UnsetType = msgspec.UNSET
 
 
 AnyGroupEvent = (

@@ -8,6 +8,11 @@ from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBroke
 from namesrv.plugins.controller.core.state import BROKER_ID_MAX, FIRST_BROKER_ID, BrokerSet, State
 from remoting.codes import ResponseCode
 
+GROUP_BROKERS_MAX = 1_000
+"""Of one group. A change of a group costs as much as it has brokers."""
+TEXT_BYTES_MAX = 512
+"""Of a name, an address or a check code; a DNS name has at most 255."""
+
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """Understood and not done: response code and a remark for people."""
@@ -56,7 +61,7 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
     if before is None:
         first = state.first_broker_id(event.broker_name)
         if event.broker_id == first:
-            return None
+            return _too_many(state, None, event)
         return _invalid_id(event, f"the first id of a broker-set is {first}")
     if refused := other_cluster(before, event.cluster_name):
         return refused
@@ -66,7 +71,40 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
         return None if is_owner else _invalid_id(event, "it belongs to another broker; ask for the next id")
     if event.broker_id < before.id_floor:
         return _invalid_id(event, "it was cleaned, and no id is used twice; ask for the next id")
+    return _too_many(state, before, event)
+
+
+def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
+    """Anybody who reaches the port can make up names, and each would stay for ever, at every controller."""
+    if isinstance(event.brokers_max, msgspec.UnsetType):
+        return None  # of a time without a limit
+    if state.size >= event.brokers_max:
+        return Refused(
+            ResponseCode.CONTROLLER_INVALID_REQUEST, f"no new broker: {full(state, event.brokers_max)}"
+        )
+    if before is not None and len(before.replicas) >= GROUP_BROKERS_MAX:
+        return _invalid_id(
+            event, f"a broker-set has at most {GROUP_BROKERS_MAX} brokers; clean those that are gone"
+        )
     return None
+
+
+def full(state: State, brokers_max: int) -> str:
+    return (
+        f"{state.broker_count} brokers and {len(state.cleaned)} cleaned groups are registered, and "
+        f"controllerBrokersMax is {brokers_max}. Clean brokers that are gone (cleanBrokerMetadata), or raise "
+        "controllerBrokersMax (updateControllerConfig)"
+    )
+
+
+def check_length(what: str, text: str) -> Refused | None:
+    """Only asked by decide(): what is in the log already is not too long for any member."""
+    if len(text.encode()) <= TEXT_BYTES_MAX:
+        return None
+    return Refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"{what} {text[:20]!r}... has {len(text.encode())} bytes, at most {TEXT_BYTES_MAX} are possible",
+    )
 
 
 def _invalid_id(event: ApplyBrokerId, why: str) -> Refused:

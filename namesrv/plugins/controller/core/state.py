@@ -119,7 +119,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
     event_count: the place in the log of the last applied event, refused ones included (core/apply.py).
     settings: changed at run time (1009), over the configuration file of every controller; settings_version
-    counts the changes. elections: the newest ones, oldest first (core/history.py).
+    counts the changes. elections: the newest ones, oldest first (core/history.py). broker_count: of all
+    groups, counted along by with_set() and without_set().
     """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
@@ -128,14 +129,21 @@ class State(msgspec.Struct, frozen=True, gc=False):
     settings: Mapping[str, str] = field(default_factory=dict)
     settings_version: int = 0
     elections: tuple[PastElection, ...] = ()
+    broker_count: int = 0
+
+    @property
+    def size(self) -> int:
+        """What grows with names that somebody thought of: brokers, and what is kept of cleaned groups."""
+        return self.broker_count + len(self.cleaned)
 
     def with_set(self, broker_set: BrokerSet) -> "State":
         """The group is there from now on; what was kept of an earlier one of its name went into it."""
-        name = broker_set.broker_name
+        name, before = broker_set.broker_name, self.brokers.get(broker_set.broker_name)
         brokers = Table.of(self.brokers).set(name, broker_set)
+        count = self.broker_count + len(broker_set.replicas) - (0 if before is None else len(before.replicas))
         if name not in self.cleaned:
-            return replace(self, brokers=brokers)
-        return replace(self, brokers=brokers, cleaned=_without(self.cleaned, name))
+            return replace(self, brokers=brokers, broker_count=count)
+        return replace(self, brokers=brokers, broker_count=count, cleaned=_without(self.cleaned, name))
 
     def without_set(self, broker_set: BrokerSet) -> "State":
         """The group is gone. Its epochs are passed by one: an event that waits for them finds others."""
@@ -144,7 +152,12 @@ class State(msgspec.Struct, frozen=True, gc=False):
         )
         name = broker_set.broker_name
         brokers = Table.of(self.brokers).without(name)
-        return replace(self, brokers=brokers, cleaned={**self.cleaned, name: floor})
+        return replace(
+            self,
+            brokers=brokers,
+            broker_count=self.broker_count - len(broker_set.replicas),
+            cleaned={**self.cleaned, name: floor},
+        )
 
     def first_broker_id(self, broker_name: str) -> int:
         """The id with which a group that is not there begins."""

@@ -90,6 +90,7 @@ def state_from_json(data: bytes) -> State:
         settings=record.settings,
         settings_version=record.settings_version,
         elections=tuple(record.elections),
+        broker_count=sum(len(each.replicas) for each in record.brokers),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from namesrv.plugins.controller.core.events import ImportState
 from namesrv.plugins.controller.core.history import ELECTIONS_MAX
-from namesrv.plugins.controller.core.rules import Refused
+from namesrv.plugins.controller.core.rules import Refused, full
 from namesrv.plugins.controller.core.state import FIRST_BROKER_ID, BrokerSet, State
 from namesrv.plugins.controller.core.state_codec import (
     SetRecord,
@@ -51,11 +51,13 @@ def problems(incoming: State) -> Iterator[str]:
             yield f"cleaned group {name}: a number below its minimum"
 
 
-def check_import(state: State, incoming: State) -> Refused | None:
-    """Is it sound, and is this cluster empty but for an earlier try of the same import?"""
+def check_import(state: State, incoming: State, brokers_max: int) -> Refused | None:
+    """Is it sound, is there room, and is this cluster empty but for an earlier try of the same import?"""
     if found := list(problems(incoming)):
         more = f" (and {len(found) - PROBLEMS_SHOWN} more)" if len(found) > PROBLEMS_SHOWN else ""
         return _refused("; ".join(found[:PROBLEMS_SHOWN]) + more)
+    if incoming.size > brokers_max:
+        return _refused(full(incoming, brokers_max))
     names = [each for each in (*state.brokers, *state.cleaned) if each not in incoming.brokers]
     others = sorted(set(names) - {each for each in state.cleaned if _same_floor(state, incoming, each)})
     if others:
@@ -66,7 +68,7 @@ def check_import(state: State, incoming: State) -> Refused | None:
     return None
 
 
-def parts(incoming: State) -> Iterator[ImportState]:
+def parts(incoming: State, brokers_max: int) -> Iterator[ImportState]:
     """The events of an import. Groups come last: with the first of them elections may begin."""
     if incoming.settings:
         yield ImportState(settings=dict(incoming.settings))
@@ -74,10 +76,10 @@ def parts(incoming: State) -> Iterator[ImportState]:
         yield ImportState(elections=elections)
     floors = (cleaned_record(name, incoming.cleaned[name]) for name in sorted(incoming.cleaned))
     for cleaned in _chunks(floors):
-        yield ImportState(cleaned=cleaned)
+        yield ImportState(v=3, cleaned=cleaned, brokers_max=brokers_max)
     groups = (set_record(incoming.brokers[name]) for name in sorted(incoming.brokers))
     for brokers in _chunks(groups):
-        yield ImportState(brokers=brokers)
+        yield ImportState(v=3, brokers=brokers, brokers_max=brokers_max)
 
 
 def import_into(state: State, event: ImportState) -> State | Refused:
@@ -92,9 +94,11 @@ def import_into(state: State, event: ImportState) -> State | Refused:
         return _not_empty(taken[0])
     settings = {**event.settings, **state.settings}
     known = set(state.elections)
+    state = replace(state, cleaned={**floors, **state.cleaned})
+    if not isinstance(event.brokers_max, msgspec.UnsetType) and state.size > event.brokers_max:
+        return _refused(full(state, event.brokers_max))
     return replace(
         state,
-        cleaned={**floors, **state.cleaned},
         settings=settings,
         settings_version=state.settings_version + (settings != state.settings),
         elections=(*state.elections, *(each for each in event.elections if each not in known))[
