@@ -8,6 +8,7 @@ no message before it is master: at once without controller mode, else when the c
 import asyncio
 import contextlib
 import logging
+import sys
 from collections import Counter
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,7 @@ from broker.slave_sync import SlaveSync
 from broker.store.meta_file import MetaFiles
 from broker.telemetry import ALONE, BrokerTelemetry
 from broker.topics import PERM_READ
+from broker.upkeep import StoreUpkeep
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
@@ -73,6 +75,7 @@ class Broker:
         self.topics = make_topics(config)
         self.metadata = make_metadata(config, self.topics, self.gate)
         self.clients = Clients(self.metadata)
+        self.upkeep = StoreUpkeep(self.store, self.gate, config, held_offset=self._held_offset)
         self._tasks = TaskSet()
         self._pushed = OperationTable()
         self._client = RemotingClient(
@@ -142,6 +145,7 @@ class Broker:
         self._routes.start(self._tasks)
         self._tasks.start("flush", self._flush_forever)
         self._tasks.start("metadata", self.metadata.run)
+        self._tasks.start("store upkeep", self.upkeep.run)
         self._tasks.start("delayed messages", self._deliver_delayed)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
         self._serving = True
@@ -379,6 +383,11 @@ class Broker:
             self.store.set_confirm_offset(self.store.commit_log.max_offset)
         else:
             self.commit.want()  # consumers never see what a power cut could take back
+
+    def _held_offset(self) -> int:
+        """Connected replicas have everything below it."""
+        links = self._controlled.ha.links.values() if self._controlled is not None else ()
+        return min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
 
     def _queue_end(self, topic: str, queue_id: int) -> int:
         """The offset that the queue's next message gets."""

@@ -1,8 +1,7 @@
 """BrokerConfig: RocketMQ's keys that this broker honours, with the reason and the unit of each.
 
-An unknown key stops the broker: a typo must not start it with a default. Keys of the stock sample file that
-have no effect yet are accepted and named in a warning (NOT_HONOURED). Source: RocketMQ 5.3.3 BrokerConfig and
-MessageStoreConfig; where a default differs from theirs, the description says so.
+An unknown key stops the broker: a typo must not start it with a default. Source: RocketMQ 5.3.3 BrokerConfig
+and MessageStoreConfig; where a default differs from theirs, the description says so.
 """
 
 import socket
@@ -13,12 +12,12 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.client_settings import ClientSettings
 from broker.core.promise import Durability, rpo
+from broker.store_settings import StoreSettings
 from remoting.config import home_path
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
-NOT_HONOURED = ("delete_when", "file_reserved_time")
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -26,7 +25,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(ClientSettings):
+class BrokerConfig(ClientSettings, StoreSettings):
     """One mqbroker process. Their key names win over ours; the description has the unit."""
 
     broker_cluster_name: str = Field(
@@ -74,8 +73,6 @@ class BrokerConfig(ClientSettings):
         5_000, gt=0, description="ms until a message that waits for the disk is answered with code 10"
     )
     flush_interval_commit_log: int = Field(500, gt=0, description="ms between two flushes to disk")
-    delete_when: str | None = Field(None, description="accepted, no effect: old files are not deleted yet")
-    file_reserved_time: int | None = Field(None, description="accepted, no effect: see deleteWhen")
     broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = Field(
         "ASYNC_MASTER", description="ignored in controller mode; SLAVE needs controller mode"
     )
@@ -254,16 +251,10 @@ class BrokerConfig(ClientSettings):
 
     def warnings(self) -> list[str]:
         """Settings that are legal and probably not meant."""
-        ignored = [key for key in NOT_HONOURED if getattr(self, key) is not None]
-        found = [f"{_camel(key)} has no effect yet: old files are not deleted" for key in ignored]
+        found = []
         if not self.name_servers:
             found.append("namesrvAddr is empty: no client will find this broker")
         return found
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
 
 
 def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:

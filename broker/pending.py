@@ -87,6 +87,7 @@ ROLE: Final = "role"
 """The gate is closed while this broker is not master, or is becoming it."""
 STOPPING: Final = "stopping"
 DISK: Final = "disk"
+DISK_FULL: Final = "disk-full"
 HAND_OVER: Final = "hand-over"
 
 Detour: TypeAlias = Callable[[Any, bytes, HotPeer], bool]

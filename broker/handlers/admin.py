@@ -5,6 +5,7 @@ import time
 
 from broker.handlers.parts import BrokerParts
 from broker.handlers.pull import PullHandler
+from broker.handlers.query import QueryHandlers
 from broker.handlers.send import SendHandler
 from broker.handlers.send_back import SendBackHandler
 from remoting.codes import VERSION
@@ -98,6 +99,7 @@ class BrokerHandlers:
         self._parts = parts
         self.send, self.pull, self.admin = SendHandler(parts), PullHandler(parts), AdminHandlers(parts)
         self.send_back = SendBackHandler(parts, self.send.writer)
+        self.query = QueryHandlers(parts)
 
     def expire(self, now_ms: int) -> None:
         self.pull.expire(now_ms)
@@ -111,4 +113,5 @@ def bind_broker_operations(table: OperationTable, parts: BrokerParts) -> BrokerH
     handlers.pull.bind(table)
     handlers.send_back.bind(table)
     handlers.admin.bind(table)
+    handlers.query.bind(table)
     return handlers

@@ -140,9 +140,28 @@ class CommitLog:
             self._helper.submit(file.touch, start & -4096, self._touched_offset - self._base)
         middle = self._base + self.file_bytes // 2
         if self._prepared is None and self.max_offset >= middle:
-            self._prepared = self._helper.submit(self._prepare)
+            self._start_preparing()
         next_touch = self._touched_offset - TOUCH_BYTES // 2 if self._touched_offset < self._end else _NEVER
         self._ahead_offset = min(next_touch, middle if self._prepared is None else _NEVER)
+
+    def has_room(self) -> bool:
+        """For more files, as far as is known. After a write_fault the helper thread tries to make the next
+        file: ask again."""
+        if not self.write_fault:
+            return True
+        if self._prepared is None:
+            self._start_preparing()
+        elif self._prepared.done():
+            if self._prepared.exception() is None:
+                self.write_fault = ""
+                return True
+            self._prepared = None
+        return False
+
+    def _start_preparing(self) -> None:
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, "commitlog-ahead")
+        self._prepared = self._helper.submit(self._prepare)
 
     def _prepare(self) -> MappedFile:
         """In the helper thread. After a failure (disk full) it is tried again where the file is needed."""
@@ -251,6 +270,22 @@ class CommitLog:
     def file_starts(self) -> list[int]:
         """First existing offset of every file, ascending."""
         return [max(file.start_offset, self.min_offset) for file in self._files]
+
+    # -- retention ---------------------------------------------------------------------------------------
+
+    def oldest_files(self, limit_offset: int) -> list[tuple[int, int]]:
+        """(end offset, wall ms of the last write) of the files that end at or before limit_offset, oldest
+        first, never of the last one."""
+        old = [file for file in self._files[:-1] if file.end_offset <= limit_offset]
+        return [(file.end_offset, int(file.path.stat().st_mtime * 1000)) for file in old]
+
+    def take_oldest(self) -> MappedFile:
+        """The log begins with the next file; delete() what is returned, in any thread. It is synced long
+        since (oldest_files), so sync() has nothing to do with it."""
+        assert len(self._files) > 1
+        file = self._files.pop(0)
+        self.min_offset = self._files[0].start_offset
+        return file
 
     # -- cutting -----------------------------------------------------------------------------------------
 

@@ -238,6 +238,20 @@ class ConsumeQueue:
             low, high = (middle + 1, high) if whole else (low, middle)
         return low
 
+    def expire(self, log_min_offset: int) -> list[MappedFile]:
+        """The log begins at log_min_offset. Files without a unit of it, taken out: delete() them, in any
+        thread. The last file stays."""
+        gone: list[MappedFile] = []
+        while len(self._files) > 1:
+            first = self._files[0]
+            if UNIT.unpack_from(first.map, self.file_bytes - UNIT_BYTES)[0] >= log_min_offset:
+                break
+            gone.append(self._files.pop(0))
+        first_unit = max(self.min_offset, self._first_unit())
+        if self.max_offset > first_unit and self.unit(first_unit)[0] < log_min_offset:
+            self.correct_min_offset(log_min_offset)
+        return gone
+
     def sync(self) -> None:
         """fdatasync every file that could be dirty (the last two); any thread, beside appends."""
         for file in self._files[-2:]:

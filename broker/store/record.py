@@ -51,6 +51,8 @@ PACK_HEADER = HEADER.pack
 PACK_I16 = _I16.pack
 _UNPACK_PREFIX = struct.Struct(">iIIiiqqi16xq").unpack_from  # with STORETIMESTAMP after an IPv4 BORNHOST
 _UNPACK_I64 = _I64.unpack_from
+_SYS_FLAG_AT: Final = 36
+_STORE_TIMESTAMP_AT: Final = 56
 _STORE_TIMESTAMP_V6_AT: Final = 68  # after an IPv6 BORNHOST
 _UNPACK_BLANK = BLANK.unpack_from
 _UNPACK_I32 = struct.Struct(">i").unpack_from
@@ -149,6 +151,14 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
             end = properties.find(b"\x02", start)
             return properties[start:] if end < 0 else properties[start:end]
     return None
+
+
+def store_timestamp(record: Buffer) -> int:
+    """STORETIMESTAMP of the record at the buffer's start, whatever its hosts' widths (ms)."""
+    (sys_flag,) = _UNPACK_I32(record, _SYS_FLAG_AT)
+    at = _STORE_TIMESTAMP_V6_AT if sys_flag & BORN_HOST_V6 else _STORE_TIMESTAMP_AT
+    timestamp: int = _UNPACK_I64(record, at)[0]
+    return timestamp
 
 
 def parse_properties(properties: bytes) -> dict[str, str]:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from broker.store.checkpoint import Checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.record import parse
+from broker.store.record import parse, store_timestamp
 
-_STORE_TIMESTAMP = slice(56, 64)  # in a record with IPv4 hosts
+_HEADER_BYTES_MIN = 88
 
 
 def scan_end(log: CommitLog, start: int, *, check_crc: bool) -> int:
@@ -71,8 +71,8 @@ def scan_start(
         return confirm
     trusted = checkpoint.min_timestamp()
     for start in reversed(log.file_starts()):
-        view = log.view(start, _STORE_TIMESTAMP.stop)
-        stored = int.from_bytes(view[_STORE_TIMESTAMP], "big")
+        view = log.view(start, _HEADER_BYTES_MIN)
+        stored = store_timestamp(view) if len(view) == _HEADER_BYTES_MIN else 0
         if 0 < stored <= trusted and queues_end >= start and _is_boundary(log, start):
             return start
     return log.min_offset

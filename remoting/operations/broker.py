@@ -76,6 +76,48 @@ class OffsetResponse(Wire):
     offset: int
 
 
+class QueryMessageRequest(Wire):
+    """12. key: a UNIQ_KEY or one of KEYS; times of storing in ms. unique_key_query: `_UNIQUE_KEY_QUERY`, the
+    number of messages is the broker's own then."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int = 0
+    end_timestamp: int = 2**63 - 1
+    unique_key_query: bool | None = Field(default=None, alias="_UNIQUE_KEY_QUERY")
+
+
+class QueryMessageResponse(Wire):
+    """How far the index has come: the newest record in it."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+class ViewMessageRequest(Wire):
+    """33. offset: of the CommitLog, as the offset message id has it."""
+
+    offset: int
+    topic: str | None = None
+
+
+class SearchOffsetRequest(Wire):
+    """29. boundary_type UPPER: the last message stored at or before timestamp (ms); else the first one at or
+    after it."""
+
+    topic: str
+    queue_id: int
+    timestamp: int
+    boundary_type: str | None = None
+
+
+class TimestampResponse(Wire):
+    """32, ms; -1: the queue has no message."""
+
+    timestamp: int
+
+
 class EpochEntryBody(Wire):
     epoch: int
     start_offset: int
@@ -149,6 +191,10 @@ class CommitLogOffsets(Wire):
 
 SEND_MESSAGE_V2 = Operation(310, "sendMessage", SendMessageRequestV2, SendMessageResponse, request_body=bytes)
 PULL_MESSAGE = Operation(11, "pullMessage", PullMessageRequest, PullMessageResponse, response_body=bytes)
+QUERY_MESSAGE = Operation(12, "queryMessage", QueryMessageRequest, QueryMessageResponse, response_body=bytes)
+VIEW_MESSAGE_BY_ID = Operation(33, "viewMessageById", ViewMessageRequest, Empty, response_body=bytes)
+SEARCH_OFFSET_BY_TIMESTAMP = Operation(29, "searchOffsetByTimestamp", SearchOffsetRequest, OffsetResponse)
+GET_EARLIEST_MSG_STORETIME = Operation(32, "getEarliestMsgStoreTime", QueueRequest, TimestampResponse)
 GET_MAX_OFFSET = Operation(30, "getMaxOffset", QueueRequest, OffsetResponse)
 GET_MIN_OFFSET = Operation(31, "getMinOffset", QueueRequest, OffsetResponse)
 GET_ALL_TOPIC_CONFIG = Operation(

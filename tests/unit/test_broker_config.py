@@ -24,7 +24,7 @@ def test_the_stock_sample_file_starts_a_lone_master(tmp_path: Path) -> None:
     )
     config = load({}, path)
     assert (config.broker_name, config.enable_controller_mode) == ("broker-a", False)
-    assert any("deleteWhen" in line for line in config.warnings())
+    assert (config.delete_when, config.file_reserved_time) == ("04", 48)
 
 
 def test_wire_spelling_of_the_addresses() -> None:

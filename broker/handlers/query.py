@@ -1,0 +1,81 @@
+"""Queries: messages by key (12) and by offset message id (33), offsets by time (29), the oldest message (32).
+
+Coroutines, off the data path; a query reads at most QUERY_BYTES_MAX. Source: RocketMQ 5.3.3
+QueryMessageProcessor, AdminBrokerProcessor.
+"""
+
+from typing import Final
+
+from broker.handlers.parts import BrokerParts
+from broker.store.querying import earliest_time, find_by_key, offset_by_time, record_at
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, OperationTable, Reply
+from remoting.operations.broker import (
+    GET_EARLIEST_MSG_STORETIME,
+    QUERY_MESSAGE,
+    SEARCH_OFFSET_BY_TIMESTAMP,
+    VIEW_MESSAGE_BY_ID,
+    OffsetResponse,
+    QueryMessageRequest,
+    QueryMessageResponse,
+    QueueRequest,
+    SearchOffsetRequest,
+    TimestampResponse,
+    ViewMessageRequest,
+)
+
+QUERY_MESSAGES_MAX: Final = 64  # maxMsgsNumBatch
+QUERY_BYTES_MAX: Final = 8 << 20
+
+
+class QueryHandlers:
+    def __init__(self, parts: BrokerParts, unique_key_nums: int = 32) -> None:
+        """unique_key_nums: defaultQueryMaxNum."""
+        self._store = parts.store
+        self._unique_key_nums = unique_key_nums
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(QUERY_MESSAGE, self.query_message)
+        table.bind(VIEW_MESSAGE_BY_ID, self.view_message_by_id)
+        table.bind(SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset)
+        table.bind(GET_EARLIEST_MSG_STORETIME, self.get_earliest_time)
+
+    async def query_message(self, header: QueryMessageRequest, call: Call) -> Reply:
+        """Records one behind the other, oldest first; the newest are chosen when there are too many."""
+        index = self._store.index
+        if index is None:
+            raise CommandError(ResponseCode.QUERY_NOT_FOUND, "messageIndexEnable is false: there is no index")
+        limit = self._unique_key_nums if header.unique_key_query else header.max_num
+        views = find_by_key(
+            self._store,
+            header.topic,
+            header.key,
+            min(max(limit, 1), QUERY_MESSAGES_MAX),
+            header.begin_timestamp,
+            header.end_timestamp,
+        )
+        while len(views) > 1 and sum(map(len, views)) > QUERY_BYTES_MAX:
+            views.pop(0)
+        stored, offset = index.last()
+        answer = QueryMessageResponse(index_last_update_timestamp=stored, index_last_update_phyoffset=offset)
+        if not views:
+            raise CommandError(
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", answer
+            )
+        return Reply(header=answer, body=b"".join(views))
+
+    async def view_message_by_id(self, header: ViewMessageRequest, call: Call) -> Reply:
+        view = record_at(self._store, header.offset)
+        if view is None:
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {header.offset}"
+            )
+        return Reply(body=bytes(view))
+
+    async def search_offset(self, header: SearchOffsetRequest, call: Call) -> OffsetResponse:
+        upper = (header.boundary_type or "").upper() == "UPPER"
+        offset = offset_by_time(self._store, header.topic, header.queue_id, header.timestamp, upper=upper)
+        return OffsetResponse(offset=offset)
+
+    async def get_earliest_time(self, header: QueueRequest, call: Call) -> TimestampResponse:
+        return TimestampResponse(timestamp=earliest_time(self._store, header.topic, header.queue_id))

@@ -1,0 +1,81 @@
+"""The settings of the index and of retention. A part of BrokerConfig.
+
+Ratios outside RocketMQ's bounds are taken as the nearest bound, as RocketMQ does. Source: RocketMQ 5.3.3
+MessageStoreConfig.
+"""
+
+from pydantic import Field, field_validator
+
+from broker.core.retention import RetentionRules
+from remoting.telemetry import TelemetryConfig
+
+HOUR_MS = 3_600_000
+
+
+class StoreSettings(TelemetryConfig):
+    message_index_enable: bool = Field(True, description="make messages findable by their keys")
+    max_hash_slot_num: int = Field(5_000_000, ge=1, le=500_000_000, description="slots of an index file")
+    max_index_num: int = Field(20_000_000, ge=3, le=500_000_000, description="entries of an index file")
+    default_query_max_num: int = Field(
+        32, gt=0, le=64, description="messages of an answer to a query by unique key"
+    )
+    check_crc_on_recover: bool = Field(True, description="check the CRC of records after a crash")
+
+    file_reserved_time: int = Field(72, ge=0, description="hours that CommitLog files are kept")
+    delete_when: str = Field(
+        "04", description="hours of the day, `;` between them, at which older files are deleted"
+    )
+    delete_file_batch_max: int = Field(10, gt=0, description="files per round of deletion")
+    clean_file_forcibly_enable: bool = Field(
+        True, description="delete the oldest files, whatever their age, when the disk is nearly full"
+    )
+    clean_resource_interval: int = Field(10_000, ge=100, description="ms between two looks at old files")
+    disk_max_used_space_ratio: int = Field(
+        75, description="percent of the disk from which old files go at any hour; 10 to 95"
+    )
+    disk_space_clean_forcibly_ratio: int = Field(
+        85, description="percent from which files go whatever their age; 30 to 85"
+    )
+    disk_space_warning_level_ratio: int = Field(
+        90, description="percent from which messages are refused, with code 14; 35 to 90"
+    )
+
+    @field_validator("disk_max_used_space_ratio")
+    @classmethod
+    def _clamp_used(cls, ratio: int) -> int:
+        return min(max(ratio, 10), 95)
+
+    @field_validator("disk_space_clean_forcibly_ratio")
+    @classmethod
+    def _clamp_forcibly(cls, ratio: int) -> int:
+        return min(max(ratio, 30), 85)
+
+    @field_validator("disk_space_warning_level_ratio")
+    @classmethod
+    def _clamp_warning(cls, ratio: int) -> int:
+        return min(max(ratio, 35), 90)
+
+    @field_validator("delete_when")
+    @classmethod
+    def _hours(cls, text: str) -> str:
+        hours_of(text)
+        return text
+
+    @property
+    def retention(self) -> RetentionRules:
+        return RetentionRules(
+            reserved_ms=self.file_reserved_time * HOUR_MS,
+            hours=hours_of(self.delete_when),
+            force=self.clean_file_forcibly_enable,
+            used_ratio=self.disk_max_used_space_ratio / 100,
+            forcibly_ratio=self.disk_space_clean_forcibly_ratio / 100,
+            warning_ratio=self.disk_space_warning_level_ratio / 100,
+        )
+
+
+def hours_of(text: str) -> frozenset[int]:
+    """ "04;16" -> {4, 16}. ValueError."""
+    hours = frozenset(int(part) for part in text.split(";") if part.strip())
+    if not all(0 <= hour <= 23 for hour in hours):
+        raise ValueError(f"deleteWhen: {text!r} has an hour that is not 00 to 23")
+    return hours

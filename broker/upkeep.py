@@ -1,0 +1,154 @@
+"""The store's housekeeping: old files go, a full disk closes the gate, the index catches up.
+
+Everything here is small or in a thread: the event loop takes files out of the log and its queues, a helper
+thread deletes them. Numbers and levels: core/retention.py.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+from broker.core.retention import HELD_MS_MAX, OldFile, judge
+from broker.pending import DISK_FULL, SendGate
+from broker.store.message_store import MessageStore
+from broker.store_settings import StoreSettings
+from remoting.clock import now_ms, wall_ms
+
+logger = logging.getLogger(__name__)
+
+PERIOD_MS: Final = 100
+INDEX_RECORDS: Final = 128
+INDEX_PAUSE_MS: Final = 5
+"""Between two slices of the index's catching up: it takes a fifth of the processor at most."""
+QUEUES_AT_ONCE: Final = 200
+DISPATCH_RECORDS: Final = 512
+
+
+class Deletable(Protocol):
+    def delete(self) -> None: ...
+
+
+def disk_ratio(path: Path) -> float:
+    """The used part of what this process may use of the disk, as df shows it: 0 to 1."""
+    found = os.statvfs(path)
+    used = found.f_blocks - found.f_bfree
+    return used / max(used + found.f_bavail, 1)
+
+
+class StoreUpkeep:
+    """held_offset: no connected replica needs the log below it. usage: disk_ratio."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        gate: SendGate,
+        settings: StoreSettings,
+        *,
+        held_offset: Callable[[], int],
+        usage: Callable[[Path], float] = disk_ratio,
+    ) -> None:
+        self._store, self._gate, self._settings = store, gate, settings
+        self._held_offset, self._usage = held_offset, usage
+        self._is_full = False
+        self._held_since_ms: int | None = None
+        self.asked = False
+        """An operator wants expired files deleted now."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        next_clean_ms = now_ms() + self._settings.clean_resource_interval
+        while True:
+            await self.catch_up()
+            self.watch_room()
+            if now_ms() >= next_clean_ms or self.asked:
+                await self.clean()
+                next_clean_ms = now_ms() + self._settings.clean_resource_interval
+            await asyncio.sleep(PERIOD_MS / 1000)
+
+    async def catch_up(self) -> None:
+        """The index, up to where dispatch is; and dispatch, if it waits for room."""
+        if self._store.dispatch_fault:
+            self._store.dispatch(DISPATCH_RECORDS)
+        while self._store.catch_up_index(INDEX_RECORDS):  # noqa: ASYNC110 - nobody else does this work
+            await asyncio.sleep(INDEX_PAUSE_MS / 1000)
+
+    # -- a full disk -------------------------------------------------------------------------------------
+
+    def watch_room(self) -> None:
+        """Messages are refused while the log has no room to grow, and taken again as soon as it has."""
+        log = self._store.commit_log
+        if self._is_full:
+            self._gate.close(DISK_FULL, "the disk is full: above diskSpaceWarningLevelRatio")
+        elif not log.has_room():
+            self._gate.close(DISK_FULL, f"the disk is full: {log.write_fault}")
+        elif self._gate.is_closed_by(DISK_FULL):
+            logger.info("there is room on the disk again: messages are taken")
+            self._gate.open(DISK_FULL)
+
+    # -- retention ---------------------------------------------------------------------------------------
+
+    async def clean(self) -> None:
+        """One round: at most deleteFileBatchMax files, one by one; the disk is looked at after each."""
+        asked, self.asked = self.asked, False
+        for _ in range(self._settings.delete_file_batch_max):
+            gone = self._next_gone(asked=asked)
+            self.watch_room()
+            if gone is None:
+                break
+            await asyncio.to_thread(gone.delete)
+        await self._clean_derived()
+
+    def _next_gone(self, *, asked: bool) -> Deletable | None:
+        """The oldest file of the log, taken out of it, if it has to go."""
+        store = self._store
+        limit = min(store.dispatch_offset, store.confirm_offset, store.commit_log.flushed_offset)
+        files = [OldFile(end, written) for end, written in store.commit_log.oldest_files(limit)]
+        was_full = self._is_full
+        verdict = judge(
+            self._settings.retention,
+            files,
+            used_ratio=self._usage(store.commit_log.directory),
+            hour=time.localtime().tm_hour,
+            now_ms=wall_ms(),
+            was_full=was_full,
+            asked=asked,
+        )
+        self._is_full = verdict.is_full
+        if verdict.is_full and not was_full:
+            logger.error("the disk is nearly full: messages are refused until there is room again")
+        if not verdict.files or not self._may_go(files[0].end_offset, must_go=verdict.must_go):
+            return None
+        file = store.commit_log.take_oldest()
+        logger.info("log file %s is deleted; the log begins at %d", file.path, store.commit_log.min_offset)
+        return file
+
+    def _may_go(self, end_offset: int, *, must_go: bool) -> bool:
+        """Not while a replica copies it; for HELD_MS_MAX only, when the disk is nearly full."""
+        if end_offset <= self._held_offset():
+            self._held_since_ms = None
+            return True
+        if self._held_since_ms is None:
+            self._held_since_ms = now_ms()
+        return must_go and now_ms() - self._held_since_ms >= HELD_MS_MAX
+
+    async def _clean_derived(self) -> None:
+        """Queues and index follow the log's beginning."""
+        store, begin = self._store, self._store.commit_log.min_offset
+        gone: list[Deletable] = []
+        for number, queue in enumerate(store.queues.each()):
+            gone += queue.expire(begin)
+            if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if store.index is not None:
+            gone += store.index.expired(begin)
+        if gone:
+            await asyncio.to_thread(_delete, gone)
+
+
+def _delete(files: Iterable[Deletable]) -> None:
+    for file in files:
+        file.delete()

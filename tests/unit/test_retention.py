@@ -1,0 +1,268 @@
+"""Retention: which files go and when, what follows them, and a full disk."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.core.retention import HELD_MS_MAX, OldFile, RetentionRules, Verdict, judge
+from broker.pending import DISK_FULL, SendGate
+from broker.store.mapped_file import MappedFile
+from broker.store.message_store import MessageStore
+from broker.store.reading import GetStatus
+from broker.store_settings import StoreSettings, hours_of
+from broker.upkeep import StoreUpkeep, disk_ratio
+from tests.unit.handler_parts import Broker
+from tests.unit.store_parts import FILE_BYTES, bodies, open_store, put_many
+from tests.unit.test_index import found, put_keyed
+
+HOUR_MS = 3_600_000
+NOON = 12
+RULES = RetentionRules(reserved_ms=72 * HOUR_MS)
+NOW_MS = 1_000 * HOUR_MS
+FILES = [OldFile((index + 1) * 100, NOW_MS - age * HOUR_MS) for index, age in enumerate((99, 73, 71, 1))]
+
+
+def verdict(used: float, *, hour: int = NOON, was_full: bool = False, **more: bool) -> Verdict:
+    rules = RetentionRules(force=more.pop("force", True))
+    return judge(rules, FILES, used_ratio=used, hour=hour, now_ms=NOW_MS, was_full=was_full, **more)
+
+
+@pytest.mark.parametrize(
+    ("used", "hour", "wanted"),
+    [
+        (0.10, NOON, Verdict(0, False, False)),
+        (0.10, 4, Verdict(2, False, False)),
+        (0.76, NOON, Verdict(2, False, False)),
+        (0.86, NOON, Verdict(4, True, False)),
+        (0.91, NOON, Verdict(4, True, True)),
+    ],
+)
+def test_levels_of_the_disk(used: float, hour: int, wanted: Verdict) -> None:
+    assert verdict(used, hour=hour) == wanted
+
+
+def test_full_ends_at_the_forcible_level_and_not_before() -> None:
+    assert verdict(0.88, was_full=True).is_full
+    assert verdict(0.851, was_full=True).is_full
+    assert not verdict(0.85, was_full=True).is_full
+    assert not verdict(0.88).is_full
+
+
+def test_without_force_young_files_stay_and_the_disk_is_full_all_the_same() -> None:
+    assert verdict(0.95, force=False) == Verdict(2, False, True)
+
+
+def test_asked_for_by_an_operator() -> None:
+    assert verdict(0.10, asked=True) == Verdict(2, False, False)
+
+
+def test_settings() -> None:
+    settings = StoreSettings.model_validate(
+        {"deleteWhen": "04;16", "fileReservedTime": "48", "diskMaxUsedSpaceRatio": "99",
+         "diskSpaceCleanForciblyRatio": "10", "diskSpaceWarningLevelRatio": "99"}
+    )  # fmt: skip
+    rules = settings.retention
+    assert (rules.reserved_ms, rules.hours) == (48 * HOUR_MS, frozenset({4, 16}))
+    assert (rules.used_ratio, rules.forcibly_ratio, rules.warning_ratio) == (0.95, 0.30, 0.90)
+    with pytest.raises(ValueError, match="not 00 to 23"):
+        hours_of("04;24")
+
+
+def upkeep_of(
+    store: MessageStore,
+    gate: SendGate,
+    usage: Callable[[Path], float],
+    *,
+    held: int = 1 << 60,
+    **settings: object,
+) -> StoreUpkeep:
+    every_hour = ";".join(map(str, range(24)))
+    made = StoreSettings.model_validate({"deleteWhen": every_hour} | settings)
+    return StoreUpkeep(store, gate, made, held_offset=lambda: held, usage=usage)
+
+
+def log_files(store: MessageStore) -> list[str]:
+    return sorted(path.name for path in store.commit_log.directory.iterdir() if path.name.isdecimal())
+
+
+def make_old(store: MessageStore, count: int) -> None:
+    for name in log_files(store)[:count]:
+        os.utime(store.commit_log.directory / name, (1, 1))
+
+
+async def test_expired_files_go_and_everything_follows(tmp_path: Path) -> None:
+    store = open_store(tmp_path, index_entries=8)
+    put_many(store, 150, queues=3)
+    offsets = [put_keyed(store, "k") for _ in range(80)]
+    store.flush()
+    assert len(log_files(store)) > 5
+    make_old(store, 2)
+    before = len(list((tmp_path / "consumequeue" / "TopicA" / "1").iterdir()))
+    await upkeep_of(store, SendGate(), lambda _: 0.1).clean()
+    begin = 2 * FILE_BYTES
+    assert store.commit_log.min_offset == begin
+    assert int(log_files(store)[0]) == begin
+    low = store.min_queue_offset("TopicA", 1)
+    assert low > 0
+    assert store.get("TopicA", 1, 0, 32, 1 << 20, None).status is GetStatus.OFFSET_TOO_SMALL
+    assert bodies(store, 1, low)[0] == b"message %d" % (3 * low + 1)
+    assert len(list((tmp_path / "consumequeue" / "TopicA" / "1").iterdir())) < before
+    assert found(store, "k", limit=99) == [offset for offset in offsets if offset >= begin]
+    store.close()
+    store = open_store(tmp_path, index_entries=8)
+    assert store.commit_log.min_offset == begin
+    assert store.min_queue_offset("TopicA", 1) == low
+    store.close()
+
+
+async def test_the_last_file_and_what_is_not_durable_stay(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 200)
+    make_old(store, 99)
+    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1, deleteFileBatchMax=99)
+    await upkeep.clean()
+    assert store.commit_log.min_offset == 0  # nothing was flushed yet
+    store.flush()
+    await upkeep.clean()
+    assert len(log_files(store)) == 1
+    store.close()
+
+
+async def test_a_round_is_bounded_and_stops_when_the_disk_is_better(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 400)
+    store.flush()
+    files = len(log_files(store))
+    await upkeep_of(store, SendGate(), lambda _: 0.86, deleteFileBatchMax=3).clean()
+    assert len(log_files(store)) == files - 3
+    usage = iter((0.86, 0.86, 0.84))
+    await upkeep_of(store, SendGate(), lambda _: next(usage)).clean()
+    assert len(log_files(store)) == files - 5
+    store.close()
+
+
+async def test_a_replica_that_copies_holds_files_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 200)
+    store.flush()
+    now = [1_000]
+    monkeypatch.setattr("broker.upkeep.now_ms", lambda: now[0])
+    make_old(store, 3)
+    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1, held=FILE_BYTES + 1)
+    await upkeep.clean()
+    assert store.commit_log.min_offset == FILE_BYTES  # the first one nobody needs
+    now[0] += 2 * HELD_MS_MAX
+    await upkeep.clean()
+    assert store.commit_log.min_offset == FILE_BYTES  # old, and held for as long as it takes
+    forced = upkeep_of(store, SendGate(), lambda _: 0.86, held=FILE_BYTES + 1, deleteFileBatchMax=1)
+    await forced.clean()
+    assert store.commit_log.min_offset == FILE_BYTES
+    now[0] += HELD_MS_MAX
+    await forced.clean()
+    assert store.commit_log.min_offset == 2 * FILE_BYTES
+    store.close()
+
+
+async def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 100, queues=1)
+    store.flush()
+    result = store.get("TopicA", 0, 0, 4, 1 << 20, None)
+    held = [bytes(view) for view in result.views]
+    make_old(store, 1)
+    await upkeep_of(store, SendGate(), lambda _: 0.1).clean()
+    assert store.commit_log.min_offset == FILE_BYTES
+    assert [bytes(view) for view in result.views] == held
+    store.close()
+
+
+async def test_full_disk_refuses_sends_reads_go_on_and_room_ends_it(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    assert broker.send(b"first") is not None
+    broker.tick()
+    used = [0.95]
+    upkeep = upkeep_of(broker.store, broker.gate, lambda _: used[0])
+    await upkeep.clean()
+    reply = broker.send(b"refused")
+    assert reply is not None
+    assert reply.code == 14
+    assert "diskSpaceWarningLevelRatio" in (reply.remark or "")
+    assert bodies(broker.store) == [b"first"]
+    used[0] = 0.88
+    await upkeep.clean()
+    assert broker.gate.is_closed_by(DISK_FULL)  # not before the forcible level
+    used[0] = 0.5
+    await upkeep.clean()
+    reply = broker.send(b"second")
+    assert reply is not None
+    assert reply.code == 0
+    broker.store.close()
+
+
+async def test_no_room_for_the_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log cannot grow: sends are refused, reads go on, and room ends it without a restart."""
+    broker = Broker(tmp_path)
+    upkeep = upkeep_of(broker.store, broker.gate, lambda _: 0.1)
+    broker.send(b"first")
+    broker.tick()
+    real = MappedFile._extend
+
+    def full(file: MappedFile, allocate: bool) -> None:
+        if "commitlog" not in file.path.parts:
+            return real(file, allocate)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MappedFile, "_extend", full)
+    codes = set()
+    for _ in range(30):
+        reply = broker.send(b"x" * 50_000)
+        assert reply is not None
+        codes.add(reply.code)
+        broker.tick()
+    assert codes == {0, 1}
+    upkeep.watch_room()
+    reply = broker.send(b"x")
+    assert reply is not None
+    assert reply.code == 14
+    assert "No space left" in (reply.remark or "")
+    assert bodies(broker.store)[0] == b"first"
+    monkeypatch.setattr(MappedFile, "_extend", real)
+    async with asyncio.timeout(10):
+        while broker.gate.is_closed_by(DISK_FULL):
+            upkeep.watch_room()
+            await asyncio.sleep(0.001)
+    reply = broker.send(b"x" * 50_000)
+    assert reply is not None
+    assert reply.code == 0
+    broker.store.close()
+
+
+async def test_the_background_task(tmp_path: Path) -> None:
+    """It catches the index up, and cleans when its time has come, or at once when asked."""
+    store = open_store(tmp_path)
+    offset = put_keyed(store, "k")
+    put_many(store, 200)
+    store.flush()
+    make_old(store, 1)
+    assert store.index is not None
+    store.index.reset_to(0)
+    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1)
+    upkeep.asked = True
+    task = asyncio.create_task(upkeep.run())
+    async with asyncio.timeout(10):
+        while store.commit_log.min_offset == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert store.index.offset == store.dispatch_offset
+    assert found(store, "k") == [offset]  # the only file of the index stays
+    task.cancel()
+    store.close()
+
+
+def test_disk_ratio(tmp_path: Path) -> None:
+    assert 0 < disk_ratio(tmp_path) < 1
