@@ -230,6 +230,7 @@ STATUS = {
     "membersSinceIndex": 3,
     "connected": ["n2"],
     "otherMemberLists": ["n2"],
+    "certificateFault": "n0.key: no private key in PEM form",
 }
 
 
@@ -251,6 +252,7 @@ async def test_the_controller_and_what_is_wrong(bench: Bench, monkeypatch: pytes
         "member n1 at 127.0.0.1:10868 is not connected to this one",
         "controllerDLegerPeers of this controller does not name member n2: add it before the next restart",
         "members with another list of members: n2",
+        "the raft port's newer certificate is not in use: n0.key: no private key in PEM form",
         f"{GROUP} has no live master: nobody is alive",
     ]
 

@@ -177,6 +177,8 @@ def _problems(
         yield "this controller is no member of the group any more: stop it, or add it again"
     if status.get("otherMemberLists"):
         yield f"members with another list of members: {', '.join(status['otherMemberLists'])}"
+    if "certificateFault" in status:
+        yield f"the raft port's newer certificate is not in use: {status['certificateFault']}"
     if plugin.settings.fault is not None:
         yield f"settings not in force here: {plugin.settings.fault}"
     for name, retry in sorted(plugin.elections.retries.items())[:PROBLEM_GROUPS]:
