@@ -76,13 +76,15 @@ class HandOver:
             heir = choose_heir(self._links(), heir)
             if heir is None:
                 raise HandOverError("no other member of the SyncStateSet is connected")
-            started_ms = now_ms()
+            began_ms = now_ms()
             logger.info("hand-over to broker %d begins", heir)
             self._gate.close(HAND_OVER, f"the mastership goes to broker {heir}")
             self._metadata.seal()  # oneway commits of offsets; a closed gate takes no further ones
             try:
                 await self._drain(heir)
+                drained_ms = now_ms()
                 await self._elect(heir, leaves=leaves)
+                elected_ms = now_ms()
                 await self._switched(role.epoch)
             except HandOverError as error:
                 logger.warning("hand-over to broker %d failed: %s", heir, error)
@@ -90,7 +92,13 @@ class HandOver:
             finally:
                 self._gate.open(HAND_OVER)
                 self._late.settle()
-            logger.info("hand-over to broker %d took %d ms", heir, now_ms() - started_ms)
+            logger.info(
+                "hand-over to broker %d took %d ms: drain %d, election %d",
+                heir,
+                now_ms() - began_ms,
+                drained_ms - began_ms,
+                elected_ms - drained_ms,
+            )
             return heir
 
     def _links(self) -> Collection[HeirLink]:
