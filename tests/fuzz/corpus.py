@@ -9,6 +9,7 @@ import struct
 import types
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
 from typing import Any, Union, get_args, get_origin
 
@@ -111,11 +112,20 @@ def _hot_operation(code: int) -> Operation[Any, Any]:
     """The declaration of a data-path code; 10 is 310 with long names, which the lenient reader takes, too."""
     if code == RequestCode.SEND_MESSAGE:
         return Operation(code, "sendMessageV1", _SendV1, _broker.SendMessageResponse, request_body=bytes)
+    if code in LIKE:
+        return replace(_hot_operation(LIKE[code]), code=code)
     for module in (_broker, _controller, _admin, _route):
         for value in vars(module).values():
             if isinstance(value, Operation) and value.code == code:
                 return value
     raise LookupError(f"hot code {code} has no Operation")
+
+
+LIKE: dict[int, int] = {
+    RequestCode.SEND_BATCH_MESSAGE: RequestCode.SEND_MESSAGE_V2,
+    RequestCode.LITE_PULL_MESSAGE: RequestCode.PULL_MESSAGE,
+}
+"""Codes with the header of another one."""
 
 
 class _SendV1(_route.RouteRequest):
@@ -213,9 +223,23 @@ def _settings_body(random: Random) -> bytes:
     )
 
 
+def _batch_body(random: Random) -> bytes:
+    """320: length, magic, CRC, flag, body, properties of each message."""
+    batch = b""
+    for _ in range(random.randrange(5)):
+        body, properties = (
+            random.randbytes(random.choice((0, 4, 100))),
+            random.choice((b"", b"KEYS\x01k\x02")),
+        )
+        sizes = struct.pack(">i", len(body)) + body + struct.pack(">h", len(properties)) + properties
+        batch += struct.pack(">iiii", 16 + len(sizes), 0, 0, random.choice((0, 7))) + sizes
+    return batch
+
+
 BODIES: dict[int, Callable[[Random], bytes]] = {
     103: _register_body,
     318: _settings_body,
+    320: _batch_body,
     1006: _names_body,
     1009: _settings_body,
 }

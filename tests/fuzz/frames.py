@@ -154,6 +154,18 @@ class Report:
     findings: list[str] = field(default_factory=list)
     grown_bytes: int = 0
 
+    def with_another(self, other: "Report") -> "Report":
+        """Of both; each is of a process with memory of its own."""
+        return Report(
+            self.frames + other.frames,
+            self.rounds + other.rounds,
+            self.requests + other.requests,
+            self.answers + other.answers,
+            self.closed + other.closed,
+            self.findings + other.findings,
+            max(self.grown_bytes, other.grown_bytes),
+        )
+
     def line(self) -> str:
         codes = " ".join(f"{code}:{count}" for code, count in sorted(self.answers.items()))
         return (

@@ -6,6 +6,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
@@ -14,7 +16,8 @@ from remoting.dispatch import Dispatcher
 from remoting.operation import Call, OperationTable, Reply
 from remoting.operations.controller import GET_NEXT_BROKER_ID, BrokerSetRequest
 from tests.fuzz.corpus import Corpus
-from tests.fuzz.frames import Finding, Report, Round, fuzz
+from tests.fuzz.frames import ROUND_FRAMES, Finding, Report, Round, fuzz
+from tests.fuzz.main import Share, shares_of
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.targets import TARGETS, open_target
 
@@ -29,6 +32,26 @@ def test_mutated_frames(name: str, seed: int) -> None:
     assert report.frames == FRAMES
     assert report.answers[ResponseCode.SUCCESS] > FRAMES / 20, report.line()
     assert report.closed > FRAMES / 20, report.line()
+
+
+@given(st.integers(1, 40 * ROUND_FRAMES), st.integers(1, 9), st.integers(1, len(TARGETS)))
+def test_the_rounds_are_the_same_on_any_number_of_cores(count: int, processes: int, targets: int) -> None:
+    def rounds(share: Share) -> list[tuple[int, str, int]]:
+        sizes = [min(ROUND_FRAMES, share.count - at) for at in range(0, share.count, ROUND_FRAMES)]
+        return [
+            (share.seed + number, share.names[number % len(share.names)], size)
+            for number, size in enumerate(sizes)
+        ]
+
+    whole = Share(3, count, tuple(TARGETS)[:targets])
+    shares = list(shares_of(whole, processes))
+    assert len(shares) <= processes
+    assert [each for share in shares for each in rounds(share)] == rounds(whole)
+
+
+def test_findings_of_every_process_are_told() -> None:
+    one, other = Report(10, 1, findings=["a"], grown_bytes=7), Report(20, 2, findings=["b"], grown_bytes=5)
+    assert one.with_another(other) == Report(30, 3, findings=["a", "b"], grown_bytes=7)
 
 
 @pytest.mark.slow
