@@ -17,7 +17,8 @@ import pytest
 from namesrv.plugins.controller.raft import files, links
 from namesrv.plugins.controller.raft.journal import Journal
 from namesrv.plugins.controller.replicator import Applied, RaftReplicator
-from tests.unit.raft_attackers import Outfit
+from tests.unit.raft_attackers import Outfit, TlsOutfit, talk_to, tls_client
+from tests.unit.raft_certificates import Authority
 from tests.unit.raft_group import until
 
 MEBIBYTE = bytes(1024 * 1024)
@@ -66,6 +67,35 @@ async def test_a_flood_at_the_leader_costs_neither_leader_nor_memory(outfit: Out
         assert slowest < 2.0
         refused = leader.status()["refusedConnections"]
         assert len(refused) < 8, "one entry for each reason, not for each stranger"
+
+
+async def test_many_handshakes_of_strangers_cost_no_leader(tmp_path: Path) -> None:
+    """Each costs the raft thread a signature; never more than PENDING_MAX of them between two heartbeats."""
+    outfit = TlsOutfit(tmp_path)
+    async with outfit.group() as group:
+        leader = await group.active()
+        epoch, stop = leader.epoch, asyncio.Event()
+        evil = Authority(tmp_path / "evil").issue("n1")
+
+        async def knock() -> int:
+            count = 0
+            while not stop.is_set():
+                with contextlib.suppress(OSError):
+                    async with talk_to(group.members[leader.self_id]) as talk:
+                        channel = tls_client(evil, outfit.ca.path)
+                        await talk.open(channel)
+                        await talk.until_closed(channel)
+                        count += 1
+            return count
+
+        knocks = [asyncio.create_task(knock()) for _ in range(8)]
+        for count in range(100):
+            assert await leader.append(b"x") == Applied(count + 1)
+        stop.set()
+        assert sum(await asyncio.gather(*knocks)) > 8
+        assert leader.epoch == epoch
+        refused = leader.status()["refusedConnections"]
+        assert refused["certificate of another CA"] > 8 and len(refused) < 8
 
 
 async def test_idle_and_slow_strangers_are_closed(outfit: Outfit, monkeypatch: pytest.MonkeyPatch) -> None:
