@@ -91,7 +91,8 @@ class TelemetryWriter:
         self._reserved_ms, self._bytes_max = reserved_hours * HOUR_MS, bytes_max
         self._on_open, self._wall_clock = on_open, wall_clock
         self._lock = threading.Lock()  # of the queue and of dropped_records
-        self._queue: list[Record] = []
+        self._queue: dict[_Key, list[Record]] = {}
+        self._queued = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -103,11 +104,16 @@ class TelemetryWriter:
     def put(self, record: Record) -> None:
         """Never blocks, never raises. Written soon, or dropped and counted."""
         with self._lock:
-            if self._closed or len(self._queue) >= QUEUE_RECORDS_MAX or not 0 <= record.ts < TS_MAX:
+            if self._closed or self._queued >= QUEUE_RECORDS_MAX or not 0 <= record.ts < TS_MAX:
                 self.dropped_records += 1
                 return
-            self._queue.append(record)
-            first = len(self._queue) == 1
+            key = name_of(type(record)), record.ts // HOUR_MS
+            queue = self._queue.get(key)
+            if queue is None:
+                queue = self._queue[key] = []
+            queue.append(record)
+            self._queued += 1
+            first = self._queued == 1
         if first and (loop := self._loop) is not None:
             with contextlib.suppress(RuntimeError):  # that loop was closed: close() will find the record
                 loop.call_soon_threadsafe(self._wake.set)
@@ -134,7 +140,7 @@ class TelemetryWriter:
             await asyncio.wait([self._job])  # of a run() that was cancelled
         headers = self._headers(last)
         with self._lock:
-            batch, self._queue = self._queue, []
+            batch, self._queue, self._queued = self._queue, {}, 0
         if batch or headers or last or now_ms() >= self._tidy_at_ms:
             self._job = asyncio.create_task(asyncio.to_thread(self._write, batch, headers, last))
             await asyncio.shield(self._job)
@@ -145,19 +151,18 @@ class TelemetryWriter:
             return {}
         hour = self._wall_clock() // HOUR_MS
         with self._lock:
-            wanted = {_key(record) for record in self._queue}
+            wanted = set(self._queue)
         if not last:
             wanted |= {(name, hour) for name, opened in self._files if opened < hour}
         return {key: self._on_open(key[0]) for key in sorted(wanted) if key not in self._files}
 
     # -- in the thread -----------------------------------------------------------------------------------
 
-    def _write(self, batch: list[Record], headers: Mapping[_Key, Sequence[Record]], last: bool) -> None:
-        groups: dict[_Key, list[Record]] = {key: [] for key in headers}
-        for record in batch:
-            groups.setdefault(_key(record), []).append(record)
-        for key, records in groups.items():
-            self._write_group(key, records, headers.get(key, ()))
+    def _write(
+        self, batch: Mapping[_Key, Sequence[Record]], headers: Mapping[_Key, Sequence[Record]], last: bool
+    ) -> None:
+        for key in {**headers, **batch}:
+            self._write_group(key, batch.get(key, ()), headers.get(key, ()))
         over = (self._wall_clock() - LATE_MS) // HOUR_MS
         for key in [key for key in self._files if last or key[1] < over]:
             self._finish(key)
@@ -306,10 +311,6 @@ class TelemetryWriter:
         if now_ms() >= self._complain_at_ms:
             self._complain_at_ms = now_ms() + COMPLAIN_PERIOD_MS
             logger.warning("%s", text)
-
-
-def _key(record: Record) -> _Key:
-    return name_of(type(record)), record.ts // HOUR_MS
 
 
 def _closed_path(path: Path) -> Path:

@@ -188,9 +188,9 @@ async def test_samples_keep_step_and_follow_a_held_up_loop(tmp_path: Path) -> No
     async with group(tmp_path, 1) as (broker,):
         view = BrokerTelemetry(config(tmp_path), broker.store, node="n", ha=None, role=lambda: ALONE)
         task = asyncio.create_task(view._sample_forever())
-        await until(lambda: len(view.writer._queue) >= 5, "five samples")
+        await until(lambda: view.writer._queued >= 5, "five samples")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        times = [record.ts for record in view.writer._queue]
+        times = [record.ts for queued in view.writer._queue.values() for record in queued]
         assert times[-1] - times[0] >= 4 * 15
         await view.close()
