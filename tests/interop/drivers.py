@@ -1,0 +1,144 @@
+"""Real RocketMQ clients, each in a process: started, given messages to send, asked what they saw.
+
+Skips say what is missing. The C++ client is a test requirement where it exists as a wheel (Linux on x86_64);
+the Node client needs `npm ci` in tests/interop/node.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+HERE = Path(__file__).parent
+NODE = HERE / "node"
+WAIT_S = 40.0
+END_S = 10.0
+LINE_BYTES_MAX = 1 << 20
+
+CPP, NODE_JS = "cpp", "node"
+
+Event = dict[str, Any]
+
+
+def need(client: str) -> None:
+    """Skips the test when this client is not here."""
+    if client == CPP and importlib.util.find_spec("rocketmq") is None:
+        pytest.skip("the C++ client is not installed: PyPI has rocketmq 0.4.4 for Linux on x86_64 only")
+    if client == NODE_JS and shutil.which("node") is None:
+        pytest.skip("the Node client needs Node.js: install node and npm")
+    if client == NODE_JS and not (NODE / "node_modules" / "ali-ons").is_dir():
+        pytest.skip("the Node client is not installed: run `npm ci` in tests/interop/node")
+
+
+class Client:
+    """`async with Client(CPP, tmp_path, kind="producer", namesrv=..., group=...)`: it is ready."""
+
+    def __init__(self, client: str, directory: Path, **options: Any) -> None:
+        need(client)
+        self.events: list[Event] = []
+        self._client, self._options = client, options
+        self._home = directory / f"{client}-{options['kind']}-{options['group']}"
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._home.mkdir(exist_ok=True)
+        program = (
+            [sys.executable, str(HERE / "cpp_driver.py")]
+            if self._client == CPP
+            else ["node", str(NODE / "driver.js")]
+        )
+        with (self._home / "stderr").open("wb") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                *program,
+                json.dumps(self._options),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "HOME": str(self._home)},  # both write logs and offsets there
+                limit=LINE_BYTES_MAX,
+            )
+        self._reader = asyncio.create_task(self._read())
+        try:
+            await self.until(lambda: any("ready" in event for event in self.events))
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
+        process, reader = self._process, self._reader
+        assert process is not None and reader is not None and process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), END_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        await reader
+
+    async def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            if line.startswith(b"{"):  # the library prints lines of its own
+                self.events.append(json.loads(line))
+                self._news.set()
+        self._news.set()
+
+    def tell(self, **order: Any) -> None:
+        """A message to send; the answer is an event."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def send(self, topic: str, body: str, **more: Any) -> Event:
+        """Returns when it is answered: {"sent": ...} or {"failed": ...}."""
+        before = len(self.events)
+        self.tell(topic=topic, body=body, **more)
+        await self.until(lambda: len(self.events) > before)
+        return self.events[before]
+
+    async def must_send(self, topic: str, body: str, **more: Any) -> Event:
+        event = await self.send(topic, body, **more)
+        assert "sent" in event, event
+        return event
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+        """AssertionError with what is known when it does not come true, or the process has ended."""
+        assert self._process is not None and self._reader is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    assert not self._reader.done(), f"the client ended: {self._story()}"
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"not within {timeout_s} s: {self._story()}") from None
+
+    def _story(self) -> str:
+        errors = (self._home / "stderr").read_text(errors="replace")[-2_000:]
+        code = self._process.returncode if self._process is not None else None
+        return f"exit code {code}, last events {self.events[-5:]}, stderr: {errors}"
+
+    # -- what a consumer saw -----------------------------------------------------------------------------
+
+    @property
+    def got(self) -> list[Event]:
+        return [event for event in self.events if "got" in event]
+
+    @property
+    def bodies(self) -> list[str]:
+        return [event["got"] for event in self.got]

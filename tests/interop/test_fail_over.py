@@ -1,0 +1,94 @@
+"""Real clients under traffic while the mastership moves, or a master is killed: nothing acknowledged is lost.
+
+These clients read the route every 30 s, and a killed process cannot hand their messages on: for so long a send
+may fail. A planned hand-over costs them nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.drivers import CPP, NODE_JS, Client, need
+from tests.interop.stage import Stage, staged
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+EACH = pytest.mark.parametrize("kind", [CPP, NODE_JS])
+ROUTE_POLL_S = 30.0
+PAUSE_S = 0.01
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, kind: str) -> AsyncIterator[Stage]:
+    need(kind)
+    async with staged(tmp_path, brokers=3, name_servers=3) as stage:
+        yield stage
+
+
+class Traffic:
+    """Numbered messages, one after the other, until stop()."""
+
+    def __init__(self, producer: Client, topic: str) -> None:
+        self._producer, self._topic = producer, topic
+        self.sent: list[str] = []
+        self.failed: list[str] = []
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        number = 0
+        while True:
+            event = await self._producer.send(self._topic, f"m{number}")
+            (self.sent if "sent" in event else self.failed).append(f"m{number}")
+            number += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async def more(self, count: int, timeout_s: float = 20.0) -> None:
+        """So many more acknowledgements have come."""
+        target = len(self.sent) + count
+        await self._producer.until(lambda: len(self.sent) >= target or self._task.done(), timeout_s)
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def all_arrive(consumer: Client, traffic: Traffic, timeout_s: float = 60.0) -> None:
+    """At least once; a message whose send failed may have been stored all the same."""
+    await consumer.until(lambda: set(traffic.sent) <= set(consumer.bodies), timeout_s)
+
+
+@EACH
+async def test_a_hand_over_fails_no_send(stage: Stage, kind: str) -> None:
+    await stage.create("Moves")
+    async with stage.producer(kind) as producer, stage.consumer(kind, "Moves", "Group") as consumer:
+        traffic = Traffic(producer, "Moves")
+        try:
+            await traffic.more(100)
+            await stage.hand_over()
+            await traffic.more(100, ROUTE_POLL_S + 10)
+        finally:
+            await traffic.stop()
+        assert traffic.failed == []
+        await all_arrive(consumer, traffic)
+
+
+@EACH
+async def test_a_killed_master_loses_nothing(stage: Stage, kind: str) -> None:
+    await stage.create("Killed")
+    running = stage.running
+    async with stage.producer(kind) as producer, stage.consumer(kind, "Killed", "Group") as consumer:
+        traffic = Traffic(producer, "Killed")
+        try:
+            await traffic.more(100)
+            master = await running.master()
+            running.cluster.kill(master)
+            await running.new_master(master)
+            await traffic.more(100, ROUTE_POLL_S + 20)
+        finally:
+            await traffic.stop()
+        await all_arrive(consumer, traffic)
+    assert len(traffic.sent) >= 200
