@@ -149,6 +149,8 @@ def test_new_files_count_at_the_next_connection(
     assert mine.facts.not_after > first and mine.fault is None
     assert caplog.text.count("goes on with its old certificate") == 1
     assert caplog.text.count("has a new certificate") == 1
+    ca.issue("n0", days=(-1, 90))
+    assert mine.status()["certificateEnds"] > first.timestamp() + 30 * 86_400, "also without a connection"
     key.unlink()
     assert shakes_hands(mine, other), "files that are gone"
 
@@ -190,6 +192,11 @@ async def test_a_member_says_its_certificate(tmp_path: Path) -> None:
     try:
         assert member.status()["certificateEnds"] == int(member.certificates.facts.not_after.timestamp())  # type: ignore[union-attr]
         assert "certificateFault" not in member.status()
+        ends = member.status()["certificateEnds"]
+        Authority(tmp_path / "other").issue("n0", stem="ca")
+        files.key.write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+        assert "does not belong to" in member.status()["certificateFault"]
+        assert member.status()["certificateEnds"] == ends
     finally:
         await member.stop()
 

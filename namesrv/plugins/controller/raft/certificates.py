@@ -73,7 +73,10 @@ def read_certificates(files: TlsFiles, member: str) -> Contexts:
 
 
 class Certificates:
-    """Channels by the files as they are now. In the raft thread, but for the constructor: ConfigError."""
+    """Channels by the files as they are now. The constructor raises ConfigError.
+
+    Used in the raft thread and, for status(), in the event loop: both may load at once, and load the same.
+    """
 
     def __init__(self, files: TlsFiles, member: str) -> None:
         self._files, self._member = files, member
@@ -89,6 +92,7 @@ class Certificates:
 
     def status(self) -> dict[str, int | str]:
         """`certificateEnds`: seconds since 1970. `certificateFault`: why newer files are not in use."""
+        self._refresh()  # else who has renewed would not see it before the next connection
         ends: dict[str, int | str] = {"certificateEnds": int(self.facts.not_after.timestamp())}
         return ends if self.fault is None else ends | {"certificateFault": self.fault}
 
