@@ -21,6 +21,9 @@ raft-chaos:
 	./run python -m tests.cluster.raft_chaos chaos --certificates $(if $(SEED),--seed $(SEED))
 raft-failover:
 	./run python -m tests.cluster.raft_chaos failover
+# 50 times kill -9 during heavy SYNC_FLUSH writing (docs/testing.md); make crash COUNT=5 SEED=7
+crash:
+	.venv/bin/python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)
 # New lock files from pyproject.toml; no registry address gets in.
 lock:
 	tools/lock.sh

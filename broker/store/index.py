@@ -34,7 +34,7 @@ class MessageIndex:
 
     def __init__(self, directory: Path, slots: int = SLOTS_DEFAULT, entries: int = ENTRIES_DEFAULT) -> None:
         self.directory = directory
-        self.offset = 0
+        self.offset = -1  # not loaded
         self.fault = ""
         self._slots, self._entries = slots, entries
         self._files: list[IndexFile] = []

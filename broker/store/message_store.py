@@ -35,6 +35,7 @@ ABORT_PREFIX: Final = "keelmq "  # our own process crashed: its checkpoint keeps
 SCAN_BYTES: Final = 8 << 20
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
+DISPATCH_AT_START: Final = 4_096
 CHECKPOINTS_PER_INDEX_FLUSH: Final = 10
 
 
@@ -95,16 +96,25 @@ class MessageStore:
         start = scan_start(
             self.commit_log, self._checkpoint, queues_end, abnormal=abnormal, own_abort=own_abort
         )
+        known_end = max(self._checkpoint.confirm_offset, queues_end)
         # after a clean exit, too: a replica may have stopped in the middle of a record
-        end = scan_end(self.commit_log, start, check_crc=self.config.check_crc_on_recover)
+        check_crc = self.config.check_crc_on_recover
+        if abnormal:  # what is not known to be durable is built again, and looked at while it is
+            for queue in self.queues.each():
+                queue.truncate(start)
+            self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
+            self.dispatch_offset = start
+            while self.dispatch(DISPATCH_AT_START, check_crc=check_crc):
+                pass
+            end = scan_end(self.commit_log, self.dispatch_offset, check_crc=check_crc)
+        else:
+            end = scan_end(self.commit_log, start, check_crc=check_crc)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         for queue in self.queues.each():
-            queue.truncate(start if abnormal else end)  # what is not known to be durable is built again
-        self.confirm_offset = max(
-            min(max(self._checkpoint.confirm_offset, queues_end), end), self.commit_log.min_offset
-        )
-        self.dispatch_offset = min(start, self.confirm_offset)
+            queue.truncate(end)
+        self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
+        self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
         if self.index is not None:
             self.index.load(
                 self.commit_log.min_offset,
@@ -112,7 +122,7 @@ class MessageStore:
                 abnormal=abnormal,
                 trusted_ms=self._checkpoint.index_msg_timestamp if abnormal and not own_abort else None,
             )
-        while self.dispatch(1024):
+        while self.dispatch(DISPATCH_AT_START):
             pass
         self._rebuild_next_offsets()
         if self._checkpoint.confirm_offset > self.confirm_offset:
@@ -267,7 +277,7 @@ class MessageStore:
         behind = self.dispatch_offset < min(self.confirm_offset, self._queued_from)
         return behind or bool(self.dispatch_fault)
 
-    def dispatch(self, records_max: int) -> bool:
+    def dispatch(self, records_max: int, *, check_crc: bool = False) -> bool:
         """Give up to records_max confirmed records their queue units by parsing the log. True: more to do."""
         if self.dispatch_offset < self.commit_log.min_offset:
             self.dispatch_offset = self.commit_log.min_offset
@@ -275,7 +285,7 @@ class MessageStore:
         view = self.commit_log.view(begin, SCAN_BYTES, end=stop)
         pos, end, count, index = 0, len(view), 0, self.index
         while pos < end and count < records_max:
-            parsed = parse(view, pos, end, offset=begin + pos)
+            parsed = parse(view, pos, end, offset=begin + pos, check_crc=check_crc)
             if parsed is None:
                 break
             if parsed[1]:

@@ -61,6 +61,7 @@ _UNPACK_I16 = _I16.unpack_from
 CRC_MASK: Final = 0x7FFFFFFF
 _TAGS_CACHED_MAX: Final = 4096
 _tags_cache: dict[str, int] = {}
+_raw_tags_cache: dict[bytes, int] = {}
 
 SEPARATOR: Final = "\x02"
 UNIQ_KEY: Final = "\x02UNIQ_KEY\x01"
@@ -173,8 +174,15 @@ def parse_properties(properties: bytes) -> dict[str, str]:
 
 def tags_code(properties: bytes) -> int:
     """ConsumeQueue tag code of a record: Java hash of TAGS, 0 without a tag."""
-    text = SEPARATOR + properties.decode("utf-8", "replace")
-    return tag_code(text.partition(TAGS)[2].partition(SEPARATOR)[0])  # twice as fast as find and slice
+    tag = (
+        (b"\x02" + properties).partition(b"\x02TAGS\x01")[2].partition(b"\x02")[0]
+    )  # faster than find, slice
+    code = _raw_tags_cache.get(tag)
+    if code is None:
+        code = tag_code(tag.decode("utf-8", "replace"))
+        if len(_raw_tags_cache) < _TAGS_CACHED_MAX:
+            _raw_tags_cache[tag] = code
+    return code
 
 
 def tag_code(tag: str) -> int:

@@ -1,0 +1,1 @@
+"""Killing a broker in the middle of writing, again and again."""
