@@ -1,7 +1,7 @@
 """Real clients under traffic while the mastership moves, or a master is killed: nothing acknowledged is lost.
 
-These clients read the route every 30 s, and a killed process cannot hand their messages on: for so long a send
-may fail. A planned hand-over costs them nothing.
+These clients read the route every 30 s, and a killed process cannot hand their messages on: for so long a
+send may fail. A planned hand-over costs them nothing.
 """
 
 import asyncio

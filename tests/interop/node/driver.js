@@ -12,7 +12,7 @@ const lines = readline.createInterface({ input: process.stdin });
 
 async function produce() {
   const producer = new Producer({
-    httpclient: {}, nameSrv: options.namesrv, producerGroup: options.group, logger: quiet, maxMessageSize: 4 << 20,
+    httpclient: {}, nameSrv: options.namesrv.split(';'), producerGroup: options.group, logger: quiet, maxMessageSize: 4 << 20,
   });
   producer.on('error', error => process.stderr.write(`${error}\n`));
   await producer.ready();
@@ -34,7 +34,7 @@ async function produce() {
 
 async function consume() {
   const consumer = new Consumer({
-    httpclient: {}, nameSrv: options.namesrv, consumerGroup: options.group, logger: quiet,
+    httpclient: {}, nameSrv: options.namesrv.split(';'), consumerGroup: options.group, logger: quiet,
     maxReconsumeTimes: options.attempts || 16, isBroadcast: Boolean(options.broadcast),
   });
   consumer.on('error', error => process.stderr.write(`${error}\n`));
