@@ -264,6 +264,26 @@ def refusal(outcome: object) -> str:
     return outcome.reason
 
 
+async def test_who_died_a_moment_ago_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection still stands, as after a power cut, and it answered less than leader_fallback_s ago. A
+    member that needs a welcome and this one: with both of them missing, nobody could ever decide again."""
+    monkeypatch.setattr(changes, "ANSWER_S", 0.3)
+    async with Group(tmp_path) as group:
+        leader = await group.active()
+        silent, other = (group.running[name] for name in group.members if name != leader.self_id)
+        answered = leader._core.member.group.able
+        monkeypatch.setattr(
+            leader._core.member.group,
+            "able",
+            lambda members, since: [each for each in answered(members, since) if each != silent.self_id],
+        )
+        assert "could decide, no majority" in refusal(await leader.remove_member(other.self_id))
+        monkeypatch.undo()
+        with_silence = answered(group.members, since=leader._core.now() + 60)
+        assert with_silence == [leader.self_id], "an answer from before does not count"
+        assert await leader.remove_member(other.self_id) == Applied(None)
+
+
 async def test_two_changes_by_configuration_at_once_are_not_linked(tmp_path: Path) -> None:
     """Two majorities without a common member: n0 n1 n2 and n2 n3 n4."""
     first, second = Group(tmp_path, 3, bootstrap=True), Group(tmp_path, 3, bootstrap=True)

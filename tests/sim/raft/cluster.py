@@ -252,8 +252,9 @@ class World:
     def wipe_one(self) -> float:
         """The member comes back with an empty disk. Until it has everything again, it counts as lost."""
         (name,) = self.pick(1)
-        whole = [each for each in self.processes.values() if each.name != name and self.is_whole(each)]
-        if 2 * len(whole) <= self.weather.members or self.loop.time() < self.wiped_at + 3.0:
+        others = (each for each in self.processes.values() if each.name != name)
+        whole = {each.name for each in others if self.is_whole(each)}
+        if self.loop.time() < self.wiped_at + 3.0 or not self.is_enough(whole):
             return 0.0
         self.wiped_at = self.loop.time()
         duration = self.stop(name, power=True)
@@ -261,6 +262,11 @@ class World:
             self.note(f"wipe {name}")
             self.disk_of[name].wipe()
         return duration
+
+    def is_enough(self, names: set[str]) -> bool:
+        """A majority by every roster that somebody has, also by one that is not committed yet."""
+        rosters = [each.replicator.roster.members.keys() for each in self.processes.values()]
+        return all(2 * len(names & roster) > len(roster) for roster in rosters)
 
     def is_whole(self, process: SimProcess) -> bool:
         """Its disk holds everything that it may have promised to hold."""

@@ -84,6 +84,8 @@ class SimProcess:
     def _start(self) -> None:
         core = self.core = self.replicator.begin(self.world.loop)
         core._poller.wake, core._poller.deliver = self.wake, self._deliver
+        now = core.now
+        core.now = lambda: self._in_own_time(now)  # changes of the group ask from outside of a tick
         apply = self.replicator.ledger.apply
 
         def checked(data: bytes) -> Any:

@@ -19,6 +19,7 @@ from remoting.operation import Unknown
 JOIN_S = 10.0  # a newcomer links to us and catches up within this time
 LAND_S = 1.0  # what is in flight lands, before leadership is handed over
 TAKE_OVER_S = 2.0
+ANSWER_S = 1.0  # heartbeats are answered within this time by those who live
 LOOK_S = 0.01
 BUSY = Refused("another change of the group is under way: repeat in some seconds")
 
@@ -145,14 +146,20 @@ class Changes:
         *,
         fresh: tuple[str, str] | None = None,
     ) -> ChangeOutcome:
-        able = self._core.member.group.able(members)
-        if len(able) <= len(members) / 2:
+        group, asked_at = self._core.member.group, self._core.now()
+        based_on = self._roster.index  # of which `members` was made: it may be another after the wait
+
+        def able() -> list[str]:
+            """Asked anew: the library takes all for alive when it is elected, and later for a while."""
+            return group.able(members, since=asked_at)
+
+        if not await _until(lambda: len(able()) > len(members) / 2, ANSWER_S):
             return Refused(
-                f"of {', '.join(sorted(members))} only {', '.join(able)} could decide, no majority: "
+                f"of {', '.join(sorted(members))} only {', '.join(able())} could decide, no majority: "
                 "the others do not answer, or have no vote yet; start them, or remove those first"
             )
         change = Change(
-            based_on=self._roster.index,
+            based_on=based_on,
             members=tuple((name, *members[name]) for name in sorted(members)),
             former=tuple(sorted({*self._ledger.former, *self._roster.members, *members})),
             fresh=fresh,

@@ -89,14 +89,13 @@ class Electorate:
         self._member.reply(member, HandOver(core.term))
         return True
 
-    def able(self, members: Collection[str]) -> list[str]:
-        """Leader: those of these that have a vote and have answered lately, ourselves included."""
+    def able(self, members: Collection[str], since: float) -> list[str]:
+        """Leader: those of these that have a vote and have answered since then, ourselves included."""
         answered = dict(zip(self.others, self._member.core.last_responses(), strict=False))
-        limit = self._member.core.now() - self._settings.leader_fallback_s
         heard = self._member.joining.heard
         voting = (name for name in members if name in heard and heard[name].state == "member")
         return sorted(
-            [self._settings.self_id, *(name for name in voting if answered.get(name, NEVER_YET) > limit)]
+            [self._settings.self_id, *(name for name in voting if answered.get(name, NEVER_YET) > since)]
         )
 
     @property
