@@ -123,6 +123,8 @@ def _process(name: str, command: list[str]) -> Iterator[tuple[subprocess.Popen[s
                 process.wait(STOP_SECONDS_MAX)
             process.kill()
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def _first_line(name: str, process: subprocess.Popen[str], log: IO[str]) -> str:
