@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
 
+from broker.ha import catch_up
 from broker.ha.catch_up import Run
 from broker.ha.core import master_link
 from broker.ha.core.epochs import Epochs
@@ -202,8 +204,7 @@ async def test_the_role_changes_in_the_middle_of_a_run(
         had = third.store.commit_log.max_offset
         await heir.lead(2)
         change = asyncio.ensure_future(old.follow(heir, 2))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await until(lambda: not old.service.links, "the links are closed")
         assert not change.done(), "it waits for the thread"
         gate.go.set()
         await change
@@ -282,6 +283,7 @@ async def test_a_replica_that_stands_still_is_closed_by_its_silence(
 ) -> None:
     """It reads nothing and says nothing, with a thread or a full buffer waiting for it:
     haHousekeepingInterval, as always."""
+    monkeypatch.setattr(catch_up, "LOOK_MS", 60_000)  # it is told, it need not look
     settings = replace(SETTINGS, housekeeping_interval_ms=300, catch_up_threads=threads)
     async with group(tmp_path, 1, settings) as (master,):
         await master.lead(1)
@@ -335,6 +337,59 @@ async def test_what_the_loop_has_written_leaves_first(
         assert got == master.log_bytes()
         assert sent
         peer.close()
+
+
+class Transport:
+    """With bytes that are not sent yet; its socket is a real one."""
+
+    def __init__(self, connected: socket.socket, protocol: MasterProtocol) -> None:
+        self.connected, self.buffered, self.high = connected, 0, -1
+        self.protocol = protocol
+        self.written: list[bytes] = []
+
+    def get_extra_info(self, name: str) -> object:
+        return {"socket": self.connected, "peername": ("127.0.0.1", 1)}.get(name)
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+        if self.buffered > high:
+            self.protocol.pause_writing()
+
+    def abort(self) -> None:
+        self.connected.close()
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+async def test_a_run_waits_for_an_empty_buffer(tmp_path: Path, sent: list[Run]) -> None:
+    """Else its bytes would overtake what the transport still holds."""
+    async with group(tmp_path, 1, SETTINGS) as (master,):
+        await master.lead(1)
+        fill(master)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        protocol = MasterProtocol(master.service._server)
+        transport = Transport(ours, protocol)
+        protocol.connection_made(cast(asyncio.Transport, transport))
+        protocol.data_received(SlaveHandshake(9).encode())
+        transport.buffered = len(transport.written[0])
+        await asyncio.sleep(0)  # the turn after the handshake
+        protocol.data_received(Ack(0).encode())
+        assert not sent and transport.high == 0, "it asks to be told when nothing is left"
+        transport.buffered = 0
+        protocol.resume_writing()
+        await until(lambda: bool(sent), "a thread sends")
+        theirs.close()
+        protocol.connection_lost(None)
+        await until(lambda: all(run.is_closed for run in sent), "the thread has ended")
+        ours.close()
 
 
 def read_log(peer: socket.socket, end: int) -> bytes:

@@ -262,3 +262,18 @@ def test_a_slave_that_is_always_a_packet_behind_is_not_lagging() -> None:
         if now > 10:
             link.receive_data(Ack(log.max_offset - 100).encode(), now + 5)
         assert now - link.caught_up_ms(now + 5) <= 30
+
+
+def test_a_link_is_settled_when_an_ack_gives_nothing_to_do() -> None:
+    log = log_of(50)
+    link = link_at(log, 50)
+    assert not link.is_settled, "the mark of the epoch is due at once"
+    assert packets(link)
+    assert link.is_settled
+    log.max_offset = 60
+    assert not link.is_settled
+    assert packets(link)
+    link.receive_data(Ack(60).encode(), 0)
+    assert link.is_settled
+    link.receive_data(Ack(70).encode(), 0)
+    assert not link.is_settled, "it has to be closed"

@@ -311,3 +311,11 @@ def test_reports_by_time() -> None:
     replica.perform()
     assert replica.close is not None
     assert "silent" in replica.close.reason
+
+
+def test_a_packet_that_runs_into_an_epoch_of_the_handshake() -> None:
+    """Labelled with an epoch that is known already: the newer one is learned before its bytes."""
+    replica = Replica(b"a" * 50, (1, 0))
+    replica.receive(greeting(300, (1, 0), (2, 100)))
+    replica.receive(transfer(50, b"b" * 100, 1, 0))
+    assert replica.saved.pairs == ((1, 0), (2, 100))
