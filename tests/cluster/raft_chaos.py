@@ -127,10 +127,8 @@ class Chaos:
             victim.process.send_signal(signal.SIGCONT)
             return
         victims = self.group.all if name == "kill all" else [victim]
+        await asyncio.gather(*(each.end(signal.SIGKILL) for each in victims))
         for each in victims:
-            each.process.send_signal(signal.SIGKILL)
-        for each in victims:
-            await each.end(signal.SIGKILL)
             await each.start()
 
     async def _judge(self) -> None:
