@@ -40,6 +40,7 @@ class ConsumeQueue:
         "_end",
         "_files",
         "_map",
+        "_names_are_durable",
         "_room_end",
         "directory",
         "file_bytes",
@@ -65,6 +66,7 @@ class ConsumeQueue:
         self._base = self._end = 0  # byte positions of the last file
         self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk is a SIGBUS
         self._map: mmap.mmap | None = None
+        self._names_are_durable = False  # of the files, and of the directories above them
 
     # -- start -------------------------------------------------------------------------------------------
 
@@ -159,6 +161,7 @@ class ConsumeQueue:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / file_name(start)
         self._files.append(MappedFile(path, start, self.file_bytes, allocate=False))
+        self._names_are_durable = False
         self._use_last_file()
 
     def _skip_to(self, queue_offset: int) -> None:
@@ -253,7 +256,9 @@ class ConsumeQueue:
         return gone
 
     def sync(self) -> None:
-        """fdatasync every file that could be dirty (the last two); any thread, beside appends."""
+        """fdatasync every file that could be dirty (the last two), and sync the names of new ones: a queue
+        that is missing after a power cut would count from 0 again. Any thread, beside appends."""
+        have_names, self._names_are_durable = self._names_are_durable, True
         for file in self._files[-2:]:
             with suppress(FileNotFoundError):  # truncated meanwhile
                 fd = os.open(file.path, os.O_RDWR)
@@ -261,6 +266,10 @@ class ConsumeQueue:
                     os.fdatasync(fd)
                 finally:
                     os.close(fd)
+        if not have_names:
+            for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+                with suppress(FileNotFoundError):  # destroyed meanwhile
+                    sync_directory(directory)
 
     def _delete_last_file(self) -> None:
         """Durably, one by one: after a power cut no file is back behind a missing or a short one."""

@@ -61,6 +61,15 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def write_mark(path: Path, text: str) -> None:
+    """A file whose presence means something: durable when it returns."""
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
 class MappedFile:
     """`view` is writable and pins the map: close() lets the map live on until the last view of it is gone."""
 

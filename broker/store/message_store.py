@@ -20,7 +20,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
 from broker.store.index_file import Keyed, keyed
-from broker.store.mapped_file import is_file_name, lock_directory
+from broker.store.mapped_file import is_file_name, lock_directory, write_mark
 from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
@@ -88,7 +88,7 @@ class MessageStore:
         abort = self.root / "abort"
         abnormal = abort.exists()
         own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
-        abort.write_text(f"{ABORT_PREFIX}{os.getpid()}")
+        write_mark(abort, f"{ABORT_PREFIX}{os.getpid()}")
         self.commit_log.load()
         self._checkpoint = read_checkpoint(self.root / "checkpoint")
         self.queues.load(self.commit_log.min_offset)

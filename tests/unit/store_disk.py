@@ -119,6 +119,10 @@ class StoreDisk:
 
         return call
 
+    def lasting(self, path: Path) -> bool:
+        """Has everything at or below `path` a durable name?"""
+        return all(each in self._durable_names for each in self._present() if each.is_relative_to(path))
+
     # -- afterwards --------------------------------------------------------------------------------------
 
     def survivors_of_a_kill(self, target: Path) -> Path:

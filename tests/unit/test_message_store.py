@@ -3,6 +3,7 @@
 import errno
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,6 +13,7 @@ from broker.store.mapped_file import MappedFile, StoreError, file_name
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.reading import GetStatus
 from broker.store.record import decode, java_hash
+from tests.unit.store_disk import StoreDisk
 from tests.unit.store_parts import FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
@@ -394,3 +396,22 @@ def test_a_queue_without_room_is_tried_again(
     assert not store.dispatch_behind
     for each in {source, store}:
         each.close()
+
+
+def test_s4_after_a_power_cut_every_queue_counts_on(tmp_path: Path) -> None:
+    """A queue whose file had no durable name was missing after a power cut, and counted from 0 again: the
+    checkpoint said that everything is there, and the other queue was. Found by the whole-group simulator."""
+    for seed in range(20):
+        root = tmp_path / f"before-{seed}"
+        disk = StoreDisk(root)
+        with disk.watched(lambda operation, path: None):
+            store = open_store(root)
+            put_many(store, 5, queues=2)
+            store.flush_checkpoint()
+        assert disk.lasting(root / "consumequeue") and disk.lasting(root / "abort")
+        left = disk.survivors_of_a_power_cut(tmp_path / f"after-{seed}", Random(seed))
+        again = open_store(left)
+        assert put(again, queue_id=0)[2] == 3
+        assert put(again, queue_id=1)[2] == 2
+        again.close()
+        store.close()
