@@ -215,6 +215,7 @@ class Broker:
             self._controlled.bind(table)
             parts.runtime_info = self._controlled.runtime_info
             parts.sends_to_master = self._controlled.sends_to_master
+            parts.hand_on = self._controlled.hand_on
         self.topics.on_change = self._routes.trigger
         return table
 

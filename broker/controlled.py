@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.controller_client import ControllerClient, Heartbeats
 from broker.core.lease import Lease
@@ -24,7 +24,7 @@ from broker.store.meta_file import MetaFiles
 from broker.telemetry import BrokerTelemetry
 from remoting.client import RemotingClient
 from remoting.config import ConfigError, why_refused
-from remoting.operation import Call, Empty, OperationTable, Reply
+from remoting.operation import Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
 from remoting.operations.broker import (
     GET_BROKER_EPOCH_CACHE,
     GET_BROKER_HA_STATUS,
@@ -252,6 +252,9 @@ class Controlled:
     def _other_master(self) -> str | None:
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
+
+    async def hand_on(self, operation: Operation[Any, Any], header: Wire) -> Outcome[Any] | None:
+        return None if self.late is None else await self.late.hand_on(operation, header)
 
     def sends_to_master(self) -> bool:
         """Are consumers better served by the master that this replica knows?"""

@@ -11,14 +11,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from broker.pending import HAND_OVER, HotPeer, SendGate
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.command import FLAG_ONEWAY, response_frame
-from remoting.operation import Failed, Ok, Outcome, Unknown
+from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
 from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ NOT_YET: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SERVICE_
 TOO_FEW: Final = "in-sync replicas not enough"
 _NO_MASTER: Final = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")
 
+Resp = TypeVar("Resp", bound=Wire)
 Taken: TypeAlias = "tuple[SendCommand, bytes, HotPeer, int]"
 """Command, body, connection, deadline."""
 
@@ -93,6 +94,13 @@ class LateSends:
         else:
             self._forward_soon(taken)
         return True
+
+    async def hand_on(self, operation: Operation[Any, Resp], header: Wire) -> Outcome[Resp] | None:
+        """Another request for the master, once. None: no other master is known."""
+        address = self._master()
+        if address is None:
+            return None
+        return await self._client.call(address, operation, header, timeout_ms=FORWARD_TIMEOUT_MS)
 
     def settle(self) -> None:
         """It is decided who is master: what was held is stored here, or goes to the other one."""

@@ -1,8 +1,9 @@
 """What the handlers work with, given by the broker app."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from broker.client_settings import ClientSettings
 from broker.clients.core.locks import QueueLocks
@@ -13,7 +14,15 @@ from broker.pending import PendingReplies, SendGate
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
 from remoting.clock import now_ms
+from remoting.operation import Operation, Outcome, Wire
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
+
+HandOn: TypeAlias = Callable[[Operation[Any, Any], Wire], Awaitable[Outcome[Any] | None]]
+"""A request for the master, from a broker that is none. None: no other master is known."""
+
+
+async def _to_nobody(operation: Operation[Any, Any], header: Wire) -> Outcome[Any] | None:
+    return None
 
 
 def _any_group(name: str) -> Group:
@@ -45,5 +54,6 @@ class BrokerParts:
     now_ms: Callable[[], int] = now_ms
     registry: ClientRegistry = field(default_factory=ClientRegistry)
     sends_to_master: Callable[[], bool] = lambda: False  # a replica that consumers should leave
+    hand_on: HandOn = _to_nobody
     settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
     cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory

@@ -137,7 +137,7 @@ class LockedQueues(Wire):
 
 class SendBackRequest(Wire):
     """offset: of the message in the CommitLog. delay_level 0: the broker chooses, below 0: no more retries.
-    Some clients send these three only."""
+    Some clients send these three only. forwarded (ours): by a broker that is not master any more."""
 
     offset: int
     group: str
@@ -146,6 +146,7 @@ class SendBackRequest(Wire):
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: int | None = None
+    forwarded: bool | None = None
 
 
 HEART_BEAT = Operation(

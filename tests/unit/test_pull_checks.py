@@ -105,6 +105,16 @@ def test_equal_hashes_pass_and_the_client_looks(broker: Broker) -> None:
     assert len(read(answer(broker, 0, subscription="Aa").body)) == 2
 
 
+def test_tags_filter_retries_too(broker: Broker) -> None:
+    """broker-ops pitfall 21: a tag expression is asked for on a retry topic as on any other."""
+    broker.topics.ensure("%RETRY%g", 1)
+    for tag in "ABA":
+        broker.send(b="%RETRY%g", i=f"TAGS\x01{tag}\x02RETRY_TOPIC\x01TopicA")
+    broker.tick()
+    assert len(read(answer(broker, 0, topic="%RETRY%g", subscription="A").body)) == 2
+    assert len(read(answer(broker, 0, topic="%RETRY%g").body)) == 3
+
+
 def test_broadcasting_can_be_forbidden(broker: Broker) -> None:
     subscribe(broker, model="BROADCASTING")
     assert by_heartbeat(broker).code == 19

@@ -11,12 +11,15 @@ from broker.delay.levels import SCHEDULE_TOPIC
 from broker.delay.service import BATCH_MAX, DelayedDelivery
 from broker.metadata.groups import Group
 from broker.metadata.service import Metadata
+from broker.pending import HAND_OVER
 from broker.store.record import Record, decode, parse_properties
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.command import decode as decode_frame
+from remoting.operation import Empty, Failed, Ok, Outcome, Wire
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
+from remoting.operations.clients import SendBackRequest
 from tests.unit.handler_parts import Broker
 from tests.unit.store_parts import FakePeer
 
@@ -56,7 +59,8 @@ def captured(name: str) -> RemotingCommand:
 
 
 def test_a_captured_batch(broker: Broker) -> None:
-    """Items become messages with their own properties; the answer has all ids, and the first one's offset."""
+    """Items become messages with their own properties; the answer has all ids, and the first one's offset.
+    Each has CLUSTER, from which a reply's topic is made (broker-ops pitfall 12)."""
     command, theirs = captured("320-send-batch-producer-1.req"), captured("320-send-batch-producer-1.resp")
     ext: dict[str, object] = {**command.ext_fields, "b": "TopicA"}
     reply = ok(broker.request(320, ext, command.body))
@@ -378,7 +382,36 @@ async def test_what_cannot_be_sent_back(broker: Broker) -> None:
     assert (await send_back(broker, 0)).code == 0  # nothing is to be done
     assert broker.store.commit_log.max_offset == ok_before
     broker.gate.close("role", "slave")
-    assert (await send_back(broker, 0)).code == ResponseCode.SYSTEM_ERROR
+    assert (await send_back(broker, 0)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_sending_back_in_a_hand_over(broker: Broker) -> None:
+    """clients pitfall 1: it waits, goes to the new master, and is handed on once only."""
+    ok(broker.send(b"body"))
+    broker.tick()
+    answers: list[Outcome[Empty] | None] = [
+        None,
+        Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "soon"),
+        Ok(Empty()),
+    ]
+    asked: list[Wire] = []
+
+    async def hand_on(operation: object, header: Wire) -> Outcome[Empty] | None:
+        asked.append(header)
+        return answers.pop(0)
+
+    broker.parts.hand_on = hand_on
+    broker.gate.close(HAND_OVER, "moves")
+    assert (await send_back(broker, 0)).code == 0
+    assert len(asked) == 3 and all(isinstance(each, SendBackRequest) and each.forwarded for each in asked)
+    reply = await send_back(broker, 0, forwarded="true")
+    assert (reply.code, len(asked)) == (ResponseCode.SERVICE_NOT_AVAILABLE, 3)
+    answers.append(Failed(ResponseCode.SYSTEM_ERROR, "no"))
+    broker.gate.open(HAND_OVER)
+    broker.gate.close("role", "slave")
+    assert (await send_back(broker, 0)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    broker.gate.open("role")
+    assert (await send_back(broker, 0)).code == 0 and len(asked) == 4
 
 
 async def test_sending_back_waits_for_replicas(broker: Broker) -> None:
