@@ -442,3 +442,14 @@ async def test_rocketmq_s_masters_are_not_asked(bench: Bench) -> None:
     await bench.elect(2, designate=True)
     assert bench.broker_set.master_broker_id == 2
     assert all(frame.code == 1008 for frame in bench.peers[1].pushed())
+
+
+async def test_a_controller_that_does_not_lead_asks_nobody(bench: Bench) -> None:
+    """The master hears every controller. It handed over, and the operator, who asked the leader next, was told
+    2011: the new master was there already. Found by the whole-group simulator."""
+    await bench.beat(1, hands_over=True)
+    bench.replicator.active = False
+    with pytest.raises(CommandError) as refused:
+        await bench.elect(2, designate=True)
+    assert refused.value.code == ResponseCode.CONTROLLER_NOT_LEADER
+    assert not bench.peers[1].frames

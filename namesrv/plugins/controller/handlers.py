@@ -131,6 +131,8 @@ class ControllerHandlers:
     async def _asked_to_hand_over(self, ballot: Ballot) -> Reply | None:
         """A live master that knows how to drains first, and asks for the same election itself: nobody's send
         fails. None: it is not able to, or it did not come in time, and the election is held at once."""
+        if not self._replicator.is_active:
+            return None  # the master hears every controller, and would do it
         state = self._proposer.state
         view = self._watch.view_of(state, ballot.broker_name)
         decision = decide_elect(state, view, ballot)
