@@ -80,7 +80,7 @@ def test_the_tests_that_the_pitfalls_name_exist() -> None:
     for line in (ROOT / "docs" / "pitfalls.md").read_text().splitlines():
         path = None
         for folder_path, test in re.findall(
-            r"((?:unit|property|scenarios|cluster|sim|fuzz|deploy)/[\w/]+\.py)?::(\w+)", line
+            r"((?:unit|property|scenarios|cluster|sim|fuzz|deploy|interop)/[\w/]+\.py)?::(\w+)", line
         ):
             path = ROOT / "tests" / folder_path if folder_path else path
             named = re.compile(rf"^\s*(async )?(def|class) {test}\b", re.MULTILINE)
