@@ -21,6 +21,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "deaf-slave",
         "part-master-controllers",
         "part-master-slaves",
+        "part-slave-controllers",
         "part-leader-controllers",
     ),
     "address": ("move-master", "move-slave", "move-controller"),

@@ -17,10 +17,10 @@ from tests.cluster.test_demo import processes_below
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NETWORKED = ("kill,stop,partition", 659)
+NETWORKED = ("kill,stop,partition", 138_407)
 WITHOUT = ("kill,stop", 1169)
 """Seeds whose first faults are the worst ones: the master killed, paused, cut off from all, and from the
-controllers only, for longer than its heartbeats may fail to come."""
+controllers only, for longer than its heartbeats may fail to come; and a slave from the controllers."""
 FAULTS = 6
 VERDICT = re.compile(r"CHAOS seed=(\d+) faults=(\d+) sent=(\d+) acked=(\d+) read=(\d+) .*")
 
