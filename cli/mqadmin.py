@@ -4,9 +4,9 @@ The commands are in cli/commands, what they share in cli/admin_shell.py; docs/cl
 """
 
 from cli.admin_shell import app
-from cli.commands import cluster, controller, ha, members, message, namesrv, state, topic
+from cli.commands import cluster, controller, ha, members, message, namesrv, query, state, topic
 
-MODULES = (controller, members, state, namesrv, cluster, ha, topic, message)
+MODULES = (controller, members, state, namesrv, cluster, ha, topic, message, query)
 """Imported for their commands, in the order of --help."""
 
 

@@ -345,6 +345,10 @@ class AdminClient:
 
     # helpers
 
+    async def ask(self, address: str, operation: Operation[Any, Resp], header: Wire) -> Ok[Resp]:
+        """Any other question."""
+        return await self._ask(address, operation, header)
+
     async def _ask(
         self,
         address: str,

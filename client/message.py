@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from client.message_id import encode_offset_message_id
 from remoting.operation import RemoteProtocolError
 
 NAME_END, PROPERTY_END = "\x01", "\x02"
@@ -75,6 +76,11 @@ class MessageExt:
     @property
     def keys(self) -> str | None:
         return self.properties.get(KEYS)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """Where it was stored: the id that the broker gave it."""
+        return encode_offset_message_id(self.store_host, self.physical_offset)
 
     @property
     def msg_id(self) -> str:

@@ -94,7 +94,7 @@ def consume_message(
             remark = f"topic {topic} has no such queue; see topicRoute"
             raise AdminError("consumeMessage", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
         lines = ["Consume ok", *map(layouts.consumed, messages)] if messages else []
-        return Output([_message_value(message) for message in messages], "\n".join(lines + notes))
+        return Output([message_value(message) for message in messages], "\n".join(lines + notes))
 
     return action
 
@@ -123,7 +123,7 @@ async def _drain(
     return position
 
 
-def _message_value(message: MessageExt) -> dict[str, object]:
+def message_value(message: MessageExt) -> dict[str, object]:
     return {
         "msgId": message.msg_id,
         "topic": message.topic,

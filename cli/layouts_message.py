@@ -1,0 +1,55 @@
+"""Texts of mqadmin about stored messages: RocketMQ's layouts, value in, text out.
+
+Source: RocketMQ 5.3.3 QueryMsgByIdSubCommand, QueryMsgByKeySubCommand.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from client import MessageExt
+
+_FOUND_TITLES = "%-50s %4s %40s"
+_FOUND = "%-50s %4d %40d"
+_LINE = "%-20s %s"
+
+
+def found(messages: Sequence[MessageExt]) -> str:
+    lines = [_FOUND_TITLES % ("#Message ID", "#QID", "#Offset")]
+    lines += [
+        _FOUND % (each.msg_id or each.offset_msg_id, each.queue_id, each.queue_offset) for each in messages
+    ]
+    return "\n".join(lines)
+
+
+def details(message: MessageExt, body: Path, groups: Sequence[str]) -> str:
+    """One message, where its body was written to, and the consumer groups of its topic."""
+    properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
+    lines = [
+        _LINE % pair
+        for pair in (
+            ("OffsetID:", message.offset_msg_id),
+            ("Topic:", message.topic),
+            ("Tags:", f"[{message.tags or 'null'}]"),
+            ("Keys:", f"[{message.keys or 'null'}]"),
+            ("Queue ID:", message.queue_id),
+            ("Queue Offset:", message.queue_offset),
+            ("CommitLog Offset:", message.physical_offset),
+            ("Reconsume Times:", message.reconsume_times),
+            ("Born Timestamp:", _time(message.born_timestamp)),
+            ("Store Timestamp:", _time(message.store_timestamp)),
+            ("Born Host:", message.born_host),
+            ("Store Host:", message.store_host),
+            ("System Flag:", message.sys_flag),
+            ("Properties:", f"{{{properties}}}"),
+            ("Message Body Path:", body),
+        )
+    ]
+    tracks = [
+        f"MessageTrack [consumerGroup={group}, trackType=UNKNOWN, exceptionDesc=null]" for group in groups
+    ]
+    return "\n".join([*lines, "", *(tracks or ["WARN: No Consumer"])])
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
