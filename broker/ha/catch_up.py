@@ -11,8 +11,10 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from broker.ha.core.master_link import Send
 from broker.ha.ports import ReplicatedLog
@@ -24,6 +26,21 @@ QUIET_MS = 1_000
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: what is queued on a link that ends is dropped. Sendfile queues pages of the log, not copies of
 them, and who leaves the mastership may change these pages next."""
+
+
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Of this thread, in ns: on a core, and waiting for one."""
+BUSY_US = 700_000
+"""A loop that works, or waits for a core, for so much of a second has nothing to spare."""
+
+
+def demand_us() -> int:
+    """CPU time that this thread has had or waited for. Where the system does not tell: that it has had."""
+    try:
+        had, waited, _ = SCHEDSTAT.read_bytes().split()
+    except (OSError, ValueError):
+        return time.thread_time_ns() // 1_000
+    return (int(had) + int(waited)) // 1_000
 
 
 class Run:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from broker.group_commit import GroupCommit
+from broker.ha.catch_up import BUSY_US, demand_us
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import LinkSettings, MasterLink
 from broker.ha.core.progress import Growth
@@ -83,7 +84,7 @@ class HaService:
         )
         self._tasks = TaskSet()
         self._role_tasks = TaskSet()
-        self._growth = Growth()
+        self._growth, self._demand = Growth(), Growth()
         self._dispatching = False
         self._running = False
         self._epoch_fault: str | None = None
@@ -114,12 +115,19 @@ class HaService:
             self._forget_old_epochs()
             if self.mastership is not None:
                 self._server.state.min_offset = self.store.commit_log.min_offset
-                self._server.state.growth = self._growth.read(self._clock(), self.store.commit_log.max_offset)
+                self._look_at_producers()
                 for link in self._server.links.values():
                     link.read_progress(self._clock())
                 self.mastership.advance()
                 self._server.pump()
             self._dispatch_soon()
+
+    def _look_at_producers(self) -> None:
+        """What they write, and, while it matters, whether they could write more."""
+        state, now_ms = self._server.state, self._clock()
+        state.growth = self._growth.read(now_ms, self.store.commit_log.max_offset)
+        if any(link.is_far for link in self._server.links.values()):
+            state.busy = self._demand.read(now_ms, demand_us()) >= BUSY_US
 
     # -- epochs ------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import uvloop
 
 from broker.ha import catch_up
-from broker.ha.catch_up import Run
+from broker.ha.catch_up import Run, demand_us
 from broker.ha.core import master_link
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import TRANSFER_BYTES, Ack, SlaveHandshake, parse_transfer_header
@@ -96,7 +97,7 @@ def test_a_limit_holds_for_runs_too() -> None:
     assert slow.is_far and slow.next_run(0) == []
 
 
-def test_a_far_replica_leaves_producers_their_share() -> None:
+def test_a_far_replica_leaves_producers_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """maxHaTransferByteInSecond while they write, or twice what they write; no limit while they do not."""
     log = a_log(400 * MIB)
     link = far_link(log, far_bytes_per_second=4 * MIB)
@@ -116,8 +117,22 @@ def test_a_far_replica_leaves_producers_their_share() -> None:
     assert sent_in_a_second(2_000) == pytest.approx(4 * MIB, rel=0.1)
     log.growth = 8 * MIB
     assert sent_in_a_second(3_000) == pytest.approx(16 * MIB, rel=0.2), "it must come nearer"
+    log.busy = True
+    monkeypatch.setattr(master_link, "BUSY_BYTES_PER_SECOND", MIB)
+    log.growth = MIB
+    sent_in_a_second(4_000)
+    assert sent_in_a_second(5_000) == pytest.approx(2 * MIB, rel=0.3), "nothing to spare: no more than twice"
     log.growth = 0
-    assert sent_in_a_second(4_000) >= 100 * MIB
+    assert sent_in_a_second(6_000) >= 100 * MIB
+
+
+def test_the_demand_of_a_thread_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, used = demand_us(), time.thread_time_ns() // 1_000
+    while time.thread_time_ns() // 1_000 - used < 20_000:
+        pass
+    assert demand_us() - before >= 10_000
+    monkeypatch.setattr(catch_up, "SCHEDSTAT", Path("/proc/no-such-file"))
+    assert demand_us() == pytest.approx(time.thread_time_ns() // 1_000, rel=0.1)
 
 
 def test_a_member_that_is_sent_more_is_not_caught_up() -> None:
