@@ -156,7 +156,7 @@ class BrokerConfig(ClientSettings, StoreSettings):
         ge=65_536,
         description="bytes per second to one slave: always, with haFlowControlEnable (below what producers "
         "write, a slave leaves the SyncStateSet and never returns); without it only to one that is far "
-        "behind while producers write, and never below twice what they write",
+        "behind while producers write, less on a busy machine, but never below twice what they write",
     )
     ha_catch_up_threads: int = Field(
         4,
