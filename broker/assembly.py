@@ -26,6 +26,7 @@ def make_store(config: BrokerConfig) -> MessageStore:
             consume_queue_file_bytes=config.mapped_file_size_consume_queue,
             delay_levels=DelayLevels(config.message_delay_level),
             check_crc_on_recover=config.check_crc_on_recover,
+            zeros_ahead=config.sync_flush,
             index_enable=config.message_index_enable,
             index_slots=config.max_hash_slot_num,
             index_entries=config.max_index_num,

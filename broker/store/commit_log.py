@@ -37,15 +37,22 @@ log = logging.getLogger(__name__)
 PREPARED_NAME: Final = "next.prepared"  # not a log file's name: recovery never sees a file nobody wrote to
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
 TOUCH_BYTES: Final = 8 << 20  # pages faulted in ahead of the writer
+ZEROS_BYTES: Final = 4 * TOUCH_BYTES  # written into the next file for every TOUCH_BYTES of this one, about
 _NEVER: Final = sys.maxsize
 
 
 class CommitLog:
     """`max_offset` is where the next byte goes; `min_offset` is the first byte that exists."""
 
-    def __init__(self, directory: Path, file_bytes: int) -> None:
+    def __init__(self, directory: Path, file_bytes: int, *, zeros_ahead: bool = False) -> None:
+        """zeros_ahead: the next file is written full of zeros while this one fills. An fdatasync into blocks
+        that were written before takes a quarter of the time; worth twice the bytes with SYNC_FLUSH only."""
         self.directory = directory
         self.file_bytes = file_bytes
+        self._zeros_ahead = zeros_ahead
+        self._zeroed_bytes = 0  # of the prepared file
+        self._zeroing: Future[None] | None = None
+        self._no_zeros = threading.Event()
         self.min_offset = 0
         self.max_offset = 0
         self.write_fault = ""  # why the next file could not be made, until one could
@@ -122,6 +129,7 @@ class CommitLog:
         path = self.directory / file_name(start)
         if self._prepared is not None and self._files:
             prepared, self._prepared = self._prepared, None
+            self._stop_zeroing()
             if prepared.exception() is None:  # else here and now: there may be room again
                 file = prepared.result()
                 file.start_offset = start
@@ -141,6 +149,8 @@ class CommitLog:
         middle = self._base + self.file_bytes // 2
         if self._prepared is None and self.max_offset >= middle:
             self._start_preparing()
+        elif self._prepared is not None:
+            self._zero_more(self._prepared)
         next_touch = self._touched_offset - TOUCH_BYTES // 2 if self._touched_offset < self._end else _NEVER
         self._ahead_offset = min(next_touch, middle if self._prepared is None else _NEVER)
 
@@ -162,6 +172,27 @@ class CommitLog:
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, "commitlog-ahead")
         self._prepared = self._helper.submit(self._prepare)
+
+    def _zero_more(self, prepared: Future[MappedFile]) -> None:
+        """Piece by piece, so that touching pages never waits long: the file is full of zeros well before it
+        is needed."""
+        is_due = self._zeros_ahead and prepared.done() and self._zeroed_bytes < self.file_bytes
+        if not is_due or (self._zeroing is not None and not self._zeroing.done()):
+            return
+        if prepared.exception() is None and self._helper is not None:
+            start = self._zeroed_bytes
+            self._zeroed_bytes = min(start + ZEROS_BYTES, self.file_bytes)
+            self._no_zeros.clear()
+            self._zeroing = self._helper.submit(
+                prepared.result().write_zeros, start, self._zeroed_bytes, self._no_zeros
+            )
+
+    def _stop_zeroing(self) -> None:
+        """Nothing writes zeros into a file that belongs to the log: waits for a piece at most."""
+        self._no_zeros.set()
+        if self._zeroing is not None:
+            self._zeroing.exception()
+        self._zeroing, self._zeroed_bytes = None, 0
 
     def _prepare(self) -> MappedFile:
         """In the helper thread. After a failure (disk full) it is tried again where the file is needed."""
@@ -356,6 +387,7 @@ class CommitLog:
     def close(self) -> None:
         """Sync and let go of the files; the prepared one is deleted."""
         self.sync()
+        self._stop_zeroing()
         if self._helper is not None:
             self._helper.shutdown(wait=True)
         if self._prepared is not None and self._prepared.exception() is None:

@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ _NAME = re.compile(r"\d{20}\Z")
 _TOUCH_PIECE_BYTES: Final = 1 << 20
 _MADVISE: Final = ctypes.CDLL(None).madvise  # mmap's own keeps the interpreter lock, 1 ms per MiB
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_ZEROS: Final = bytes(1 << 20)
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; not yet named in Python 3.11's mmap
 
 
@@ -125,6 +127,15 @@ class MappedFile:
         for at in range(start, end, _TOUCH_PIECE_BYTES):
             if _MADVISE(base + at, min(_TOUCH_PIECE_BYTES, end - at), _MADV_POPULATE_WRITE):
                 return  # an old kernel
+
+    def write_zeros(self, start: int, end: int, stop: threading.Event) -> None:
+        """From a helper thread, into a file that nobody writes to, until `stop`: its blocks are written once
+        then. Errors do not matter: the file is as good without."""
+        for at in range(start, end, len(_ZEROS)):
+            if stop.is_set():
+                return
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, _ZEROS[: end - at], at)
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

@@ -48,7 +48,9 @@ class MessageStore:
         self.config = config
         self.root = config.root
         self.commit_log = CommitLog(
-            config.commit_log_path or config.root / "commitlog", config.commit_log_file_bytes
+            config.commit_log_path or config.root / "commitlog",
+            config.commit_log_file_bytes,
+            zeros_ahead=config.zeros_ahead,
         )
         self.store_host = config.store_host
         self.delay_levels = config.delay_levels

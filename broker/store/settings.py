@@ -24,6 +24,7 @@ class StoreConfig:
     store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
     commit_log_path: Path | None = None
     check_crc_on_recover: bool = True
+    zeros_ahead: bool = False
     index_enable: bool = True
     index_slots: int = SLOTS_DEFAULT
     index_entries: int = ENTRIES_DEFAULT

@@ -2,6 +2,7 @@
 
 import errno
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,45 @@ def test_the_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
     assert decode(log.view(1 << 20, 200_000)).body == body
     log.close()
     assert names(tmp_path) == [file_name(0), file_name(1 << 20)]
+
+
+def test_zeros_are_written_ahead_into_the_next_file_and_never_into_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With SYNC_FLUSH: all of the next file, piece by piece, until it becomes the log's."""
+    size = 1 << 20
+    monkeypatch.setattr("broker.store.commit_log.TOUCH_BYTES", size // 16)
+    monkeypatch.setattr("broker.store.commit_log.ZEROS_BYTES", size // 4)
+    pieces: list[tuple[str, int, int]] = []
+    real = MappedFile.write_zeros
+
+    def noted(file: MappedFile, start: int, end: int, stop: threading.Event) -> None:
+        pieces.append((file.path.name, start, end))
+        real(file, start, end, stop)
+
+    monkeypatch.setattr(MappedFile, "write_zeros", noted)
+    log = CommitLog(tmp_path, size, zeros_ahead=True)
+    log.load()
+    bodies = 0
+    while log.max_offset < 3 * size:
+        append(log, b"%d" % bodies * 1_000)
+        bodies += 1
+        for job in (log._prepared, log._zeroing):
+            if job is not None:
+                job.result(timeout=10)
+    assert {name for name, _, _ in pieces} == {PREPARED_NAME}
+    assert [(start, end) for _, start, end in pieces[:4]] == [
+        (at, at + size // 4) for at in range(0, size, size // 4)
+    ]
+    at = 0
+    for number in range(bodies):
+        record = decode(log.view(at, 100_000))
+        assert record.body == b"%d" % number * 1_000
+        at += record.size
+        view = log.view(at, 8)
+        if len(view) == 8 and int.from_bytes(view[4:], "big") == MAGIC_BLANK:
+            at += int.from_bytes(view[:4], "big")
+    log.close()
 
 
 def test_a_view_outlives_its_file(tmp_path: Path) -> None:
