@@ -29,6 +29,7 @@ TOPICS = ("T0", "T1")
 QUEUES = 2
 SEND_TIMEOUT_MS = 1_500
 OFFSET_HEX = 16
+BODY_BYTES = (0, 20, 200)
 
 
 class Client:
@@ -38,6 +39,7 @@ class Client:
         self.world, self.dice = world, Random(world.dice.random())
         self.process = Process(world.loop, name, host)
         self.stopping = False
+        self.told: str | None = None
         self._target = self.dice.randrange(8)
         self.client: RemotingClient
         self.process.run(self._main)
@@ -51,6 +53,8 @@ class Client:
 
     @property
     def target(self) -> str:
+        if self.told is not None:
+            return self.told
         addresses = self.world.addresses()
         return addresses[self._target % len(addresses)]
 
@@ -60,6 +64,7 @@ class Client:
         outcome = await self.client.call(self.target, operation, header, body, timeout_ms=timeout_ms)
         if not isinstance(outcome, Ok):
             self._target += 1
+            self.told = None
         return outcome
 
 
@@ -72,6 +77,7 @@ class Producer(Client):
     ) -> None:
         self.pause_s, self.in_flight = pause_s, in_flight
         self.sent = 0
+        self.body_bytes = BODY_BYTES
         self.outcomes: list[tuple[float, float, Outcome[Any]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(world, name, host)
@@ -88,7 +94,7 @@ class Producer(Client):
         """address: this broker, not whom we take for the master."""
         self.sent += 1
         dice, topic = self.dice, topic or self.dice.choice(TOPICS)
-        body = f"{self.process.name}-{self.sent}-".encode() + b"x" * dice.choice((0, 20, 200))
+        body = f"{self.process.name}-{self.sent:06d}-".encode() + b"x" * dice.choice(self.body_bytes)
         header = SendMessageRequestV2(
             a="P", b=topic, d=QUEUES, e=dice.randrange(QUEUES), g=1, i=f"UNIQ_KEY\x01{self.sent:016X}\x02"
         )
@@ -103,6 +109,8 @@ class Producer(Client):
         if isinstance(outcome, Ok):
             answer = outcome.header
             offset = int(answer.msg_id[-OFFSET_HEX:], 16)
+            if address is None and answer.master_address is not None:
+                self.told = answer.master_address  # it was handed on: the route was old
             acked = Acked(body, offset, topic, answer.queue_id, answer.queue_offset)
             self.world.acknowledged(acked, asked)
         return outcome
@@ -185,7 +193,9 @@ class Administrator(Client):
 
 
 class Operator(Client):
-    """electMaster, at whichever controller leads."""
+    """electMaster, at whichever controller leads. `last`: its answer."""
+
+    last: Outcome[Any] = Unknown("nothing was asked")
 
     async def live(self) -> None:
         await asyncio.Event().wait()
@@ -197,6 +207,7 @@ class Operator(Client):
         for name in CONTROLLERS:
             address = f"{name}:{CONTROLLER_PORT}"
             outcome = await self.client.call(address, ELECT_MASTER, header, timeout_ms=3_000)
+            self.last = outcome
             if isinstance(outcome, Ok):
                 return True
             if getattr(outcome, "code", None) not in (

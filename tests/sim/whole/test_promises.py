@@ -2,6 +2,7 @@
 content; off, it finds what was promised broken. The programs are real, time, network and disks are not.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from broker.core.sync_state_set import SyncStateSetKeeper
 from broker.ha.core.epochs import Epochs
+from broker.ha.service import HaService
 from broker.metadata.service import Metadata
 from broker.replicas_manager import ReplicasManager
 from broker.store.mapped_file import MappedFile
@@ -54,6 +56,8 @@ async def whole_group(
     """Started, everybody in the SyncStateSet, and used for a while; the master's name."""
     world.start()
     world.start_clients(producers=producers, pause_s=pause_s, others=others)
+    for client in world.clients[:producers]:
+        client.in_flight = 1_000  # type: ignore[attr-defined]
     master = await world.whole()
     await seconds(0.3)
     return master.name
@@ -74,9 +78,9 @@ async def expansion_without_answer(world: WholeGroup) -> None:
     await world.until(lambda: joining in world.members, 5.0)
     world.cut([master], [joining])
     await seconds(0.4)
-    world.kill(master)
     world.kill(other)
-    world.network.mend()
+    await seconds(0.06)  # they must not be missed at once: the other one would be elected, and is dead
+    world.kill(master)
     await world.until(lambda: world.master is not None, 5.0)
     await world.conclude()
 
@@ -178,17 +182,31 @@ def test_s3_topics_groups_and_offsets_acknowledged_before_a_switch_exist_after_i
 
 
 async def crash_with_an_unconfirmed_tail(world: WholeGroup) -> None:
-    """Messages that no replica has got stand in the master's log; everybody dies, the master comes back."""
+    """Messages that no replica has got stand in the master's log, unconfirmed; everybody dies, and the master
+    alone comes back."""
     master = await whole_group(world)
-    world.cut([master], world.others(master))
-    await seconds(0.4)
-    for name in world.disks:
+    world.cut([master], [*world.others(master), *CONTROLLERS], both=True)
+    for name in world.others(master):
         world.kill(name)
+    await seconds(0.4)
+    world.kill(master)
     world.network.mend()
+    await world.until(lambda: world.group is not None and world.group.master_broker_id is None, 5.0)
     world.revive(master)
     await world.until(lambda: world.master is not None, 5.0)
     await seconds(0.5)
     await world.conclude()
+
+
+@contextmanager
+def dispatch_in_slices() -> Iterator[None]:
+    """A long tail takes time, and messages come in between; here the tail is short, so the time is made."""
+
+    def dispatch_later(self: HaService) -> None:
+        asyncio.get_running_loop().call_later(0.05, self._dispatch)
+
+    with mock.patch.object(HaService, "_dispatch_soon", dispatch_later):
+        yield
 
 
 @contextmanager
@@ -203,8 +221,9 @@ def queues_end_where_consumers_see_it() -> Iterator[None]:
 
 def test_s4_queue_offsets_are_never_reused_after_a_crash() -> None:
     """S4. Off: the tail that is not dispatched yet is not counted."""
-    kept(crash_with_an_unconfirmed_tail)
-    assert broken(crash_with_an_unconfirmed_tail, queues_end_where_consumers_see_it)
+    with dispatch_in_slices():
+        kept(crash_with_an_unconfirmed_tail)
+        assert broken(crash_with_an_unconfirmed_tail, queues_end_where_consumers_see_it)
 
 
 # -- S5 ------------------------------------------------------------------------------------------------------
@@ -216,12 +235,12 @@ def demoted_and_torn_away(operation: int) -> Story:
 
     async def story(world: WholeGroup) -> None:
         master = await whole_group(world, pause_s=0.01)
-        world.cut([master], world.others(master), both=False)
-        await seconds(0.2)
+        world.producer.body_bytes = (20,)  # so a record ends wherever another one did
+        world.cut([master], world.others(master))
+        await seconds(0.7)
         world.kill(master)
-        world.network.mend()
         await world.until(lambda: world.master is not None, 5.0)
-        await seconds(0.2)
+        world.network.mend()
         world.revive(master)
         torn = tear(world, master, operation)
         await world.until(lambda: torn() or world.brokers[master].name in world.members, 5.0)
@@ -242,7 +261,7 @@ def tear(world: WholeGroup, name: str, operation: int) -> Callable[[], bool]:
         left[0] -= 1
         if left[0] == 0:
             world.note("", f"{name} is about to {what}")
-            world.kill(name, power=True)
+            world.kill(name, power=operation % 2 == 0)
 
     process.on_disk = count
     return lambda: left[0] <= 0
@@ -263,13 +282,20 @@ async def next_heir(world: WholeGroup, operation: int) -> str:
 
 
 POWER = Weather(power=True, settings={"flushDiskType": "SYNC_FLUSH"})
-OPERATIONS = range(1, 31)
+OPERATIONS = range(1, 41)
+SOME = range(3, 41, 6)
 
 
 def test_s5_truncation_and_role_change_survive_a_crash_at_any_operation() -> None:
-    """S5; broker-ha pitfalls 3 and 8. Off: what lies behind a cut stays in the file, and is found again."""
-    for operation in OPERATIONS:
+    """S5; broker-ha pitfalls 3 and 8. Off: the two tests below."""
+    for operation in SOME:
         play(operation, demoted_and_torn_away(operation), POWER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_s5_truncation_and_role_change_survive_a_crash_at_every_operation(operation: int) -> None:
+    play(operation, demoted_and_torn_away(operation), POWER)
 
 
 @contextmanager
@@ -279,8 +305,9 @@ def cuts_leave_the_bytes() -> Iterator[None]:
 
 
 def test_s5_without_zeros_behind_the_cut_a_crash_brings_the_tail_back() -> None:
+    """S5, protection off: what lies behind a cut stays in the file, and is found again."""
     assert any(
-        broken(demoted_and_torn_away(operation), cuts_leave_the_bytes, POWER) for operation in range(1, 16)
+        broken(demoted_and_torn_away(operation), cuts_leave_the_bytes, POWER) for operation in range(16, 24)
     )
 
 
@@ -291,9 +318,9 @@ def a_term_without_an_epoch_entry() -> Iterator[None]:
 
 
 def test_s5_without_the_epoch_entry_of_a_term_replicas_differ() -> None:
+    """S5, protection off: bytes are taken for those of an older epoch."""
     assert any(
-        broken(demoted_and_torn_away(operation), a_term_without_an_epoch_entry, POWER)
-        for operation in range(1, 16)
+        broken(demoted_and_torn_away(operation), a_term_without_an_epoch_entry, POWER) for operation in SOME
     )
 
 
@@ -351,7 +378,6 @@ HUNG_S = HEARTBEAT_TIMEOUT_MS / 1_000 + 0.3
 async def gap_after(world: WholeGroup, fault: Callable[[str], None]) -> float:
     """From the fault to the first message that another master has accepted since, in s."""
     master = await whole_group(world, pause_s=0.005)
-    world.producer.in_flight = 1_000
     begun, stored = world.loop.time(), len(world.producer.outcomes)
     fault(master)
 
@@ -414,18 +440,16 @@ async def planned_switches(world: WholeGroup) -> None:
     """electMaster, then SIGTERM of a master, while messages go on, to those who are master no more, too."""
     master = await whole_group(world, producers=2, pause_s=0.005)
     for client in world.clients[:2]:
-        client.in_flight = 1_000  # type: ignore[attr-defined]
+        client.outcomes.clear()  # type: ignore[attr-defined]
     heir = world.brokers[world.others(master)[0]].broker_id
     assert heir is not None
     if not await world.do(world.operator, world.operator.elect(heir)):
-        raise Violation("electMaster was refused")
+        raise Violation(f"electMaster: {world.operator.last}")
     await world.until(lambda: world.master is not None and world.master.broker_id == heir, 2.0)
     await seconds(0.5)
     leaving = await world.whole()
     await world.stop_broker(leaving.name)
     await seconds(0.5)
-    world.revive(leaving.name)
-    await seconds(0.3)
     outcomes = [each for client in world.clients[:2] for each in client.outcomes]  # type: ignore[attr-defined]
     failed = [outcome for _, _, outcome in outcomes if not isinstance(outcome, Ok)]
     took = sorted(answered - sent for sent, answered, _ in outcomes)
