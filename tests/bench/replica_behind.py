@@ -20,7 +20,7 @@ NEAR_BYTES = 8 << 20
 """Nearer, it has caught up: the producers' last packets are always on their way."""
 PRODUCERS = Shape(4, 16)
 BODY_BYTES = 1_024
-ROUND_MS = 800
+ROUND_MS = 1_500
 ROUNDS_MIN = 3
 MINUTES_MAX = 4
 
