@@ -15,6 +15,7 @@ from typing import Self
 
 from broker.announcement import properties_of, registration_of, unregistration_of
 from broker.assembly import cached_bytes, flush_forever, make_metadata, make_store, make_topics, store_host
+from broker.clients.admin import ClientAdmin
 from broker.clients.service import Clients
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
@@ -205,12 +206,17 @@ class Broker:
             find_group=self.metadata.find_group,
             registry=self.clients.registry,
             locks=self.clients.locks,
+            resets=self.metadata.resets,
             settings=self.config,
             cached_bytes=cached_bytes(),
         )
         self._handlers = bind_broker_operations(table, parts)
         MetadataHandlers(self.metadata, self.store, parts.cached_bytes).bind(table)
         self.clients.bind(table)
+        admin = ClientAdmin(
+            self.metadata, self.store, self.clients.registry, self.config, self.config.broker_name
+        )
+        admin.bind(table)
         if self._controlled is not None:
             self._controlled.bind(table)
             parts.runtime_info = self._controlled.runtime_info

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from broker.client_settings import ClientSettings
 from broker.clients.core.locks import QueueLocks
 from broker.clients.core.registry import ClientRegistry
+from broker.clients.core.resets import PendingResets
 from broker.handlers.unique_keys import UniqueKeys
 from broker.metadata.groups import Group
 from broker.pending import PendingReplies, SendGate
@@ -54,6 +55,7 @@ class BrokerParts:
     now_ms: Callable[[], int] = now_ms
     registry: ClientRegistry = field(default_factory=ClientRegistry)
     sends_to_master: Callable[[], bool] = lambda: False  # a replica that consumers should leave
+    resets: PendingResets = field(default_factory=PendingResets)
     hand_on: HandOn = _to_nobody
     settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
     cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory

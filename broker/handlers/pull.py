@@ -109,7 +109,7 @@ class PullHandler:
         self._store = parts.store
         self._topics = parts.topics.topics
         self._parts = parts
-        self._settings = parts.settings
+        self._settings, self._resets = parts.settings, parts.resets.offsets
         self._consumers = parts.registry.consumers
         self._subscriptions: dict[tuple[str, str], Wanted] = {}
         self._waiting: set[_Waiter] = set()
@@ -156,6 +156,10 @@ class PullHandler:
         assert isinstance(wanted, Wanted)
         if ext.sys_flag & FLAG_COMMIT and ext.commit_offset >= 0:
             self._parts.commit_offset(ext.consumer_group, ext.topic, ext.queue_id, ext.commit_offset)
+        if self._resets:
+            moved = self._moved(command, peer, topic, group)
+            if moved is not None:
+                return moved
         result = self._get(command, wanted)
         code = self._code(result, ext.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and ext.sys_flag & FLAG_SUSPEND:
@@ -240,6 +244,17 @@ class PullHandler:
             self._subscriptions.clear()
         self._subscriptions[ext.expression_type, ext.subscription] = wanted
         return wanted
+
+    def _moved(self, command: PullCommand, peer: HotPeer, topic: Topic, group: Group) -> bytes | None:
+        """An operator has set the group's offset: the consumer is told where to go on, once."""
+        ext = command.ext
+        offset = self._parts.resets.take(ext.consumer_group, ext.topic, ext.queue_id)
+        if offset is None:
+            return None
+        low = self._store.min_queue_offset(ext.topic, ext.queue_id)
+        high = self._store.max_queue_offset(ext.topic, ext.queue_id)
+        result = GetResult(GetStatus.OFFSET_RESET, offset, low, high, [])
+        return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
 
     def _get(self, command: PullCommand, wanted: Wanted) -> GetResult:
         ext = command.ext

@@ -14,7 +14,8 @@ from broker.handlers.property_text import with_properties
 from broker.handlers.writer import Letter, Refused, Writer, not_available
 from broker.late_sends import NOT_YET
 from broker.pending import HAND_OVER
-from broker.store.record import HEADER_BYTES, Record, decode, offset_message_id, parse, property_value
+from broker.store.querying import record_at
+from broker.store.record import Record, decode, offset_message_id, property_value
 from broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
@@ -74,7 +75,7 @@ class SendBackHandler:
 
     async def _elsewhere(self, header: SendBackRequest) -> Reply | None:
         """While the mastership moves the message waits, and goes to the new master, whose log has it at the
-        same offset: some clients forget a message when they are refused. None: this broker is master again."""
+        same offset: some clients forget a message when they are refused. None: this broker is master."""
         gate, deadline_ms = self._parts.gate, self._parts.now_ms() + MOVE_MS_MAX
         while not gate.writable:
             outcome = (
@@ -93,12 +94,8 @@ class SendBackHandler:
 
     def _record_at(self, offset: int) -> Record:
         """A message that consumers can have seen."""
-        log, confirmed = self._store.commit_log, self._store.confirm_offset
-        head = log.view(offset, HEADER_BYTES, end=confirmed) if offset >= 0 else memoryview(b"")
-        size = int.from_bytes(head[:4], "big") if len(head) == HEADER_BYTES else 0
-        view = log.view(offset, size, end=confirmed) if size else memoryview(b"")
-        parsed = parse(view, 0, len(view), offset=offset) if view else None
-        if parsed is None or not parsed[1]:
+        view = record_at(self._store, offset) if offset >= 0 else None
+        if view is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         return decode(view)
 

@@ -138,6 +138,7 @@ class MetadataHandlers:
         version = self._changed(lambda: metadata.topics.delete(names, metadata.log_end()))
         for name in names:
             metadata.offsets.remove_topic(name)
+            metadata.resets.forget(topic=name)
         offsets = self._changed(metadata.offsets.seal)
         await metadata.replicated(metadata.topics, version)
         await metadata.replicated(metadata.offsets, offsets)
@@ -195,6 +196,7 @@ class MetadataHandlers:
         version = self._changed(lambda: metadata.groups.delete(name))
         if header.clean_offset:
             metadata.offsets.remove_group(name)
+        metadata.resets.forget(group=name)
         offsets = self._changed(metadata.offsets.seal)
         await metadata.replicated(metadata.groups, version)
         await metadata.replicated(metadata.offsets, offsets)
@@ -236,6 +238,8 @@ class MetadataHandlers:
         if header.queue_id is None or header.commit_offset is None:
             what = "QueueId" if header.queue_id is None else "Offset"
             raise CommandError(ResponseCode.INVALID_PARAMETER, f"{what} is null, topic is {header.topic}")
+        if metadata.resets.is_pending(header.consumer_group, header.topic, header.queue_id):
+            return Reply()  # of the position before an operator's reset
         offsets = metadata.offsets
         if header.commit_offset >= 0 and not offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset

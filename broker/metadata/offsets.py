@@ -93,6 +93,9 @@ class ConsumerOffsetTable(JournaledStore[Row]):
     def groups_of(self, topic: str) -> list[str]:
         return sorted({group for at, group in map(split_key, self.table.rows) if at == topic})
 
+    def topics_of(self, group: str) -> list[str]:
+        return sorted({topic for topic, at in map(split_key, self.table.rows) if at == group})
+
     def beyond(self, end_of: Callable[[str, int], int]) -> list[Clamped]:
         """The offsets that lie beyond the end of their queue."""
         found = []

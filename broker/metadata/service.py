@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from broker.clients.core.resets import PendingResets
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
 from broker.metadata.groups import Group, GroupTable, illegal_group
@@ -85,6 +86,7 @@ class Metadata:
         }
         self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays)
         self.gate = gate
+        self.resets = PendingResets()
         self.notes = TruncationNotes(directory / "truncation.json")
         self.members: Callable[[int], Collection[int] | None] = lambda epoch: ()
         """Whose copies count in the term of this epoch; None: it is over."""
@@ -143,6 +145,7 @@ class Metadata:
         so that this broker is sent the whole table."""
         if self._term is not None:
             self.seal()
+        self.resets.offsets.clear()
         self._end()
 
     def _end(self) -> None:
@@ -198,6 +201,8 @@ class Metadata:
     def commit_by_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A pull's commit flag: like a oneway commit. What cannot be kept is not."""
         try:
+            if self.resets.is_pending(group, topic, queue_id):
+                return
             if self.gate.writable and self.groups.find(group) is not None:
                 self.offsets.commit(group, topic, queue_id, offset)
         except OSError as error:

@@ -24,6 +24,7 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_RESET = 9
 
 
 class GetResult(NamedTuple):

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from remoting.codes import RequestCode
 from remoting.operation import Empty, Operation, Wire
+from remoting.operations.broker_metadata import GroupRequest
 
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
@@ -149,6 +150,46 @@ class SendBackRequest(Wire):
     forwarded: bool | None = None
 
 
+class ResetOffsetRequest(Wire):
+    """queue_id -1: all. offset, if it is there and not negative; else the first one at `timestamp` (ms; -1:
+    the end)."""
+
+    topic: str
+    group: str
+    queue_id: int = -1
+    offset: int | None = None
+    timestamp: int
+    is_force: bool = False
+
+
+class GroupTopicRequest(Wire):
+    group: str
+    topic: str
+
+
+class GroupForbiddenRequest(Wire):
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class GroupForbidden(Wire):
+    group: str
+    topic: str
+    readable: bool
+
+
+class TopicNames(Wire):
+    topic_list: list[str] = Field(default_factory=list)
+
+
+class CheckClientBody(Wire):
+    client_id: str | None = None
+    group: str | None = None
+    namespace: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
 HEART_BEAT = Operation(
     RequestCode.HEART_BEAT, "heartBeat", Empty, HeartbeatResponse, request_body=HeartbeatData
 )
@@ -196,4 +237,28 @@ GET_PRODUCER_CONNECTION_LIST = Operation(
 )
 CONSUMER_SEND_MSG_BACK = Operation(
     RequestCode.CONSUMER_SEND_MSG_BACK, "consumerSendMsgBack", SendBackRequest, Empty
+)
+CHECK_CLIENT_CONFIG = Operation(
+    RequestCode.CHECK_CLIENT_CONFIG, "checkClientConfig", Empty, Empty, request_body=CheckClientBody
+)
+INVOKE_BROKER_TO_RESET_OFFSET = Operation(
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, "resetOffset", ResetOffsetRequest, Empty, response_body=bytes
+)
+GET_ALL_PRODUCER_INFO = Operation(RequestCode.GET_ALL_PRODUCER_INFO, "getAllProducerInfo", Empty, Empty)
+QUERY_TOPICS_BY_CONSUMER = Operation(
+    RequestCode.QUERY_TOPICS_BY_CONSUMER,
+    "queryTopicsByConsumer",
+    GroupRequest,
+    Empty,
+    response_body=TopicNames,
+)
+QUERY_SUBSCRIPTION_BY_CONSUMER = Operation(
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, "querySubscriptionByConsumer", GroupTopicRequest, Empty
+)
+UPDATE_AND_GET_GROUP_FORBIDDEN = Operation(
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    "updateAndGetGroupForbidden",
+    GroupForbiddenRequest,
+    Empty,
+    response_body=GroupForbidden,
 )

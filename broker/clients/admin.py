@@ -1,0 +1,176 @@
+"""What operators and consumers ask about groups: offsets reset (222), subscriptions (343, 345), producers
+(328), forbidden topics (353), and whether a filter is one (46).
+
+Source: RocketMQ 5.3.3 AdminBrokerProcessor, ClientManageProcessor.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from broker.client_settings import ClientSettings
+from broker.clients.core.registry import ClientRegistry
+from broker.clients.service import subscription_body
+from broker.filter.core.sql import BadSubscription
+from broker.filter.core.subscription import SQL92, parse
+from broker.metadata.groups import Group
+from broker.metadata.service import Metadata
+from broker.store.message_store import MessageStore
+from broker.store.querying import offset_by_time
+from broker.store.record import tag_code
+from broker.topics import Topic
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.broker_metadata import GroupRequest
+from remoting.operations.clients import (
+    CHECK_CLIENT_CONFIG,
+    GET_ALL_PRODUCER_INFO,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    QUERY_SUBSCRIPTION_BY_CONSUMER,
+    QUERY_TOPICS_BY_CONSUMER,
+    UPDATE_AND_GET_GROUP_FORBIDDEN,
+    CheckClientBody,
+    GroupForbidden,
+    GroupForbiddenRequest,
+    GroupTopicRequest,
+    ResetOffsetRequest,
+    TopicNames,
+)
+
+LATEST: Final = -1
+"""timestamp of a reset to the queue's end."""
+FORBIDDEN_READ: Final = 1
+
+
+class ClientAdmin:
+    def __init__(
+        self,
+        metadata: Metadata,
+        store: MessageStore,
+        registry: ClientRegistry,
+        settings: ClientSettings,
+        name: str,
+    ) -> None:
+        """name: the broker's, as queues have it."""
+        self._metadata, self._store, self._registry = metadata, store, registry
+        self._settings, self._broker_name = settings, name
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset)
+        table.bind(QUERY_TOPICS_BY_CONSUMER, self.query_topics)
+        table.bind(QUERY_SUBSCRIPTION_BY_CONSUMER, self.query_subscription)
+        table.bind(GET_ALL_PRODUCER_INFO, self.get_producers)
+        table.bind(UPDATE_AND_GET_GROUP_FORBIDDEN, self.update_forbidden)
+        table.bind(CHECK_CLIENT_CONFIG, self.check_client)
+
+    # -- offsets -----------------------------------------------------------------------------------------
+
+    async def reset_offset(self, header: ResetOffsetRequest, call: Call) -> Reply:
+        """Written here, and told to the consumers with their next pull. Answered when replicas have it."""
+        metadata = self._metadata
+        if not metadata.gate.writable:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
+        topic, _ = self._known(header.topic, header.group)
+        queue_ids = range(topic.queue_count) if header.queue_id < 0 else [header.queue_id]
+        targets = {queue_id: self._target(header, topic, queue_id) for queue_id in queue_ids}
+        for queue_id, offset in targets.items():
+            if not metadata.offsets.commit(header.group, header.topic, queue_id, offset):
+                raise CommandError(ResponseCode.SYSTEM_ERROR, "there are too many pairs of topic and group")
+            metadata.resets.set(header.group, header.topic, queue_id, offset)
+        metadata.seal()
+        await metadata.replicated(metadata.offsets, metadata.offsets.table.version)
+        return Reply(body=self._offset_table(header.topic, targets))
+
+    def _known(self, topic: str, group: str) -> tuple[Topic, Group]:
+        found, row = self._metadata.topics.get(topic), self._metadata.groups.table.rows.get(group)
+        if found is None:
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+        if row is None:
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group} does not exist")
+        return found, row
+
+    def _target(self, header: ResetOffsetRequest, topic: Topic, queue_id: int) -> int:
+        low = self._store.min_queue_offset(header.topic, queue_id)
+        high = self._store.max_queue_offset(header.topic, queue_id)
+        if header.offset is not None and header.offset >= 0:
+            if queue_id >= topic.queue_count or not low <= header.offset <= high + 1:
+                remark = f"offset {header.offset} is not in queue {queue_id} of {header.topic}: {low}..{high}"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+            return header.offset
+        if header.timestamp == LATEST:
+            return high
+        return offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
+
+    def _offset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
+        """With objects as keys, as fastjson writes a map of queues and only Java's tools read it."""
+        entries = (
+            f"{_compact({'brokerName': self._broker_name, 'queueId': queue_id, 'topic': topic})}:{offset}"
+            for queue_id, offset in sorted(offsets.items())
+        )
+        return ('{"offsetTable":{' + ",".join(entries) + "}}").encode()
+
+    # -- who wants what ----------------------------------------------------------------------------------
+
+    async def query_topics(self, header: GroupRequest, call: Call) -> Reply:
+        return Reply(body=TopicNames(topic_list=self._metadata.offsets.topics_of(header.group)))
+
+    async def query_subscription(self, header: GroupTopicRequest, call: Call) -> Reply:
+        group = self._registry.consumers.get(header.group)
+        found = group.subscriptions.get(header.topic) if group is not None else None
+        body: dict[str, object] = {"group": header.group, "topic": header.topic}
+        if found is not None:
+            body["subscriptionData"] = subscription_body(found)
+        return Reply(body=body)
+
+    async def get_producers(self, header: Empty, call: Call) -> Reply:
+        table = {
+            name: [
+                {
+                    "clientId": each.client_id,
+                    "language": each.language,
+                    "remoteIP": each.address,
+                    "version": each.version,
+                }
+                for each in members.values()
+            ]
+            for name, members in sorted(self._registry.producers.items())
+        }
+        return Reply(body={"data": table})
+
+    # -- rules -------------------------------------------------------------------------------------------
+
+    async def update_forbidden(self, header: GroupForbiddenRequest, call: Call) -> Reply:
+        """readable absent: only asks."""
+        metadata = self._metadata
+        _, row = self._known(header.topic, header.group)
+        bits = row.forbidden.get(header.topic, 0)
+        if header.readable is not None:
+            if not metadata.gate.writable:
+                raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master changes that")
+            bits = bits & ~FORBIDDEN_READ if header.readable else bits | FORBIDDEN_READ
+            forbidden = {**row.forbidden, header.topic: bits}
+            forbidden = {topic: each for topic, each in forbidden.items() if each}
+            version = metadata.groups.change({header.group: dataclasses.replace(row, forbidden=forbidden)})
+            await metadata.replicated(metadata.groups, version)
+        readable = not bits & FORBIDDEN_READ
+        return Reply(body=GroupForbidden(group=header.group, topic=header.topic, readable=readable))
+
+    async def check_client(self, header: Empty, call: Call) -> Reply:
+        """A consumer asks before it starts whether its filter would be taken."""
+        body = call.body
+        data = body.subscription_data if isinstance(body, CheckClientBody) else None
+        if data is None:
+            return Reply()
+        if data.expression_type == SQL92 and not self._settings.enable_property_filter:
+            remark = f"The broker does not support consumer to filter message by {data.expression_type}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        try:
+            parse(data.sub_string, data.expression_type, tag_code)
+        except BadSubscription as error:
+            raise CommandError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return Reply()
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,162 @@
+"""Offsets that an operator resets, and what else is asked about groups."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.client_settings import ClientSettings
+from broker.clients.admin import ClientAdmin
+from broker.clients.core.registry import Client, Consumer, Subscription
+from broker.clients.core.resets import PendingResets
+from broker.filter.core.subscription import parse
+from broker.metadata.handlers import MetadataHandlers
+from broker.metadata.service import Metadata
+from broker.pending import ROLE
+from broker.store.record import tag_code
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand, decode
+from tests.unit.handler_parts import Broker
+from tests.unit.store_parts import FakePeer
+from tests.unit.test_pull_handler import answer, fill
+
+
+class Desk:
+    """A broker's pulls, with the metadata that operators and consumers change."""
+
+    def __init__(self, path: Path) -> None:
+        self.broker = Broker(path)
+        self.metadata = Metadata(path / "config", self.broker.topics, self.broker.gate)
+        parts = self.broker.parts
+        self.broker.handlers.pull._resets = self.metadata.resets.offsets
+        parts.resets, parts.commit_offset = self.metadata.resets, self.metadata.commit_by_pull
+        self.metadata.groups.find("g")
+        settings = ClientSettings.model_validate({"enablePropertyFilter": True})
+        ClientAdmin(self.metadata, self.broker.store, parts.registry, settings, "b-a").bind(self.broker.table)
+        MetadataHandlers(self.metadata, self.broker.store).bind(self.broker.table)
+
+    async def ask(self, code: int, body: object = None, **ext: object) -> RemotingCommand:
+        raw = json.dumps(body).encode() if body is not None else b""
+        fields = {key: str(value) for key, value in ext.items()}
+        command = RemotingCommand(code, 9, 0, None, fields, raw)
+        frame = await self.broker.dispatcher._answer(command, FakePeer())
+        assert frame is not None
+        return decode(frame[4:])
+
+    async def reset(self, **ext: object) -> RemotingCommand:
+        return await self.ask(
+            222, **({"topic": "TopicA", "group": "g", "timestamp": -1, "isForce": "true"} | ext)
+        )
+
+    async def commit(self, offset: int, queue_id: int = 0) -> int:
+        reply = await self.ask(15, consumerGroup="g", topic="TopicA", queueId=queue_id, commitOffset=offset)
+        return reply.code
+
+    def offset(self, queue_id: int = 0) -> int:
+        return self.metadata.offsets.query("g", "TopicA", queue_id)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    fill(desk.broker, 9)
+    return desk
+
+
+async def test_a_reset_reaches_the_consumer_with_its_next_pull(desk: Desk) -> None:
+    await desk.commit(7)
+    reply = await desk.reset(queueId=0, offset=2)
+    assert reply.code == 0
+    assert reply.body == b'{"offsetTable":{{"brokerName":"b-a","queueId":0,"topic":"TopicA"}:2}}'
+    assert await desk.commit(8) == 0  # of the old position
+    answer_ = answer(desk.broker, 8, sysFlag="5", commitOffset="8")
+    assert (answer_.code, answer_.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert answer_.ext_fields["nextBeginOffset"] == "2"
+    assert desk.offset() == 2
+    assert answer(desk.broker, 2).code == 0  # told once
+    assert await desk.commit(3) == 0
+    assert desk.offset() == 3
+
+
+async def test_resets_by_time(desk: Desk) -> None:
+    assert (await desk.reset(timestamp=0)).code == 0
+    assert [desk.offset(queue_id) for queue_id in range(4)] == [0, 0, 0, 0]
+    reply = await desk.reset()
+    assert [desk.offset(queue_id) for queue_id in range(4)] == [9, 0, 0, 0]
+    first = json.loads(reply.body.split(b":", 1)[1][1:].partition(b"}:")[0] + b"}")
+    assert (first["brokerName"], first["queueId"]) == ("b-a", 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"topic": "Nobody"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"group": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"queueId": 0, "offset": 11}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 9, "offset": 0}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+async def test_resets_that_are_refused(desk: Desk, changed: dict[str, object], code: int) -> None:
+    assert (await desk.reset(**changed)).code == code
+    assert desk.offset() == -1 and not desk.metadata.resets.offsets
+
+
+async def test_a_slave_resets_nothing(desk: Desk) -> None:
+    desk.broker.gate.close(ROLE, "slave")
+    assert (await desk.reset()).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_what_is_deleted_leaves_no_reset(desk: Desk) -> None:
+    """broker-ops pitfall 10."""
+    await desk.reset()
+    await desk.ask(207, groupName="g")
+    assert not desk.metadata.resets.offsets
+    desk.metadata.groups.find("g")
+    await desk.reset()
+    await desk.ask(215, topic="TopicA")
+    assert not desk.metadata.resets.offsets
+
+
+def test_resets_are_bounded() -> None:
+    resets = PendingResets(resets_max=1)
+    assert resets.set("g", "T", 0, 1) and resets.set("g", "T", 0, 2)
+    assert not resets.set("g", "T", 1, 1)
+    assert resets.take("g", "T", 0) == 2 and resets.take("g", "T", 0) is None
+
+
+async def test_forbidden_topics(desk: Desk) -> None:
+    ask = {"group": "g", "topic": "TopicA"}
+    assert json.loads((await desk.ask(353, **ask)).body) == {**ask, "readable": True}
+    assert json.loads((await desk.ask(353, **ask, readable="false")).body)["readable"] is False
+    row = desk.metadata.find_group("g")
+    assert row is not None and row.forbidden == {"TopicA": 1}
+    desk.broker.parts.find_group = desk.metadata.find_group
+    assert answer(desk.broker, 0).code == ResponseCode.NO_PERMISSION
+    await desk.ask(353, **ask, readable="true")
+    assert answer(desk.broker, 0).code == 0
+
+
+async def test_who_subscribes_to_what(desk: Desk) -> None:
+    wanted = Subscription("TopicA", "A||B", "TAG", 5, parse("A||B", "TAG", tag_code))
+    consumer = Consumer("g", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", (wanted,))
+    client = Client(1, "c@1", "10.0.0.1:1", "JAVA", 479)
+    desk.broker.parts.registry.heartbeat(client, [consumer], ["p"], now_ms=0)
+    body = json.loads((await desk.ask(345, group="g", topic="TopicA")).body)
+    assert body["subscriptionData"]["tagsSet"] == ["A", "B"]
+    assert "subscriptionData" not in json.loads((await desk.ask(345, group="g", topic="Other")).body)
+    await desk.commit(1)
+    assert json.loads((await desk.ask(343, group="g")).body) == {"topicList": ["TopicA"]}
+    producers = json.loads((await desk.ask(328)).body)
+    assert producers["data"]["p"][0]["clientId"] == "c@1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "code"),
+    [("SQL92", "a > 1", 0), ("SQL92", "a >", 23), ("TAG", "a||b", 0), ("XPATH", "a", 23)],
+)
+async def test_a_filter_is_checked_before_a_consumer_starts(
+    desk: Desk, kind: str, text: str, code: int
+) -> None:
+    data = {"topic": "T", "subString": text, "expressionType": kind, "subVersion": 1}
+    reply = await desk.ask(46, {"clientId": "c", "group": "g", "subscriptionData": data})
+    assert reply.code == code
