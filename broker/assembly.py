@@ -9,6 +9,7 @@ from broker.delay.levels import DelayLevels
 from broker.metadata.service import Metadata
 from broker.pending import SendGate
 from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.record import host_bytes
 from broker.topics import TopicTable
 
 CHECKPOINT_EVERY = 2
@@ -63,12 +64,13 @@ def cached_bytes() -> int:
 
 
 def store_host(host: str, port: int) -> bytes:
-    """How records name this broker: 4 address bytes and the port."""
+    """How records name this broker: 4 address bytes (16 where it has an IPv6 address only) and the port."""
     try:
-        packed = socket.inet_aton(socket.gethostbyname(host))
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        packed = bytes(4)
-    return packed + port.to_bytes(4, "big")
+        return bytes(4) + port.to_bytes(4, "big")
+    addresses = [str(address[0]).partition("%")[0] for _, _, _, _, address in found]
+    return host_bytes(min(addresses, key=lambda address: ":" in address), port)
 
 
 async def flush_forever(store: MessageStore, interval_ms: int) -> None:

@@ -14,7 +14,9 @@ from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.repair import repair
 
-BENCH_SUITES = ("codec", "send", "replication", "replica_behind", "failover", "telemetry", "controller")
+BENCH_SUITES = (
+    "codec", "send", "flush", "replication", "replica_behind", "failover", "telemetry", "controller",
+)  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,6 +7,7 @@ Invariant: between reads, what is kept is the beginning of one frame, or (paused
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import socket
@@ -49,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.connection_id = next(_ids)
         self.address = "?"
-        self.address_bytes = bytes(8)  # 4 address bytes and int32 port, as records store them
+        self.address_bytes = bytes(8)  # address bytes (4 or 16) and int32 port, as records store them
         self.in_flight = 0
         self.activity = 0  # reads and writes so far: the idle sweep compares it
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
@@ -254,11 +255,11 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _address_bytes(host: str, port: int) -> bytes:
-    """IPv4 as it is, IPv4 in IPv6 unwrapped, true IPv6 as 0.0.0.0 (the records' host field has 4 bytes)."""
-    try:
-        packed = socket.inet_aton(host.removeprefix("::ffff:"))
-    except OSError:
-        packed = bytes(4)
+    """4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
+    plain = host.removeprefix("::ffff:").partition("%")[0]
+    packed = bytes(4)
+    with contextlib.suppress(OSError):
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in plain else socket.AF_INET, plain)
     return packed + struct.pack(">i", port)
 
 

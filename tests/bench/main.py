@@ -6,7 +6,7 @@ import sys
 from tests.bench.native import BenchError
 from tests.bench.report import print_json, print_table
 
-SUITES = ("codec", "send", "replication", "replica_behind", "failover", "telemetry", "controller")
+SUITES = ("codec", "send", "flush", "replication", "replica_behind", "failover", "telemetry", "controller")
 SIZED = ("replica_behind",)
 
 

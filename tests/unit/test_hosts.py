@@ -1,0 +1,62 @@
+"""Hosts in records: IPv4 and IPv6 of producers and brokers, each with its own width."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.assembly import store_host
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.querying import earliest_time, record_at
+from broker.store.record import BORN_HOST_V6, STORE_HOST_V6, decode, host_bytes, offset_message_id
+from remoting.connection import _address_bytes
+from tests.unit.store_parts import FILE_BYTES, QUEUE_FILE_BYTES, TOPIC, bodies, crash
+
+V4, V6 = host_bytes("10.0.0.1", 4_660), host_bytes("fd00::1", 4_660)
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        ("10.0.0.1", V4),
+        ("::ffff:10.0.0.1", V4),
+        ("fd00::1", V6),
+        ("fd00::1%eth0", V6),
+        ("http", bytes(4) + V4[4:]),
+    ],
+)
+def test_a_producers_host(host: str, wanted: bytes) -> None:
+    """store.md pitfall 24: scoped literals."""
+    assert _address_bytes(host, 4_660) == wanted
+
+
+def test_a_brokers_host() -> None:
+    assert store_host("127.0.0.1", 10_911) == host_bytes("127.0.0.1", 10_911)
+    assert store_host("[::1]", 10_911) == store_host("::1", 10_911) == host_bytes("::1", 10_911)
+    assert store_host("no such host", 10_911) == bytes(4) + (10_911).to_bytes(4, "big")
+    assert len(offset_message_id(host_bytes("::1", 10_911), 0)) == 56
+
+
+@pytest.mark.parametrize("store", [V4, V6])
+@pytest.mark.parametrize("born", [V4, V6])
+def test_all_widths_are_stored_read_and_recovered(tmp_path: Path, born: bytes, store: bytes) -> None:
+    """store.md pitfall 9: the bits tell the widths, and a client's own bits never count."""
+    config = StoreConfig(tmp_path, FILE_BYTES, QUEUE_FILE_BYTES, store, index_slots=10, index_entries=100)
+    made = MessageStore(config)
+    made.load()
+    made.become_master()
+    for number in range(60):
+        sys_flag = BORN_HOST_V6 if born == V4 else 0
+        made.put(TOPIC, 0, b"%d" % number, b"TAGS\x01a\x02", 0, sys_flag, 1, born, 0, 97, 5_000 + number)
+    made.set_confirm_offset(made.commit_log.max_offset)
+    crash(made)
+    made = MessageStore(config)
+    made.load()
+    assert bodies(made) == [b"%d" % number for number in range(60)]
+    assert earliest_time(made, "TopicA", 0) == 5_000
+    view = record_at(made, 0)
+    assert view is not None
+    record = decode(view)
+    assert (record.born_host, record.store_host) == (born, store)
+    assert bool(record.sys_flag & BORN_HOST_V6) == (born == V6)
+    assert bool(record.sys_flag & STORE_HOST_V6) == (store == V6)
+    made.close()
