@@ -66,6 +66,7 @@ class Clients:
         self._metadata, self._clock = metadata, clock
         self._peers: dict[int, Peer] = {}
         self._opaque = 0
+        self._locks_epoch = 0
         self._next_scan_ms = clock() + SCAN_PERIOD_MS
 
     def bind(self, table: OperationTable) -> None:
@@ -197,6 +198,9 @@ class Clients:
         """Only a master gives locks: two brokers that do would give each queue twice."""
         body = _body_of(call, LockBatchBody)
         mine: list[Queue] = []
+        if self._metadata.epoch != self._locks_epoch:  # another master has given locks since those here
+            self.locks.clear()
+            self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
             queues = [_queue(each) for each in body.mq_set]
             mine = self.locks.lock(body.consumer_group, body.client_id, queues, now_ms=self._clock())

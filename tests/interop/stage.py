@@ -16,7 +16,12 @@ from remoting.operations.broker_metadata import (
     CreateTopicRequest,
     SubscriptionGroupConfig,
 )
-from remoting.operations.clients import GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequest
+from remoting.operations.clients import (
+    GET_CONSUMER_LIST_BY_GROUP,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    ConsumerGroupRequest,
+    ResetOffsetRequest,
+)
 from tests.cluster.harness import SAFE, Harness
 from tests.interop.drivers import CPP, Client
 
@@ -66,6 +71,12 @@ class Stage:
         outcome = await self._client.call(
             await self.master(), UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), body
         )
+        assert isinstance(outcome, Ok), outcome
+
+    async def reset(self, topic: str, group: str) -> None:
+        """To the oldest messages."""
+        header = ResetOffsetRequest(topic=topic, group=group, timestamp=0, is_force=True)
+        outcome = await self._client.call(await self.master(), INVOKE_BROKER_TO_RESET_OFFSET, header)
         assert isinstance(outcome, Ok), outcome
 
     async def hand_over(self) -> None:

@@ -163,3 +163,18 @@ async def test_what_cannot_be_consumed_ends_as_a_dead_letter(stage: Stage, kind:
             await undertaker.until(lambda: len(undertaker.got) == 1)
     assert (undertaker.bodies, undertaker.got[0]["tag"]) == (["poison"], "T")
     assert consumer.bodies.count("good") == 1
+
+
+@EACH
+async def test_an_operator_resets_a_group(stage: Stage, kind: str) -> None:
+    """The consumer that runs goes back to the first message."""
+    await stage.create("Reset", queues=1)
+    async with stage.producer(kind) as producer, stage.consumer(kind, "Reset", "Group") as consumer:
+        for index in range(5):
+            await producer.must_send("Reset", f"m{index}")
+        await consumer.until(lambda: len(consumer.got) == 5)
+        await stage.committed("Reset", "Group", 5, queues=1)
+        await stage.reset("Reset", "Group")
+        await producer.must_send("Reset", "wakes the pull that waits")
+        await consumer.until(lambda: consumer.bodies.count("m0") == 2, 60)
+        await consumer.until(lambda: consumer.bodies.count("m4") == 2)

@@ -155,3 +155,15 @@ async def test_queue_locks(desk: Desk) -> None:
     assert json.loads((await desk.ask(41, body | {"clientId": "b"})).body) == {"lockOKMQSet": [queue]}
     desk.metadata.gate.close(ROLE, "slave")
     assert (await desk.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}'
+
+
+async def test_locks_of_an_earlier_term_do_not_count(desk: Desk) -> None:
+    """Another broker was master meanwhile, and gave the queue to somebody else."""
+    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
+    desk.metadata.begin_term(1)
+    assert json.loads((await desk.ask(41, body)).body) == {"lockOKMQSet": [queue]}
+    assert (await desk.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}'
+    desk.metadata.end_term()
+    desk.metadata.begin_term(3)
+    assert json.loads((await desk.ask(41, body | {"clientId": "b"})).body) == {"lockOKMQSet": [queue]}

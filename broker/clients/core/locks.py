@@ -62,6 +62,10 @@ class QueueLocks:
         locks = self._groups.get(group, {})
         return any(now_ms - at_ms < LOCK_MS for _, at_ms in locks.values())
 
+    def clear(self) -> None:
+        self._groups.clear()
+        self._count = 0
+
     def expire(self, *, now_ms: int) -> None:
         for group, locks in list(self._groups.items()):
             old = [queue for queue, (_, at_ms) in locks.items() if now_ms - at_ms >= LOCK_MS]
