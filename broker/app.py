@@ -13,9 +13,9 @@ from collections import Counter
 from types import TracebackType
 from typing import Self
 
-from broker.announcement import properties_of, registration_of, unregistration_of
-from broker.assembly import cached_bytes, flush_forever, make_metadata, make_store, make_topics, store_host
-from broker.clients.admin import ClientAdmin
+from broker.announcement import registration_of, unregistration_of
+from broker.assembly import flush_forever, make_metadata, make_store, make_topics, store_host
+from broker.binding import bind_operations
 from broker.clients.service import Clients
 from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
@@ -23,16 +23,13 @@ from broker.core.promise import promises
 from broker.core.readiness import RoleName, Standing
 from broker.delay.service import DelayedDelivery
 from broker.group_commit import GroupCommit
-from broker.handlers.admin import BrokerHandlers, bind_broker_operations
-from broker.handlers.parts import BrokerParts
+from broker.handlers.admin import BrokerHandlers
 from broker.handlers.send_commands import SendCommand
-from broker.metadata.handlers import MetadataHandlers
 from broker.pending import DISK, ROLE, STOPPING, HotPeer, PendingReplies, SendGate
 from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
 from broker.store.meta_file import MetaFiles
 from broker.telemetry import ALONE, BrokerTelemetry
-from broker.topics import PERM_READ
 from broker.upkeep import StoreUpkeep
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
@@ -188,40 +185,8 @@ class Broker:
         return files
 
     def _bind(self) -> OperationTable:
-        table = OperationTable()
-        parts = BrokerParts(
-            store=self.store,
-            topics=self.topics,
-            gate=self.gate,
-            pending=self.pending,
-            call_soon=asyncio.get_running_loop().call_soon,
-            end_of_tick=self._controlled.appended if self._controlled else self._confirm_alone,
-            cluster_name=self.config.broker_cluster_name,
-            message_bytes_max=self.config.max_message_size,
-            replication_timeout_ms=self.config.slave_timeout,
-            flush_timeout_ms=self.config.sync_flush_timeout,
-            properties_text=lambda: properties_of(self),
-            readable=bool(self.config.broker_permission & PERM_READ),
-            commit_offset=self.metadata.commit_by_pull,
-            find_group=self.metadata.find_group,
-            registry=self.clients.registry,
-            locks=self.clients.locks,
-            resets=self.metadata.resets,
-            settings=self.config,
-            cached_bytes=cached_bytes(),
-        )
-        self._handlers = bind_broker_operations(table, parts)
-        MetadataHandlers(self.metadata, self.store, parts.cached_bytes).bind(table)
-        self.clients.bind(table)
-        admin = ClientAdmin(
-            self.metadata, self.store, self.clients.registry, self.config, self.config.broker_name
-        )
-        admin.bind(table)
-        if self._controlled is not None:
-            self._controlled.bind(table)
-            parts.runtime_info = self._controlled.runtime_info
-            parts.sends_to_master = self._controlled.sends_to_master
-            parts.hand_on = self._controlled.hand_on
+        end_of_tick = self._controlled.appended if self._controlled else self._confirm_alone
+        table, self._handlers = bind_operations(self, end_of_tick)
         self.topics.on_change = self._routes.trigger
         return table
 

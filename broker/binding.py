@@ -1,0 +1,56 @@
+"""All operations of a broker in one table: what they work with, and who handles them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.announcement import properties_of
+from broker.assembly import cached_bytes
+from broker.clients.admin import ClientAdmin
+from broker.handlers.admin import BrokerHandlers, bind_broker_operations
+from broker.handlers.parts import BrokerParts
+from broker.metadata.handlers import MetadataHandlers
+from broker.topics import PERM_READ
+from remoting.operation import OperationTable
+
+if TYPE_CHECKING:
+    from broker.app import Broker
+
+
+def bind_operations(
+    broker: "Broker", end_of_tick: Callable[[], None]
+) -> tuple[OperationTable, BrokerHandlers]:
+    """end_of_tick: once per loop iteration in which something is put."""
+    config, metadata, clients, table = broker.config, broker.metadata, broker.clients, OperationTable()
+    parts = BrokerParts(
+        store=broker.store,
+        topics=broker.topics,
+        gate=broker.gate,
+        pending=broker.pending,
+        call_soon=asyncio.get_running_loop().call_soon,
+        end_of_tick=end_of_tick,
+        cluster_name=config.broker_cluster_name,
+        message_bytes_max=config.max_message_size,
+        replication_timeout_ms=config.slave_timeout,
+        flush_timeout_ms=config.sync_flush_timeout,
+        properties_text=lambda: properties_of(broker),
+        readable=bool(config.broker_permission & PERM_READ),
+        commit_offset=metadata.commit_by_pull,
+        find_group=metadata.find_group,
+        registry=clients.registry,
+        locks=clients.locks,
+        resets=metadata.resets,
+        settings=config,
+        cached_bytes=cached_bytes(),
+    )
+    handlers = bind_broker_operations(table, parts)
+    MetadataHandlers(metadata, broker.store, parts.cached_bytes).bind(table)
+    clients.bind(table)
+    ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
+    controlled = broker.controlled
+    if controlled is not None:
+        controlled.bind(table)
+        parts.runtime_info = controlled.runtime_info
+        parts.sends_to_master = controlled.sends_to_master
+        parts.hand_on = controlled.hand_on
+    return table, handlers
