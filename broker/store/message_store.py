@@ -301,6 +301,7 @@ class MessageStore:
                 self.queues.index_record(index, begin + pos, parsed)
             pos += parsed[0]
             count += 1
+            self.last_store_timestamp = parsed[5] or self.last_store_timestamp
         self.dispatch_offset = begin + pos
         if self.queues.woken:
             self.queues.wake()

@@ -1,0 +1,75 @@
+"""Known faults of RocketMQ's store that have no other test here; docs/pitfalls.md has them all."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.checkpoint import read_checkpoint
+from broker.store.mapped_file import MappedFile
+from broker.store.reading import SCAN_UNITS_MIN, GetStatus
+from tests.unit.store_parts import TOPIC, bodies, open_store, put, put_many
+from tests.unit.test_message_store import copy_log
+
+
+def test_a_clean_stop_with_dispatch_behind_loses_no_queue_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """store.md pitfall 11: the mark of a clean stop was removed while records had no unit yet."""
+    store = open_store(tmp_path)
+    put_many(store, 10, queues=1)
+
+    def no_room(file: MappedFile, start: int, count: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MappedFile, "reserve", no_room)
+    for number in range(10, 20):
+        put(store, b"message %d" % number)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert store.dispatch_fault
+    assert store.max_queue_offset("TopicA", 0) < 20
+    monkeypatch.undo()
+    store.close()
+    store = open_store(tmp_path)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    while store.dispatch(100):
+        pass
+    assert bodies(store) == [b"message %d" % number for number in range(20)]
+    store.close()
+
+
+def test_a_selective_consumer_looks_at_a_bounded_number_of_units(tmp_path: Path) -> None:
+    """store.md pitfall 17: the limit is of units, where bytes were compared with it."""
+    store = open_store(tmp_path, commit_log_file_bytes=1 << 20, consume_queue_file_bytes=20 * 10_000)
+    for _ in range(SCAN_UNITS_MIN + 50):
+        put(store, tags="TagA")
+    put(store, tags="TagB")
+    store.set_confirm_offset(store.commit_log.max_offset)
+    first = store.get("TopicA", 0, 0, 32, 1 << 20, frozenset({0}))
+    assert (first.status, first.next_begin_offset) == (GetStatus.NO_MATCHED_MESSAGE, SCAN_UNITS_MIN)
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, 8, 32])
+def test_as_many_messages_as_were_asked_for(tmp_path: Path, count: int) -> None:
+    """store.md pitfall 23: one fewer was given."""
+    store = open_store(tmp_path, consume_queue_file_bytes=2_000)
+    put_many(store, 100, queues=1)
+    assert store.get("TopicA", 0, 0, count, 1 << 20, None).message_count == count
+    store.close()
+
+
+def test_a_replicas_checkpoint_advances(tmp_path: Path) -> None:
+    """store.md pitfall 21: it stood still, and a start after a crash looked at the whole log."""
+    master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+    for number in range(100):
+        master.put(TOPIC, 0, b"body", b"", 0, 0, 1, bytes(8), 0, 0, 5_000 + number)
+    copy_log(master, slave)
+    slave.set_confirm_offset(slave.commit_log.max_offset)
+    while slave.dispatch(10):
+        pass
+    slave.flush_checkpoint()
+    found = read_checkpoint(tmp_path / "s" / "checkpoint")
+    assert (found.physic_msg_timestamp, found.logics_msg_timestamp) == (5_099, 5_099)
+    assert found.confirm_offset == slave.commit_log.max_offset
+    master.close()
+    slave.close()
