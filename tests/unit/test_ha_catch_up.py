@@ -132,7 +132,7 @@ def test_the_demand_of_a_thread_that_works(monkeypatch: pytest.MonkeyPatch) -> N
         pass
     assert demand_us() - before >= 10_000
     monkeypatch.setattr(catch_up, "SCHEDSTAT", Path("/proc/no-such-file"))
-    assert demand_us() == pytest.approx(time.thread_time_ns() // 1_000, rel=0.1)
+    assert demand_us() == 0
 
 
 def test_a_member_that_is_sent_more_is_not_caught_up() -> None:
