@@ -34,7 +34,7 @@ BUSY_US = 700_000
 
 
 def demand_us() -> int:
-    """CPU time that this thread has had or waited for. 0 where the system does not tell: it counts as idle."""
+    """CPU time that this thread had or waited for. 0 where the system does not tell: it counts as idle."""
     try:
         had, waited, _ = SCHEDSTAT.read_bytes().split()
     except (OSError, ValueError):
