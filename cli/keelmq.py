@@ -120,7 +120,7 @@ def bench(
 @app.command()
 def sim(
     kind: Annotated[
-        str | None, typer.Option("--kind", help="controllers, raft, log or group; else all of them")
+        str | None, typer.Option("--kind", help="controllers, raft, log, group or whole; else all of them")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many")] = 2_000,
     first: Annotated[int, typer.Option("--first", min=0, help="The first seed")] = 0,

@@ -56,10 +56,18 @@ def _group(seed: int) -> Run:
     return Run(sum("kill" in line or "cut" in line for line in history), len(group.checker.acked), history)
 
 
+def _whole(seed: int) -> Run:
+    from tests.sim.whole.nemesis import run_seed
+
+    world = run_seed(seed)
+    return Run(world.faults.total(), len(world.judge.acked), world.notes)
+
+
 KINDS = {
     "controllers": Kind("whole controllers over a model of the log", 0.85, _controllers),
     "raft": Kind("whole controllers over the real pysyncobj", 0.15, _raft),
     "log": Kind("pysyncobj with our guard, journal and disks, alone", 0.1, _log),
+    "whole": Kind("mqbroker and mqnamesrv as they ship, with producers and consumers", 0.1, _whole),
     "group": Kind("controllers, replicas and producers: is an acknowledged message lost?", 0.1, _group),
 }
 

@@ -1,4 +1,4 @@
-"""Those who use a group, each a process of its own with the real RemotingClient: they believe answers only."""
+"""Those who use a group, each a process of its own with the real RemotingClient; they believe answers."""
 
 import asyncio
 from random import Random
@@ -29,7 +29,7 @@ TOPICS = ("T0", "T1")
 QUEUES = 2
 SEND_TIMEOUT_MS = 1_500
 OFFSET_HEX = 16
-BODY_BYTES = (0, 20, 200)
+BODY_BYTES: tuple[int, ...] = (0, 20, 200)
 
 
 class Client:
@@ -79,7 +79,7 @@ class Producer(Client):
         self.sent = 0
         self.body_bytes = BODY_BYTES
         self.outcomes: list[tuple[float, float, Outcome[Any]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         super().__init__(world, name, host)
 
     async def live(self) -> None:

@@ -29,9 +29,11 @@ from tests.sim.whole.network import Network
 from tests.sim.whole.programs import CONTROLLERS, GROUP, BrokerRun, ControllerRun, small_files
 
 FAULTS_S, HEALING_S = 6.0, 15.0
-"""Within HEALING_S after the last fault every replica serves, is in the SyncStateSet and has the whole log."""
+"""Within HEALING_S after the last fault every replica serves, is in the SyncStateSet and has everything."""
 LOOK_S = 0.02
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of this run's own is made in it
+END_S, ENDS_MAX = 20.0, 5
+"""How long the processes of a world that is over have to stop, and how often they are told."""
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,9 @@ class WholeGroup:
                 if (role.broker_id, role.epoch) == (group.master_broker_id, group.master_epoch):
                     return run
         return None
+
+    def process_of(self, name: str) -> Process:
+        return self.controllers[name].process if name in self.controllers else self.brokers[name].process
 
     # -- deaths ------------------------------------------------------------------------------------------
 
@@ -322,7 +327,7 @@ class WholeGroup:
         self.network.loss = 0.0
         self.loop.executor_s = (0.0002, 0.004)
         for name in (*CONTROLLERS, *self.disks):
-            process = (self.controllers.get(name) or self.brokers[name]).process
+            process = self.process_of(name)
             process.resume()
             process.on_disk = None
             self.revive(name)
@@ -352,16 +357,20 @@ class WholeGroup:
             self.look_at_metadata(run, broker)
 
     def close(self) -> None:
-        processes = [each.process for each in (*self.brokers.values(), *self.controllers.values())]
+        runs: list[BrokerRun | ControllerRun] = [*self.brokers.values(), *self.controllers.values()]
+        processes = [each.process for each in runs]
         for process in [*processes, *(client.process for client in self.clients)]:
             if process.alive:
                 self._end(process, power=False)
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            if task not in self.ghosts:
-                task.cancel()
-        if tasks:
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        for _ in range(ENDS_MAX):
+            tasks = asyncio.all_tasks(self.loop)
+            if not tasks:
+                return
+            for task in tasks:
+                if task not in self.ghosts:
+                    task.cancel()
+            self.ghosts.clear()  # cancelled once; again only if they do not end
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=END_S))
 
 
 async def seconds(count: float) -> None:

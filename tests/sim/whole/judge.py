@@ -117,7 +117,7 @@ class Judge:
                 key = parsed[1].decode(), parsed[2]
                 if parsed[3] != next_offsets[key]:
                     raise Violation(
-                        f"{who}: record at {at} has offset {parsed[3]} of queue {key}, {next_offsets[key]} is next"
+                        f"{who}: record {at} has offset {parsed[3]} of queue {key}, not {next_offsets[key]}"
                     )
                 next_offsets[key] += 1
             at += parsed[0]

@@ -1,8 +1,8 @@
 """Processes on virtual time: an event loop that knows whose callback runs, and can hold a process back.
 
 A process is a context variable: what a task of it starts, and what arrives for it, belongs to it. So each has
-its own wall clock, disk and address, and SIGSTOP is a list of callbacks that wait. After kill -9 its code goes
-on for some steps as a ghost: its directory is abandoned and its network is dead, so nobody can know.
+its own wall clock, disk and address, and SIGSTOP is a list of callbacks that wait. After kill -9 its code
+goes on for some steps as a ghost: its directory is abandoned and its network is dead, so nobody can know.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def _run(handle: asyncio.Handle) -> None:
     if process is not None and process.held is not None:
         process.held.append(handle)
     else:
-        asyncio.Handle._run(handle)  # type: ignore[attr-defined]
+        asyncio.Handle._run(handle)
 
 
 class _Handle(asyncio.Handle):
@@ -136,13 +136,15 @@ class MachineLoop(VirtualLoop):
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
         timer = _TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """Some time later, at once: what a helper thread does is one step here."""
         future: asyncio.Future[Any] = self.create_future()
 

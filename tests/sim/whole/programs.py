@@ -96,11 +96,11 @@ class ControllerRun:
         settings = NamesrvConfig.model_validate(
             {"listenPort": NAMESRV_PORT, "httpPort": -1, "kvConfigPath": root / name / "kv.json"}
         )
-        self._make = lambda: Namesrv(settings, [PluginChoice(plugin, (config,))])
+        self._settings, self._choice = settings, PluginChoice(plugin, (config,))
         self.process.run(self._live)
 
     async def _live(self) -> None:
-        async with self._make() as self.server:
+        async with Namesrv(self._settings, [self._choice]) as self.server:
             await asyncio.Event().wait()
 
     @property
