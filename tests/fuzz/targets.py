@@ -173,7 +173,8 @@ class BrokerTarget:
         assert self.broker._handlers is not None
         self.handlers = self.broker._handlers
 
-    def lost(self, connection_id: int) -> None: ...
+    def lost(self, connection_id: int) -> None:
+        self.broker.clients.connection_closed(connection_id)
 
     def tick(self, ms: int) -> None:
         if len(self.broker.topics.topics) > TOPICS_MAX:
@@ -186,6 +187,7 @@ class BrokerTarget:
         store = self.broker.store
         assert 0 <= store.dispatch_offset <= store.confirm_offset <= store.commit_log.max_offset
         assert self.handlers.pull.waiting_count <= WAITERS_MAX
+        self.broker.clients.registry.check_invariants()
 
     def emptied(self) -> None:
         self.flush()
