@@ -195,15 +195,12 @@ class UnusualSends:
         except (ValueError, struct.error) as error:
             return refusal(command, Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}"))
         shared = with_properties(properties, {b"UNIQ_KEY": None}) + self._suffix  # each item has its own
-        all_stored: list[Stored] = []
-        for letter.flag, letter.body, own in items:
-            letter.properties = own + shared
-            stored = self._writer.put(letter)
-            if isinstance(stored, Refused):
-                return refusal(command, stored)
-            all_stored.append(stored)
-        ids = ",".join(offset_message_id(self._store.store_host, each.offset) for each in all_stored)
-        whole = all_stored[0]._replace(end=all_stored[-1].end)
+        stored = self._writer.put_batch(letter, items, shared)
+        if isinstance(stored, Refused):
+            return refusal(command, stored)
+        letter.properties = items[-1][2] + shared
+        ids = ",".join(offset_message_id(self._store.store_host, offset) for offset in stored.offsets)
+        whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
         return self._answer(command, letter, properties, ids, whole, peer)
 
     # -- answers -----------------------------------------------------------------------------------------

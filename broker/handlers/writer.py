@@ -6,7 +6,7 @@ message ready to be stored. A delayed one is laid by in SCHEDULE_TOPIC_XXXX, and
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from broker.delay.levels import SCHEDULE_TOPIC, DelayLevels
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.pending import HotPeer, SendGate
+from broker.store.batch import Item, StoredBatch, put_batch
 from broker.store.record import tags_code, topic_bytes
 from broker.store.settings import TopicLike
 from remoting.clock import now_ms, wall_ms
@@ -129,6 +130,25 @@ class Writer:
         if not tick.is_due:
             tick.schedule()
         return Stored(*stored)
+
+    def put_batch(self, letter: Letter, items: Sequence[Item], shared: bytes) -> StoredBatch | Refused:
+        """All items, each with the shared properties, or none; the letter has what else they share."""
+        tick = self.tick
+        if not self._gate.writable:
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(self._gate))
+        if not tick.is_due and tick.starts_cut_off():
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
+        # fmt: off
+        try:
+            stored = put_batch(
+                self._store, letter.topic, letter.queue_id, items, shared, letter.sys_flag,
+                letter.born_timestamp, letter.born_host, letter.reconsume_times, tick.wall_ms)
+        except (struct.error, ValueError, OSError) as error:
+            return self.failed(error)
+        # fmt: on
+        if not tick.is_due:
+            tick.schedule()
+        return stored
 
     def failed(self, error: Exception) -> Refused:
         """What the store's refusal means to a client."""

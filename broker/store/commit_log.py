@@ -9,6 +9,7 @@ after it. Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 import logging
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 PREPARED_NAME: Final = "next.prepared"  # not a log file's name: recovery never sees a file nobody wrote to
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
+BYTES_OF_LENGTH: Final = 2  # of the properties
 TOUCH_BYTES: Final = 8 << 20  # pages faulted in ahead of the writer
 ZEROS_BYTES: Final = 4 * TOUCH_BYTES  # written into the next file for every TOUCH_BYTES of this one, about
 _NEVER: Final = sys.maxsize
@@ -216,11 +218,13 @@ class CommitLog:
         reconsume_times: int,
         body: bytes,
         properties: bytes,
+        prepared_offset: int = 0,
     ) -> int:
         """Write one record at the end (of the next file if it does not fit); its offset.
 
-        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. struct.error: a
-        number out of its field's range; OSError: no room for a new file. Neither leaves anything behind.
+        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. prepared_offset: of
+        the half message that this one commits. struct.error: a number out of its field's range; OSError: no
+        room for a new file. Neither leaves anything behind.
         """
         body_length = len(body)
         tail = topic_raw + PACK_I16(len(properties)) + properties
@@ -236,7 +240,7 @@ class CommitLog:
         # fmt: off
         header = pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
                              sys_flag, born_timestamp, born_host, store_timestamp, store_host,
-                             reconsume_times, 0, body_length)
+                             reconsume_times, prepared_offset, body_length)
         # fmt: on
         body_at = at + header_bytes
         body_end = body_at + body_length
@@ -248,6 +252,49 @@ class CommitLog:
         if offset > self._ahead_offset:
             self._look_ahead()
         return offset - size
+
+    def append_batch(
+        self,
+        topic_raw: bytes,
+        queue_id: int,
+        queue_offset: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        store_timestamp: int,
+        reconsume_times: int,
+        items: Sequence[tuple[int, bytes, bytes]],
+    ) -> list[tuple[int, int]]:
+        """Records of (flag, body, properties) behind each other in one file, with consecutive queue offsets:
+        (offset, size) of each. As append(): all of them, or nothing."""
+        hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
+        fixed = HEADER_BYTES + hosts_extra + len(topic_raw) + BYTES_OF_LENGTH
+        total = sum(len(body) + len(properties) for _, body, properties in items) + fixed * len(items)
+        offset = start = self.max_offset
+        if start + total + BLANK_BYTES > self._end:
+            offset = start = self._close_file(total)
+        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
+        pack_header = pack_wide_header if hosts_extra else PACK_HEADER
+        parts: list[bytes] = []
+        places: list[tuple[int, int]] = []
+        for flag, body, properties in items:
+            size = fixed + len(body) + len(properties)
+            # fmt: off
+            parts += (
+                pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
+                            sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+                            reconsume_times, 0, len(body)),
+                body, topic_raw, PACK_I16(len(properties)), properties)
+            # fmt: on
+            places.append((offset, size))
+            queue_offset += 1
+            offset += size
+        self._map[start - self._base : offset - self._base] = b"".join(parts)
+        self.max_offset = offset
+        if offset > self._ahead_offset:
+            self._look_ahead()
+        return places
 
     def _close_file(self, size: int) -> int:
         """Fill the rest of the file with a blank record and roll; where a record of `size` bytes goes."""

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from broker.delay.levels import SCHEDULE_TOPIC
@@ -38,8 +38,7 @@ QUEUED_UNITS_MAX: Final = 262_144
 DISPATCH_AT_START: Final = 4_096
 CHECKPOINTS_PER_INDEX_FLUSH: Final = 10
 
-
-_Queued = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
+Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
 """end, queue, queue offset, offset, size, tags code, store timestamp, UNIQ_KEY, KEYS"""
 
 
@@ -68,12 +67,14 @@ class MessageStore:
         self.queues = QueueTable(config.root / "consumequeue", config.consume_queue_file_bytes)
         self._queues = self.queues.table
         self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
+        self.topic_counts = self.queues.topic_counts
+        self.max_queue_offset, self.min_queue_offset = self.queues.max_offset, self.queues.min_offset
         self.index = (
             MessageIndex(config.root / "index", config.index_slots, config.index_entries)
             if config.index_enable
             else None
         )
-        self._queued: deque[_Queued] = deque()
+        self._queued: deque[Unit] = deque()
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self._dirty: set[ConsumeQueue] = set()
         self._flush_lock = threading.Lock()
@@ -150,19 +151,6 @@ class MessageStore:
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.queues.find(topic, queue_id)
 
-    def topic_counts(self) -> dict[str, int]:
-        """Messages that each topic has ever had, by the offsets of its queues."""
-        return {topic: sum(q.max_offset for q in queues.values()) for topic, queues in self._queues.items()}
-
-    def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""
-        queue = self.find_queue(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.find_queue(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
     # -- writing -----------------------------------------------------------------------------------------
 
     def put(
@@ -180,6 +168,7 @@ class MessageStore:
         store_timestamp: int = 0,
         unique_key: bytes = b"",
         keys: bytes | None = None,
+        prepared_offset: int = 0,
     ) -> tuple[int, int, int]:
         """Append one message; master only: (physical offset, end offset, queue offset). See CommitLog.
         store_timestamp: wall clock in ms; 0: it is read here. unique_key, keys: the properties UNIQ_KEY and
@@ -196,7 +185,7 @@ class MessageStore:
         queue_offset = queue.next_offset
         # fmt: off
         offset = log.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp,
-                            born_host, store_host, now, reconsume_times, body, properties)
+                            born_host, store_host, now, reconsume_times, body, properties, prepared_offset)
         # fmt: on
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
         end = log.max_offset
@@ -210,6 +199,16 @@ class MessageStore:
         self.put_messages += 1
         self.put_bytes += size
         return offset, end, queue_offset
+
+    def put_units(self, units: Iterable[Unit]) -> None:
+        """Records that were appended to the log in another way (batch.py): as put() has it."""
+        before = len(self._queued)
+        self._queued.extend(units)
+        self.put_messages += len(self._queued) - before
+        self.put_bytes += sum(self._queued[number][4] for number in range(before, len(self._queued)))
+        self.last_store_timestamp = self._queued[-1][6]
+        if len(self._queued) > QUEUED_UNITS_MAX:
+            self._forget_queued()
 
     def _forget_queued(self) -> None:
         """What is in the log now will be dispatched by parsing; units of later puts are queued again."""

@@ -63,6 +63,19 @@ class QueueTable:
         index.add(keyed(prefix_hash, offset, timestamp, *index_keys(properties)), offset + size)
         return not index.fault
 
+    def topic_counts(self) -> dict[str, int]:
+        """Messages that each topic has ever had, by the offsets of its queues."""
+        return {topic: sum(q.max_offset for q in queues.values()) for topic, queues in self.table.items()}
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""
+        queue = self.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.find(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
     # -- waiting -----------------------------------------------------------------------------------------
 
     def wait_for(self, topic: str, queue_id: int, offset: int, callback: Callable[[], None]) -> bool:
