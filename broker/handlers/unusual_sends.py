@@ -199,7 +199,8 @@ class UnusualSends:
         if isinstance(stored, Refused):
             return refusal(command, stored)
         letter.properties = items[-1][2] + shared
-        ids = ",".join(offset_message_id(self._store.store_host, offset) for offset in stored.offsets)
+        host = self._store.store_host.hex().upper()  # as record.offset_message_id() has it
+        ids = ",".join([f"{host}{offset:016X}" for offset in stored.offsets])
         whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
         return self._answer(command, letter, properties, ids, whole, peer)
 
