@@ -136,6 +136,14 @@ class Clients:
         if self._peers.pop(connection_id, None) is not None:
             self._notify(self.registry.closed(connection_id))
 
+    def peer_of(self, connection_id: int) -> Peer | None:
+        return self._peers.get(connection_id)
+
+    def next_opaque(self) -> int:
+        """Of a request to a client."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
     def expire(self, now: int) -> None:
         """As often as the caller likes."""
         if now < self._next_scan_ms:
@@ -152,7 +160,7 @@ class Clients:
             if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
                 continue
             command = request_command(NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupRequest(consumer_group=name))
-            self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
+            command.opaque = self.next_opaque()
             frame = encode(command)
             for connection_id in group.members:
                 peer = self._peers.get(connection_id)

@@ -183,6 +183,14 @@ class TopicNames(Wire):
     topic_list: list[str] = Field(default_factory=list)
 
 
+class ConsumerCallRequest(Wire):
+    """For one consumer. msg_id: the offset message id of what it should handle."""
+
+    consumer_group: str
+    client_id: str
+    msg_id: str | None = None
+
+
 class CheckClientBody(Wire):
     client_id: str | None = None
     group: str | None = None
@@ -261,4 +269,18 @@ UPDATE_AND_GET_GROUP_FORBIDDEN = Operation(
     GroupForbiddenRequest,
     Empty,
     response_body=GroupForbidden,
+)
+GET_CONSUMER_RUNNING_INFO = Operation(
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    "getConsumerRunningInfo",
+    ConsumerCallRequest,
+    Empty,
+    response_body=bytes,
+)
+CONSUME_MESSAGE_DIRECTLY = Operation(
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    "consumeMessageDirectly",
+    ConsumerCallRequest,
+    Empty,
+    response_body=bytes,
 )
