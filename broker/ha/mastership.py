@@ -160,7 +160,8 @@ class Mastership:
         keeper = self.keeper
         proposal = keeper.next_proposal(
             self._server.links,
-            confirm_offset=self._store.confirm_offset,
+            # with SYNC_FLUSH more counts as replicated than is confirmed: the newcomer must have that, too
+            confirm_offset=max(self._replicated, self._store.confirm_offset),
             epoch_start_offset=self._server.state.epochs.last_start_offset,
             now_ms=self._clock(),
             metadata_lag_ms=self._metadata_lags(),

@@ -7,6 +7,7 @@ neither, and 10, 11, 12 say that the message is stored.
 import itertools
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -233,6 +234,25 @@ async def test_consumers_never_see_what_a_power_cut_could_take_back(tmp_path: Pa
         master.service.flushed()
         assert master.store.confirm_offset == end
     assert FAST.sync_flush is False
+
+
+async def test_a_newcomer_must_have_what_only_the_disk_is_missing_for(tmp_path: Path) -> None:
+    """S1 with SYNC_FLUSH: a master alone counts a message as replicated before it is flushed, and confirms it
+    afterwards. A replica that joined in between, without it, could be elected. Found by the whole-group
+    simulator."""
+    async with group(tmp_path, 1, HaSettings(all_ack=True, sync_flush=True)) as (master,):
+        await master.lead(1)
+        end = master.put()
+        mastership = master.service.mastership
+        assert mastership is not None and master.store.confirm_offset == 0
+        asked = list[int]()
+
+        def noted(_links: object, *, confirm_offset: int, **_more: object) -> None:
+            asked.append(confirm_offset)
+
+        with mock.patch.object(mastership.keeper, "next_proposal", noted):
+            await mastership._settled()
+        assert asked == [end]
 
 
 # -- the banner --------------------------------------------------------------------------------------------
