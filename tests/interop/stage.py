@@ -147,7 +147,11 @@ class Stage:
 @contextlib.asynccontextmanager
 async def staged(directory: Path, *, brokers: int = 1, name_servers: int = 1) -> AsyncIterator[Stage]:
     """One broker, or a group of them that acknowledges what all of them have."""
-    settings = {"messageDelayLevel": LEVELS, "mappedFileSizeCommitLog": "16777216"}
+    settings = {
+        "messageDelayLevel": LEVELS,
+        "mappedFileSizeCommitLog": "16777216",
+        "enablePropertyFilter": "true",
+    }
     if brokers > 1:
         settings |= SAFE
     async with Harness(

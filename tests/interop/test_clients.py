@@ -178,3 +178,18 @@ async def test_an_operator_resets_a_group(stage: Stage, kind: str) -> None:
         await producer.must_send("Reset", "wakes the pull that waits")
         await consumer.until(lambda: consumer.bodies.count("m0") == 2, 60)
         await consumer.until(lambda: consumer.bodies.count("m4") == 2)
+
+
+@pytest.mark.parametrize("kind", [NODE_JS])
+async def test_sql_filters(stage: Stage, kind: str) -> None:
+    """The subscription comes with the heartbeats; the broker looks at the properties."""
+    await stage.create("Sql")
+    sql = "price BETWEEN 3 AND 6 AND color IS NOT NULL AND NOT TAGS IN ('Old')"
+    async with stage.producer(kind) as producer, stage.consumer(kind, "Sql", "Group", sql=sql) as consumer:
+        for price in range(10):
+            color = {"color": "red"} if price % 2 else {}
+            await producer.must_send("Sql", f"{price}", tag="New", properties={"price": str(price), **color})
+        await producer.must_send("Sql", "old", tag="Old", properties={"price": "3", "color": "red"})
+        await producer.must_send("Sql", "last", tag="New", properties={"price": "5", "color": "red"})
+        await consumer.until(lambda: "last" in consumer.bodies and len(consumer.got) >= 3)
+    assert sorted(consumer.bodies) == ["3", "5", "last"]

@@ -22,6 +22,7 @@ async function produce() {
     const message = new Message(order.topic, order.tag || '', order.body);
     if (order.keys) message.keys = [ order.keys ];
     if (order.level) message.delayTimeLevel = order.level;
+    Object.assign(message.properties, order.properties);
     try {
       const result = await producer.send(message);
       say({ sent: order.body, status: result.sendStatus, offset: Number(result.queueOffset) });
@@ -38,7 +39,8 @@ async function consume() {
     maxReconsumeTimes: options.attempts || 16, isBroadcast: Boolean(options.broadcast),
   });
   consumer.on('error', error => process.stderr.write(`${error}\n`));
-  consumer.subscribe(options.topic, options.expression || '*', async message => {
+  const wanted = options.sql ? { expressionType: 'SQL92', subString: options.sql } : options.expression || '*';
+  consumer.subscribe(options.topic, wanted, async message => {
     const body = message.body.toString();
     say({
       got: body, topic: message.topic, tag: message.tags || '', keys: message.keys || '', queueId: message.queueId,
