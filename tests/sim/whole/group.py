@@ -191,6 +191,7 @@ class WholeGroup:
     async def stop_broker(self, name: str) -> None:
         """SIGTERM: it hands over, and stops in order."""
         run = self.brokers[name]
+        run.is_stopping = True  # the second SIGTERM of a process would not let it finish
         self.note("stop", name)
         broker, main = run.serving, run.process.main
         if broker is not None:

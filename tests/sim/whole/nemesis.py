@@ -110,7 +110,7 @@ class Nemesis:
     async def stop_a_broker(self) -> None:
         name = self._broker()
         run = self.world.brokers[name]
-        if run.serving is None or run.process.is_paused:
+        if run.serving is None or run.process.is_paused or run.is_stopping:
             return
         stopping = self.world.loop.create_task(self.world.stop_broker(name))
         self.world.ghosts.append(stopping)

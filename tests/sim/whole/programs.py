@@ -131,6 +131,7 @@ class BrokerRun:
         self.broker: Broker | None = None
         self.judged = 0  # bytes of its log that were compared
         self.begun_epoch = 0
+        self.is_stopping = False
         self.failure: BaseException | None = None
         root = disk.mount()
         self._config = BrokerConfig.model_validate(
