@@ -9,31 +9,23 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from broker.delay.levels import SCHEDULE_TOPIC, DelayLevels
+from broker.handlers.origin import destination, real_queue
 from broker.handlers.writer import Letter, Refused, Writer
 from broker.metadata.service import Metadata
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.mapped_file import is_file_name
 from broker.store.message_store import MessageStore
-from broker.store.record import Record, decode, property_value, topic_bytes
+from broker.store.record import decode
 from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
 BATCH_MAX: Final = 512
 """Messages of one level that are delivered in one go: the loop has other things to do."""
-
-
-@dataclass(slots=True)
-class _Destination:
-    """A topic as put() needs it; it may be deleted meanwhile, then nobody can read what goes there."""
-
-    name: str
-    topic_raw: bytes
 
 
 class DelayedDelivery:
@@ -131,7 +123,10 @@ class DelayedDelivery:
             return 0
         stored = self._writer.put(letter)
         if isinstance(stored, Refused):
-            return None
+            if stored.code != ResponseCode.MESSAGE_ILLEGAL:
+                return None
+            logger.error("the delayed record at %d cannot be delivered: %s", log_offset, stored.remark)
+            return 0  # it would hold up its level for ever
         self.delivered += 1
         return stored.end
 
@@ -142,22 +137,12 @@ class DelayedDelivery:
             logger.error("the delayed record at %d is gone: retention was shorter than its delay", log_offset)
             return None
         record = decode(view)
-        where = _real_queue(record)
-        if where is None:
+        where = real_queue(record.properties)
+        if where is None or where[0] == SCHEDULE_TOPIC:
             logger.error("the delayed record at %d does not say where it belongs", log_offset)
             return None
         topic, queue_id = where
-        known = self._metadata.topics.get(topic)
         return Letter(
-            known or _Destination(topic, topic_bytes(topic)), queue_id, record.body, record.properties,
+            destination(self._metadata.topics, topic), queue_id, record.body, record.properties,
             record.flag, record.sys_flag, record.born_timestamp, record.born_host, record.reconsume_times,
         )  # fmt: skip
-
-
-def _real_queue(record: Record) -> tuple[str, int] | None:
-    topic = property_value(record.properties, b"REAL_TOPIC")
-    queue_id = property_value(record.properties, b"REAL_QID")
-    if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
-        return None
-    name = topic.decode("utf-8", "replace")
-    return (name, int(queue_id)) if is_file_name(name) and name != SCHEDULE_TOPIC else None

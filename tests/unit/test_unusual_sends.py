@@ -268,6 +268,29 @@ def test_more_than_a_batch_is_due(broker: Broker, later: Later) -> None:
     assert len(stored(broker)) == BATCH_MAX + 5
 
 
+def test_what_cannot_be_delivered_holds_up_nobody(
+    broker: Broker, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An illegal message is passed over; one that has no room now is tried again."""
+    ok(broker.send(b"bad", i="DELAY\x011"))
+    ok(broker.send(b"good", i="DELAY\x011"))
+    broker.tick()
+    put, problems = broker.store.put, [OSError(28, "full"), ValueError("illegal")]
+
+    def fails(*args: object) -> tuple[int, int, int]:
+        if problems:
+            raise problems.pop(0)
+        return put(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker.store, "put", fails)
+    later.now += 2_000
+    later.delivery.deliver()
+    assert problems and stored(broker) == []
+    later.run()
+    assert [record.body for record in stored(broker)] == [b"good"]
+    assert later.metadata.delays.get(1) == 2
+
+
 def test_a_message_of_a_deleted_topic_stops_nobody(broker: Broker, later: Later) -> None:
     ok(broker.send(b="Gone", i="DELAY\x011"))
     ok(broker.send(b"stays", i="DELAY\x011"))
