@@ -141,6 +141,8 @@ class TopicTable(FileStore[TopicConfig]):
             _config("OFFSET_MOVED_EVENT", 1),
             _config("BenchmarkTest", 1024),
             _config("SCHEDULE_TOPIC_XXXX", 18),
+            _config("RMQ_SYS_TRANS_HALF_TOPIC", 1),
+            _config("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1),
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),
         ]

@@ -15,8 +15,8 @@ from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.pending import HotPeer, SendGate
 from broker.store.batch import Item, StoredBatch, put_batch
-from broker.store.record import tags_code, topic_bytes
-from broker.store.settings import TopicLike
+from broker.store.record import tags_code
+from broker.store.settings import NamedTopic, TopicLike
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
 
@@ -72,7 +72,8 @@ class Tick:
 
 @dataclass(slots=True)
 class Letter:
-    """properties: as they are to be stored. delay_level 0: at once."""
+    """properties: as they are to be stored. delay_level 0: at once. prepared_offset: where in the log the
+    half message is that this one commits."""
 
     topic: TopicLike
     queue_id: int
@@ -84,16 +85,10 @@ class Letter:
     born_host: bytes
     reconsume_times: int
     delay_level: int = 0
+    prepared_offset: int = 0
 
 
-class ScheduleTopic:
-    """Of delayed messages, as put() needs it: it exists on every broker."""
-
-    name = SCHEDULE_TOPIC
-    topic_raw = topic_bytes(SCHEDULE_TOPIC)
-
-
-_SCHEDULE = ScheduleTopic()
+_SCHEDULE: Final = NamedTopic(SCHEDULE_TOPIC)
 
 
 class Writer:
@@ -123,7 +118,8 @@ class Writer:
         try:
             stored = self._store.put(
                 topic, queue_id, letter.body, properties, letter.flag, letter.sys_flag, letter.born_timestamp,
-                letter.born_host, letter.reconsume_times, code, tick.wall_ms)
+                letter.born_host, letter.reconsume_times, code, tick.wall_ms,
+                prepared_offset=letter.prepared_offset)
         except (struct.error, ValueError, OSError) as error:
             return self.failed(error)
         # fmt: on

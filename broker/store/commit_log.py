@@ -222,8 +222,8 @@ class CommitLog:
     ) -> int:
         """Write one record at the end (of the next file if it does not fit); its offset.
 
-        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. prepared_offset: of
-        the half message that this one commits. struct.error: a number out of its field's range; OSError: no
+        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. prepared_offset: the
+        half message's that this one commits. struct.error: a number out of its field's range; OSError: no
         room for a new file. Neither leaves anything behind.
         """
         body_length = len(body)

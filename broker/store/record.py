@@ -328,6 +328,22 @@ def decode(buffer: Buffer, pos: int = 0) -> Record:
     # fmt: on
 
 
+def encode(record: Record) -> bytes:
+    """The record's bytes; size, magic and crc are made from the rest. struct.error: a number out of range."""
+    topic = topic_bytes(record.topic)
+    tail = topic + PACK_I16(len(record.properties)) + record.properties
+    magic = MAGIC_V1 if len(topic) <= TOPIC_V1_RAW_MAX else MAGIC_V2
+    wider = len(record.born_host) + len(record.store_host) - HOSTS_V4_BYTES
+    size = HEADER_BYTES + wider + len(record.body) + len(tail)
+    # fmt: off
+    header = pack_wide_header(
+        size, magic, body_crc(record.body), record.queue_id, record.flag, record.queue_offset, record.offset,
+        record.sys_flag, record.born_timestamp, record.born_host, record.store_timestamp, record.store_host,
+        record.reconsume_times, record.prepared_offset, len(record.body))
+    # fmt: on
+    return header + record.body + tail
+
+
 def host_bytes(host: str, port: int) -> bytes:
     """Raw address and i32 port: 8 bytes for IPv4, 20 for IPv6."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

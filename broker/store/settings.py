@@ -7,6 +7,7 @@ from typing import Protocol
 from broker.delay.levels import DelayLevels
 from broker.store.consume_queue import UNIT_BYTES
 from broker.store.index import ENTRIES_DEFAULT, SLOTS_DEFAULT
+from broker.store.record import topic_bytes
 
 
 class TopicLike(Protocol):
@@ -14,6 +15,16 @@ class TopicLike(Protocol):
 
     name: str
     topic_raw: bytes
+
+
+class NamedTopic:
+    """A topic of which nothing but the name counts: one of the broker's own, or one that is gone."""
+
+    __slots__ = ("name", "topic_raw")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topic_raw = topic_bytes(name)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from broker.store.record import (
     MAGIC_V2,
     Record,
     decode,
+    encode,
     host_bytes,
     java_hash,
     offset_message_id,
@@ -46,7 +47,7 @@ def append(log: CommitLog, record: Record) -> int:
     return log.append(
         topic_bytes(record.topic), record.queue_id, record.queue_offset, record.flag, record.sys_flag,
         record.born_timestamp, record.born_host, record.store_host, record.store_timestamp,
-        record.reconsume_times, record.body, record.properties,
+        record.reconsume_times, record.body, record.properties, record.prepared_offset,
     )  # fmt: skip
 
 
@@ -77,10 +78,11 @@ def test_re_encoded_records_are_equal_byte_for_byte(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, FILE_BYTES)
     log.load()
     for raw, record in RECORDS:
-        if record.prepared_offset == 0 and record.offset == log.max_offset:
+        assert encode(record) == raw
+        if record.offset == log.max_offset:
             assert append(log, record) == record.offset
             assert bytes(log.view(record.offset, record.size)) == raw
-    assert log.max_offset > 20_000
+    assert log.max_offset > 60_000
     log.close()
 
 

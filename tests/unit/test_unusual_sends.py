@@ -277,10 +277,10 @@ def test_what_cannot_be_delivered_holds_up_nobody(
     broker.tick()
     put, problems = broker.store.put, [OSError(28, "full"), ValueError("illegal")]
 
-    def fails(*args: object) -> tuple[int, int, int]:
+    def fails(*args: object, **more: object) -> tuple[int, int, int]:
         if problems:
             raise problems.pop(0)
-        return put(*args)  # type: ignore[arg-type]
+        return put(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(broker.store, "put", fails)
     later.now += 2_000

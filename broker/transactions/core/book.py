@@ -1,0 +1,169 @@
+"""Which transactions are open, when their producers are asked, and from where it can all be read again. Pure.
+
+A transaction is known by its root: the queue offset of its half message. Each question to the producer
+appends the half message again, as a copy that names the root; an op record says which copies are done with.
+So the two queues tell everything: whoever reads the half queue from half_position and the op queue from
+op_position on has this book again. Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl.
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+OPEN_MAX: Final = 500_000
+ENDED_MAX: Final = 65_536
+"""Transactions whose end is remembered: who repeats a request is told the same."""
+OPS_MAX: Final = 8_192
+STALE_MAX: Final = 1_024
+
+
+class End(Enum):
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """The newest copy of a half message. due_ms: when its producer is asked; checks: how often it was."""
+
+    queue_offset: int
+    root: int
+    log_offset: int
+    size: int
+    due_ms: int
+    checks: int = 0
+
+
+class TransactionBook:
+    """half_end, op_end: behind the last record of either queue that is in here."""
+
+    def __init__(self, half_end: int = 0, op_end: int = 0) -> None:
+        self.half_end, self.op_end = half_end, op_end
+        self._open: OrderedDict[int, Half] = OrderedDict()  # by root, in the order of the newest copies
+        self._due: list[tuple[int, int, int]] = []  # heap of (due_ms, copy's offset, root); some are stale
+        self._ended: OrderedDict[int, End] = OrderedDict()
+        self._ops: deque[tuple[int, int]] = deque()  # (op record's offset, the last half that it ends)
+        self._replayed_ends: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._open) >= OPEN_MAX
+
+    # -- reading the queues again ------------------------------------------------------------------------
+
+    def replay_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
+        """All op records first, then the halves. An offset may be of any copy, or of the root."""
+        ended = list(half_offsets)
+        self._replayed_ends.update(ended)
+        self._note_op(op_offset, max(ended, default=-1))
+
+    def replay_half(self, half: Half) -> None:
+        self.half_end = max(self.half_end, half.queue_offset + 1)
+        if half.queue_offset in self._replayed_ends or half.root in self._replayed_ends:
+            self._replayed_ends.add(half.root)  # a later copy may be nowhere among the ops
+            self._open.pop(half.root, None)
+        else:
+            self._put(half)
+
+    def replayed(self) -> None:
+        """The queues are at their ends."""
+        self._replayed_ends.clear()
+
+    # -- living ------------------------------------------------------------------------------------------
+
+    def stored(self, half: Half) -> None:
+        """A half message, or the next copy of one, was appended."""
+        self.half_end = max(self.half_end, half.queue_offset + 1)
+        self._put(half)
+
+    def find(self, root: int) -> Half | None:
+        return self._open.get(root)
+
+    def end_of(self, root: int) -> End | None:
+        """How it ended; None: not known, or any more."""
+        return self._ended.get(root)
+
+    def end(self, root: int, how: End) -> Half | None:
+        """The copy that the op record must name; None: it is not open."""
+        half = self._open.pop(root, None)
+        if half is not None:
+            self._ended[root] = how
+            if len(self._ended) > ENDED_MAX:
+                self._ended.popitem(last=False)
+        return half
+
+    def op_stored(self, op_offset: int, half_offset: int) -> None:
+        self._note_op(op_offset, half_offset)
+
+    def next_due(self, now_ms: int) -> Half | None:
+        """It stays the next one until it ends, is stored again or is put off."""
+        self._drop_stale()
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, queue_offset, root = self._due[0]
+            half = self._open.get(root)
+            if half is not None and (half.due_ms, half.queue_offset) == (due_ms, queue_offset):
+                return half
+            heapq.heappop(self._due)
+        return None
+
+    def put_off(self, root: int, due_ms: int) -> None:
+        half = self._open[root]
+        self._open[root] = half = replace(half, due_ms=due_ms)
+        heapq.heappush(self._due, (due_ms, half.queue_offset, root))
+
+    # -- where to begin again ----------------------------------------------------------------------------
+
+    @property
+    def half_position(self) -> int:
+        """Everything before it has ended, or has a copy behind it."""
+        return next(iter(self._open.values())).queue_offset if self._open else self.half_end
+
+    @property
+    def op_position(self) -> int:
+        """Op records before it end nothing that half_position leaves open."""
+        half_position = self.half_position
+        while self._ops and self._ops[0][1] < half_position:
+            self._ops.popleft()
+        return self._ops[0][0] if self._ops else self.op_end
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _put(self, half: Half) -> None:
+        known = self._open.get(half.root)
+        if known is not None and known.queue_offset >= half.queue_offset:
+            return
+        self._open[half.root] = half
+        self._open.move_to_end(half.root)
+        heapq.heappush(self._due, (half.due_ms, half.queue_offset, half.root))
+
+    def _note_op(self, op_offset: int, half_offset: int) -> None:
+        self.op_end = max(self.op_end, op_offset + 1)
+        self._ops.append((op_offset, half_offset))
+        if len(self._ops) > OPS_MAX:  # coarser: two become one, which stays for as long as either must
+            pairs = list(self._ops)
+            self._ops = deque(
+                (left[0], max(left[1], right[1]))
+                for left, right in zip(pairs[::2], [*pairs[1::2], (0, -1)], strict=False)
+            )
+
+    def _drop_stale(self) -> None:
+        if len(self._due) > 2 * len(self._open) + STALE_MAX:
+            self._due = [(half.due_ms, half.queue_offset, root) for root, half in self._open.items()]
+            heapq.heapify(self._due)
+
+    def check_invariants(self) -> None:
+        offsets = [half.queue_offset for half in self._open.values()]
+        assert offsets == sorted(set(offsets)), "copies are in the order of their queue"
+        assert all(offset < self.half_end for offset in offsets), "a copy behind the end of its queue"
+        assert all(root <= half.queue_offset for root, half in self._open.items()), "a copy before its root"
+        live = {(half.due_ms, half.queue_offset, root) for root, half in self._open.items()}
+        assert live <= set(self._due), "an open transaction of which nobody is asked"
+        assert self.half_position <= self.half_end and self.op_position <= self.op_end
+        assert not self._open.keys() & self._ended.keys(), "open, and ended"

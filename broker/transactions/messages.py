@@ -1,0 +1,121 @@
+"""Half messages, their copies, what is committed and the op records: the messages of a transaction as stored.
+
+Source: RocketMQ 5.3.3 TransactionalMessageBridge, EndTransactionProcessor.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from broker.handlers.property_text import with_properties
+from broker.handlers.writer import Letter
+from broker.store.record import TRANSACTION_BITS, Record, property_value
+from broker.store.settings import NamedTopic, TopicLike
+from broker.transactions.core.book import Half
+
+COMMIT: Final = 8
+ROLLBACK: Final = 12
+OPS_PER_RECORD_MAX: Final = 100_000
+
+CHECKS: Final = b"TRANSACTION_CHECK_TIMES"
+ROOT: Final = b"TRAN_PREPARED_QUEUE_OFFSET"
+IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
+_OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d"
+
+
+HALF_TOPIC: Final = NamedTopic("RMQ_SYS_TRANS_HALF_TOPIC")
+OP_TOPIC: Final = NamedTopic("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Its consumer offsets are how far the two queues are done with."""
+
+
+def is_half(properties: bytes) -> bool:
+    return property_value(properties, b"TRAN_MSG") == b"true"
+
+
+def half_letter(letter: Letter) -> Letter:
+    """The message as it waits for its producer's decision. It is not delayed, whatever it says."""
+    changes: dict[bytes, bytes | None] = {
+        b"__transactionId__": property_value(letter.properties, b"UNIQ_KEY"),
+        b"REAL_TOPIC": letter.topic.name.encode(),
+        b"REAL_QID": b"%d" % letter.queue_id,
+    }
+    return replace(
+        letter,
+        topic=HALF_TOPIC,
+        queue_id=0,
+        properties=with_properties(letter.properties, changes),
+        sys_flag=letter.sys_flag & ~TRANSACTION_BITS,
+        delay_level=0,
+    )
+
+
+def half_of(
+    queue_offset: int,
+    log_offset: int,
+    size: int,
+    properties: bytes,
+    *,
+    born_ms: int,
+    stored_ms: int,
+    timeout_ms: int,
+    interval_ms: int,
+) -> Half:
+    """timeout_ms: transactionTimeOut. A transaction of exactly that age is left alone yet (broker-ops pitfall
+    5); a producer whose clock is ahead does not wait longer."""
+    checks, root = number(properties, CHECKS), number(properties, ROOT)
+    immunity_s = number(properties, IMMUNITY)
+    immunity_ms = timeout_ms if immunity_s is None else immunity_s * 1_000
+    due_ms = min(born_ms, stored_ms) + immunity_ms + 1
+    if root is not None:
+        due_ms = max(due_ms, stored_ms + interval_ms)
+    return Half(
+        queue_offset,
+        queue_offset if root is None else min(root, queue_offset),
+        log_offset,
+        size,
+        due_ms,
+        checks or 0,
+    )
+
+
+def copy_letter(record: Record, half: Half, checks: int) -> Letter:
+    """The half message once more, behind all others: what is before it in the queue can be forgotten."""
+    changes: dict[bytes, bytes | None] = {CHECKS: b"%d" % checks, ROOT: b"%d" % half.root}
+    return _letter(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
+
+
+def committed_letter(record: Record, topic: TopicLike, queue_id: int) -> Letter:
+    """What consumers get. The properties stay as the half message has them."""
+    letter = _letter(record, topic, queue_id, record.properties, record.sys_flag | COMMIT)
+    letter.prepared_offset = record.offset
+    return letter
+
+
+def given_up_letter(record: Record, topic: TopicLike) -> Letter:
+    return _letter(record, topic, 0, record.properties, record.sys_flag)
+
+
+def op_letter(half_offsets: list[int], host: bytes, now_ms: int) -> Letter:
+    body = b"".join(b"%d," % offset for offset in half_offsets)
+    return Letter(OP_TOPIC, 0, body, _OP_PROPERTIES, 0, 0, now_ms, host, 0)
+
+
+def ended_by(body: bytes) -> list[int]:
+    """The half queue's offsets in an op record. What is no number is none: `7`, `7,` and `7,8,` are all of
+    the peer's versions."""
+    texts = body.split(b",", OPS_PER_RECORD_MAX)
+    return [int(text) for text in texts if text.isdigit() and len(text) < 19]
+
+
+def _letter(record: Record, topic: TopicLike, queue_id: int, properties: bytes, sys_flag: int) -> Letter:
+    return Letter(
+        topic, queue_id, record.body, properties, record.flag, sys_flag, record.born_timestamp,
+        record.born_host, record.reconsume_times,
+    )  # fmt: skip
+
+
+def number(properties: bytes, name: bytes) -> int | None:
+    """None: it is not there, or no number. Below zero counts as not there."""
+    text = property_value(properties, name)
+    return int(text) if text is not None and text.isdigit() and len(text) < 19 else None
