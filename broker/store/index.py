@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 SLOTS_DEFAULT: Final = 5_000_000
 ENTRIES_DEFAULT: Final = 20_000_000
+PREPARE_ENTRIES_MIN: Final = 50_000  # smaller files are made on the spot
 PREPARE_AT: Final = 0.9  # of a file: the next one is made, in a helper thread
 _NAME = re.compile(r"\d{17}\Z")  # yyyyMMddHHmmssSSS, local time
 _SNAPSHOT_TRIES: Final = 1_000
@@ -114,7 +115,9 @@ class MessageIndex:
         return file
 
     def _prepare_next(self, file: IndexFile) -> None:
-        if self._next is None and file.count > file.entries_max * PREPARE_AT:
+        if self._next is not None or file.entries_max < PREPARE_ENTRIES_MIN:
+            return
+        if file.room_count >= file.entries_max or file.count > file.entries_max * PREPARE_AT:
             if self._helper is None:
                 self._helper = ThreadPoolExecutor(1, "index-ahead")
             self._next = self._helper.submit(self._create)

@@ -272,3 +272,36 @@ def test_expired_files_are_taken_out(tmp_path: Path) -> None:
     assert len(list((tmp_path / "index").iterdir())) == before - 1
     assert found(store, "k") == offsets[7:]
     store.close()
+
+
+def test_the_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
+    index = MessageIndex(tmp_path, slots=1_000, entries=120_000)
+    index.load(0, 1, abnormal=False, trusted_ms=None)
+    for begin in range(0, 130_000, 1_000):
+        records = [(7, begin + number, 1_000, b"", b"k%d" % (begin + number)) for number in range(1_000)]
+        if begin == 119_000:
+            assert index._next is not None
+            prepared = index._next.result(timeout=10)
+        index.add(records, begin + 1_000)
+    assert index._files[-1] is prepared
+    assert len(list(tmp_path.iterdir())) == 2
+    assert [index.find(7, b"k%d" % at, 9, 0, FOREVER) for at in (0, 119_998, 119_999, 129_999)] == [
+        [0], [119_998], [119_999], [129_999],
+    ]  # fmt: skip
+    index.flush()
+    index.close()
+    again = MessageIndex(tmp_path, slots=1_000, entries=120_000)
+    again.load(0, 130_000, abnormal=True, trusted_ms=None)
+    assert again.offset == 129_999
+    assert again.find(7, b"k129999", 9, 0, FOREVER) == [129_999]
+    again.close()
+
+
+def test_a_prepared_file_that_nobody_needed_goes(tmp_path: Path) -> None:
+    index = MessageIndex(tmp_path, slots=10, entries=60_000)
+    index.load(0, 1, abnormal=False, trusted_ms=None)
+    for begin in range(0, 58_000, 1_000):
+        index.add([(7, begin + number, 1_000, b"", b"k") for number in range(1_000)], begin + 1_000)
+    assert index._next is not None
+    index.close()
+    assert len(list(tmp_path.iterdir())) == 1
