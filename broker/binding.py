@@ -8,6 +8,7 @@ from broker.announcement import properties_of
 from broker.assembly import cached_bytes
 from broker.clients.admin import ClientAdmin
 from broker.clients.calls import ConsumerCalls
+from broker.clients.progress import Progress
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
 from broker.metadata.handlers import MetadataHandlers
@@ -48,6 +49,7 @@ def bind_operations(
     MetadataHandlers(metadata, broker.store, parts.cached_bytes).bind(table)
     clients.bind(table)
     ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
+    Progress(metadata, broker.store, clients.registry, config.broker_name).bind(table)
     ConsumerCalls(clients, broker.store).bind(table)
     controlled = broker.controlled
     if controlled is not None:

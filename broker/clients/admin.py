@@ -5,12 +5,12 @@ Source: RocketMQ 5.3.3 AdminBrokerProcessor, ClientManageProcessor.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Final
 
 from broker.client_settings import ClientSettings
 from broker.clients.core.registry import ClientRegistry
+from broker.clients.object_keys import by_queue, with_table
 from broker.clients.service import subscription_body
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import SQL92, parse
@@ -103,12 +103,8 @@ class ClientAdmin:
         return offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
 
     def _offset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
-        """With objects as keys, as fastjson writes a map of queues and only Java's tools read it."""
-        entries = (
-            f"{_compact({'brokerName': self._broker_name, 'queueId': queue_id, 'topic': topic})}:{offset}"
-            for queue_id, offset in sorted(offsets.items())
-        )
-        return ('{"offsetTable":{' + ",".join(entries) + "}}").encode()
+        entries = ((topic, queue_id, offset) for queue_id, offset in sorted(offsets.items()))
+        return with_table("offsetTable", by_queue(self._broker_name, entries), {})
 
     # -- who wants what ----------------------------------------------------------------------------------
 
@@ -170,7 +166,3 @@ class ClientAdmin:
         except BadSubscription as error:
             raise CommandError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return Reply()
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))

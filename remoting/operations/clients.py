@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from remoting.codes import RequestCode
 from remoting.operation import Empty, Operation, Wire
+from remoting.operations.broker import TopicRequest
 from remoting.operations.broker_metadata import GroupRequest
 
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -183,6 +184,14 @@ class TopicNames(Wire):
     topic_list: list[str] = Field(default_factory=list)
 
 
+class ConsumeStatsRequest(Wire):
+    """topic_list: separated by semicolons."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
 class ConsumerCallRequest(Wire):
     """For one consumer. msg_id: the offset message id of what it should handle."""
 
@@ -283,4 +292,10 @@ CONSUME_MESSAGE_DIRECTLY = Operation(
     ConsumerCallRequest,
     Empty,
     response_body=bytes,
+)
+GET_TOPIC_STATS_INFO = Operation(
+    RequestCode.GET_TOPIC_STATS_INFO, "getTopicStatsInfo", TopicRequest, Empty, response_body=bytes
+)
+GET_CONSUME_STATS = Operation(
+    RequestCode.GET_CONSUME_STATS, "getConsumeStats", ConsumeStatsRequest, Empty, response_body=bytes
 )

@@ -1,6 +1,7 @@
 """Offsets that an operator resets, and what else is asked about groups."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from broker.client_settings import ClientSettings
 from broker.clients.admin import ClientAdmin
 from broker.clients.core.registry import Client, Consumer, Subscription
 from broker.clients.core.resets import PendingResets
+from broker.clients.progress import Progress
 from broker.filter.core.subscription import parse
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
@@ -33,6 +35,7 @@ class Desk:
         self.metadata.groups.find("g")
         settings = ClientSettings.model_validate({"enablePropertyFilter": True})
         ClientAdmin(self.metadata, self.broker.store, parts.registry, settings, "b-a").bind(self.broker.table)
+        Progress(self.metadata, self.broker.store, parts.registry, "b-a").bind(self.broker.table)
         MetadataHandlers(self.metadata, self.broker.store).bind(self.broker.table)
 
     async def ask(self, code: int, body: object = None, **ext: object) -> RemotingCommand:
@@ -160,3 +163,36 @@ async def test_a_filter_is_checked_before_a_consumer_starts(
     data = {"topic": "T", "subString": text, "expressionType": kind, "subVersion": 1}
     reply = await desk.ask(46, {"clientId": "c", "group": "g", "subscriptionData": data})
     assert reply.code == code
+
+
+def members_of(body: bytes) -> list[bytes]:
+    """A body's member names in their order, also those in keys."""
+    return re.findall(rb'"(\w+)":', body)
+
+
+def captured(name: str) -> bytes:
+    path = Path(__file__).parent.parent / "fixtures" / "frames" / f"{name}.bin"
+    return decode(path.read_bytes()[4:]).body
+
+
+async def test_how_far_a_topic_is(desk: Desk) -> None:
+    theirs = captured("202-topic-stats-mqadmin.resp")
+    reply = await desk.ask(202, topic="TopicA")
+    assert members_of(reply.body) == members_of(theirs)  # four queues as well
+    first = json.loads(reply.body[len(b'{"offsetTable":{') :].partition(b"}:")[2].partition(b"}")[0] + b"}")
+    assert (first["maxOffset"], first["minOffset"]) == (9, 0) and first["lastUpdateTimestamp"] > 0
+    assert (await desk.ask(202, topic="Nobody")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_how_far_a_group_is(desk: Desk) -> None:
+    theirs = captured("208-consume-stats-mqadmin.resp")
+    await desk.commit(4)
+    for ext in ({}, {"topic": "TopicA"}, {"topicList": "Nobody;TopicA"}):
+        reply = await desk.ask(208, consumerGroup="g", **ext)
+        names = members_of(reply.body)
+        assert set(names) == set(members_of(theirs)) and names[:9] == members_of(theirs)[:9]
+        first = json.loads(reply.body.partition(b"}:")[2].partition(b"}")[0] + b"}")
+        assert (first["brokerOffset"], first["consumerOffset"]) == (9, 4) and first["lastTimestamp"] > 0
+    consumer = Consumer("g", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", ())
+    desk.broker.parts.registry.heartbeat(Client(1, "c", "h", "JAVA", 1), [consumer], [], now_ms=0)
+    assert (await desk.ask(208, consumerGroup="g")).body == b'{"consumeTps":0.0,"offsetTable":{}}'
