@@ -1,9 +1,9 @@
 """asyncio clients of a KeelMQ or RocketMQ cluster: Producer, PullConsumer, AdminClient."""
 
 from client.consumer import PullConsumer, PullError, PullErrorKind, PullResult, PullStatus
+from client.core.queues import MessageQueue
 from client.message import Message, MessageExt
 from client.producer import Producer, SendError, SendErrorKind, SendResult, SendStatus
-from client.route import MessageQueue
 
 __all__ = [
     "Message",

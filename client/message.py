@@ -16,7 +16,8 @@ from client.message_id import encode_offset_message_id
 from remoting.operation import RemoteProtocolError
 
 NAME_END, PROPERTY_END = "\x01", "\x02"
-UNIQ_KEY, KEYS, TAGS, WAIT = "UNIQ_KEY", "KEYS", "TAGS", "WAIT"
+UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
+RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -38,7 +39,8 @@ _SHORT = struct.Struct(">h")
 @dataclass(frozen=True, slots=True)
 class Message:
     """What a producer sends. `keys`: index keys, joined by blanks on the wire. `wait`: the reply comes after
-    the flush and replication that the broker is configured for."""
+    the flush and replication that the broker is configured for. `delay_level`: 1 (1 s) to 18 (2 h) with the
+    broker's default levels; 0: at once."""
 
     topic: str
     body: bytes
@@ -47,6 +49,7 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     wait: bool = True
+    delay_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,10 @@ def encode_properties(message: Message, unique_key: str) -> str:
         pairs[TAGS] = message.tags
     if message.keys:
         pairs[KEYS] = " ".join(message.keys)
+    if message.delay_level < 0:
+        raise ValueError(f"delay_level is {message.delay_level}: 0 is none, 1 the shortest")
+    if message.delay_level:
+        pairs[DELAY] = str(message.delay_level)
     for key, value in pairs.items():
         if NAME_END in key + value or PROPERTY_END in key + value:
             raise ValueError(f"property {key!r}: names and values cannot contain \\x01 or \\x02")

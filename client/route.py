@@ -5,9 +5,10 @@ that answered stays in use until it fails, or until a caller says that its answe
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from client.core.queues import MessageQueue
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
@@ -23,30 +24,25 @@ DEFAULT_ROUTE_POLL_MS = 1_000
 NAME_SERVER_TIMEOUT_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
-    topic: str
-    broker_name: str
-    queue_id: int
-
-
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """`write_queues`: those whose broker has a master now. `addresses`: brokerName -> brokerId -> address."""
+    """`write_queues`: those whose broker has a master now. `ordered_queues`: these, and those whose master is
+    away for a moment, so that a key keeps its queue. `addresses`: brokerName -> brokerId -> address."""
 
     topic: str
     write_queues: tuple[MessageQueue, ...] = ()
     read_queues: tuple[MessageQueue, ...] = ()
+    ordered_queues: tuple[MessageQueue, ...] = ()
     addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     borrowed: bool = False  # made from the route of DEFAULT_TOPIC
 
     def master(self, broker_name: str) -> str | None:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
-    def replica(self, broker_name: str) -> str | None:
-        """The master, or the replica with the lowest id while there is none."""
+    def replica(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """This one, or the replica with the lowest id while it is away: the master if there is one."""
         addresses = self.addresses.get(broker_name, {})
-        return addresses[min(addresses)] if addresses else None
+        return addresses.get(broker_id) or (addresses[min(addresses)] if addresses else None)
 
 
 class RouteError(Exception):
@@ -75,22 +71,28 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> T
     limit = DEFAULT_TOPIC_QUEUE_NUMS if borrowed else 1 << 31
     write: list[MessageQueue] = []
     read: list[MessageQueue] = []
+    ordered: list[MessageQueue] = []
     for queues in sorted(data.queue_datas, key=lambda queue: queue.broker_name):
         name = queues.broker_name
-        if queues.perm & PERM_WRITE and MASTER_ID in addresses.get(name, {}):
-            write += [
+        if queues.perm & PERM_WRITE:
+            writable = [
                 MessageQueue(topic, name, index) for index in range(min(queues.write_queue_nums, limit))
             ]
+            ordered += writable
+            write += writable if MASTER_ID in addresses.get(name, {}) else []
         if queues.perm & PERM_READ and addresses.get(name):
             read += [MessageQueue(topic, name, index) for index in range(min(queues.read_queue_nums, limit))]
-    return TopicRoute(topic, tuple(write), tuple(read), addresses, borrowed)
+    return TopicRoute(topic, tuple(write), tuple(read), tuple(ordered), addresses, borrowed)
 
 
 class RouteCache:
-    """Owns no connection: closing the client closes everything but the refreshes, see close()."""
+    """Owns no connection: closing the client closes everything but the refreshes, see close(). `on_change`:
+    called when a topic got other queues or addresses than before."""
 
-    def __init__(self, client: RemotingClient, namesrv_addr: str) -> None:
-        self._client = client
+    def __init__(
+        self, client: RemotingClient, namesrv_addr: str, *, on_change: Callable[[], None] | None = None
+    ) -> None:
+        self._client, self._on_change = client, on_change
         self._name_servers = parse_addresses(namesrv_addr)
         self._current = 0
         self._routes: dict[str, tuple[TopicRoute, int]] = {}
@@ -111,6 +113,16 @@ class RouteCache:
         if rotate and topic not in self._refreshes:
             self._current = (self._current + 1) % len(self._name_servers)
         return await asyncio.shield(self._refreshing(topic, borrow))
+
+    def addresses(self, *, masters_only: bool = False) -> set[str]:
+        """Of all brokers in the routes that are known here."""
+        tables = [table for route, _ in self._routes.values() for table in route.addresses.values()]
+        return {
+            address
+            for table in tables
+            for broker_id, address in table.items()
+            if broker_id == MASTER_ID or not masters_only
+        }
 
     def refresh_soon(self, topic: str) -> None:
         """In the background: the route works, but it is old."""
@@ -146,7 +158,10 @@ class RouteCache:
                     f"no route of topic {topic} at the name server", ResponseCode.TOPIC_NOT_EXIST
                 )
             route, poll_ms = make_route(topic, data, borrowed=True), DEFAULT_ROUTE_POLL_MS
+        before = self._routes.get(topic)
         self._routes[topic] = (route, now_ms() + poll_ms)
+        if self._on_change is not None and (before is None or before[0] != route):
+            self._on_change()
         return route
 
     async def _ask(self, topic: str) -> TopicRouteData | None:

@@ -185,8 +185,8 @@ async def test_who_waits_for_a_hung_master_goes_on_when_there_is_another(
     producer: Producer, broker: FakeBroker, name_server: FakeNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGSTOP: its connections stay open. The attempt would end after ATTEMPT_TIMEOUT_MS."""
-    monkeypatch.setattr("client.producer.SILENT_MS", 50)
-    monkeypatch.setattr("client.producer.WATCH_MS", 5)
+    monkeypatch.setattr("client.delivery.SILENT_MS", 50)
+    monkeypatch.setattr("client.delivery.WATCH_MS", 5)
     broker.hold.clear()
     async with FakeBroker() as heir:
         name_server.routes[TOPIC] = {0: broker.address}

@@ -1,0 +1,157 @@
+"""What AdminClient asks of controllers. Any of them may be named: the leader is found from it (1005)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from client.admin.asking import AdminError, Asking, body_of, first_of, properties_of
+from client.route import parse_addresses
+from remoting.codes import ResponseCode
+from remoting.operation import Empty, Operation, Wire
+from remoting.operations.controller import (
+    CLEAN_BROKER_DATA,
+    ELECT_MASTER,
+    EXPLAIN_ELECTION,
+    EXPORT_STATE,
+    GET_CONTROLLER_CONFIG,
+    GET_ELECTIONS,
+    GET_METADATA_INFO,
+    GET_SYNC_STATE_DATA,
+    IMPORT_STATE,
+    UPDATE_CONTROLLER_CONFIG,
+    BrokerReplicasInfo,
+    CleanBrokerDataRequest,
+    ControllerMetadata,
+    ElectionExplanation,
+    ElectionsRequest,
+    ElectMasterRequest,
+    ElectMasterResponseBody,
+    MasterInfo,
+    PastElection,
+    UpdateConfigRequest,
+)
+
+CONTROLLER_TIMEOUT_MS = 3_000
+MEMBERS_TIMEOUT_MS = 20_000
+"""A controller that is added gets the whole log first."""
+
+
+class ControllerQuestions(Asking):
+    """SyncStateSets, elections, settings and members."""
+
+    # controllers
+
+    async def controller_metadata(self, controller_addr: str) -> ControllerMetadata:
+        """The view of the first controller of the list that answers; a view with a leader is preferred."""
+
+        async def ask(address: str) -> ControllerMetadata:
+            answer = await self.ask(address, GET_METADATA_INFO, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS)
+            return answer.header
+
+        addresses = parse_addresses(controller_addr)
+        return await first_of(addresses, ask, is_enough=lambda view: bool(view.controller_leader_address))
+
+    async def controller_leader(self, controller_addr: str) -> str:
+        metadata = await self.controller_metadata(controller_addr)
+        if not metadata.controller_leader_address:
+            remark = "no controller leads now (an election runs, or a majority of the peers is down)"
+            raise AdminError(
+                GET_METADATA_INFO.name, controller_addr, remark, ResponseCode.CONTROLLER_NOT_LEADER
+            )
+        return metadata.controller_leader_address
+
+    async def sync_state_sets(self, controller_addr: str, broker_names: Sequence[str]) -> BrokerReplicasInfo:
+        leader = await self.controller_leader(controller_addr)
+        return await self.sync_state_sets_at(leader, broker_names)
+
+    async def sync_state_sets_at(self, leader: str, broker_names: Sequence[str]) -> BrokerReplicasInfo:
+        """Of a controller that is known to lead. Names that it does not know are left out of the answer."""
+        if not broker_names:  # refused otherwise
+            return BrokerReplicasInfo()
+        answer = await self.ask(
+            leader, GET_SYNC_STATE_DATA, Empty(), list(broker_names), timeout_ms=CONTROLLER_TIMEOUT_MS
+        )
+        return body_of(answer, BrokerReplicasInfo, GET_SYNC_STATE_DATA, leader)
+
+    async def elect_master(
+        self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int
+    ) -> tuple[MasterInfo, ElectMasterResponseBody]:
+        """Make broker_id the master. AdminError: 2011 it is already, 2012 it cannot be (and others)."""
+        leader = await self.controller_leader(controller_addr)
+        header = ElectMasterRequest(
+            cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id, designate_elect=True
+        )
+        answer = await self.ask(leader, ELECT_MASTER, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        body = answer.body if isinstance(answer.body, ElectMasterResponseBody) else ElectMasterResponseBody()
+        return answer.header, body
+
+    async def explain_election(
+        self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int | None
+    ) -> ElectionExplanation:
+        """What elect_master would come to; nothing is changed. broker_id None: nobody is named, the election
+        that the controller itself would hold. AdminError 3: a RocketMQ controller, which cannot tell."""
+        leader = await self.controller_leader(controller_addr)
+        header = ElectMasterRequest(
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_id=-1 if broker_id is None else broker_id,
+            designate_elect=broker_id is not None,
+            dry_run=True,
+        )
+        answer = await self.ask(leader, EXPLAIN_ELECTION, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        body = body_of(answer, ElectMasterResponseBody, EXPLAIN_ELECTION, leader)
+        if body.explanation is None:
+            raise AdminError(EXPLAIN_ELECTION.name, leader, "the answer explains nothing", answer.code)
+        return body.explanation
+
+    async def clean_broker_data(
+        self,
+        controller_addr: str,
+        *,
+        cluster_name: str,
+        broker_name: str,
+        broker_ids: str = "",
+        clean_living: bool = False,
+    ) -> str:
+        """Forget replicas, all of the group if broker_ids ("1;2") is blank. The controller's remark."""
+        leader = await self.controller_leader(controller_addr)
+        header = CleanBrokerDataRequest(
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_controller_ids_to_clean=broker_ids,
+            is_clean_living_broker=clean_living,
+        )
+        return (await self.ask(leader, CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS)).remark
+
+    async def elections(self, controller_addr: str, broker_name: str, count: int) -> list[PastElection]:
+        """Newest first, of one group, or of all ("")."""
+        header = ElectionsRequest(broker_name=broker_name, count=count)
+        answer = await self.ask_any(controller_addr, GET_ELECTIONS, header)
+        return list(body_of(answer, PastElections, GET_ELECTIONS, controller_addr).elections)
+
+    async def import_state(self, controller_addr: str, state: bytes) -> int:
+        """How many groups came with what export_state gave."""
+        leader = await self.controller_leader(controller_addr)
+        return (await self.ask(leader, IMPORT_STATE, Empty(), state)).header.groups
+
+    async def change_controllers(
+        self, controller_addr: str, operation: Operation[Any, ControllerMetadata], header: Wire
+    ) -> tuple[ControllerMetadata, str]:
+        """addController, removeController or transferLeader: the group afterwards, and a remark."""
+        leader = await self.controller_leader(controller_addr)
+        answer = await self.ask(leader, operation, header, timeout_ms=MEMBERS_TIMEOUT_MS)
+        return answer.header, answer.remark
+
+    # one controller, see each()
+
+    async def controller_config(self, address: str) -> dict[str, str]:
+        return properties_of(
+            await self.ask(address, GET_CONTROLLER_CONFIG, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS)
+        )
+
+    async def update_controller_config(self, address: str, key: str, value: str) -> str:
+        body = f"{key}={value}\n".encode()
+        return (await self.ask(address, UPDATE_CONTROLLER_CONFIG, UpdateConfigRequest(), body)).remark
+
+    async def export_state(self, controller_addr: str) -> dict[str, Any]:
+        """All that the controllers know, by the first that answers: also one that does not lead."""
+        return dict((await self.ask_any(controller_addr, EXPORT_STATE, Empty())).body)

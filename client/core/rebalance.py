@@ -1,0 +1,37 @@
+"""Which queues of a topic belong to which member of a group.
+
+Every member computes this for itself, from the same two lists, so all of them must sort alike and divide
+alike: queues by broker name and id, members as plain text. Source: RocketMQ's AllocateMessageQueueAveragely.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from client.core.queues import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """From one assignment to the next, each sorted."""
+
+    added: tuple[MessageQueue, ...]
+    removed: tuple[MessageQueue, ...]
+
+
+def allocate_averagely(
+    client_id: str, client_ids: Collection[str], queues: Iterable[MessageQueue]
+) -> tuple[MessageQueue, ...]:
+    """A run of neighbours; the first members get one more when it does not come out even. A member that is
+    not in the list gets nothing. Ids that are there twice (a client on two connections) count once."""
+    members = sorted(set(client_ids))
+    if client_id not in client_ids:
+        return ()
+    ordered = sorted(set(queues))
+    position = members.index(client_id)
+    size, rest = divmod(len(ordered), len(members))
+    start = position * size + min(position, rest)
+    return tuple(ordered[start : start + size + (position < rest)])
+
+
+def changes(current: Collection[MessageQueue], wanted: Collection[MessageQueue]) -> Changes:
+    return Changes(tuple(sorted(set(wanted) - set(current))), tuple(sorted(set(current) - set(wanted))))

@@ -1,0 +1,102 @@
+"""The messages of one queue that a consumer holds, and the offset that it may commit.
+
+Messages are finished in any order; the offset that is committed is the lowest unfinished one, so a crash
+repeats messages and skips none. What the broker filtered out leaves gaps between offsets: they are nobody's.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+
+class Stored(Protocol):
+    @property
+    def queue_offset(self) -> int: ...
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+
+M = TypeVar("M", bound=Stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one queue: above any of them no more is pulled until some messages are finished."""
+
+    messages_max: int = 1_000
+    bytes_max: int = 100 * 1024 * 1024
+    span_max: int | None = 2_000
+    """Offsets between the lowest unfinished message and the highest: one that hangs must not let the others
+    run so far ahead that a crash repeats them all. None: no limit (orderly consumers have no such gap)."""
+
+
+@dataclass(slots=True)
+class OffsetWindow(Generic[M]):
+    """`next_offset`: where the next pull begins. A window whose queue was moved or given away is dropped as a
+    whole and replaced: what then finishes in it moves nothing."""
+
+    next_offset: int
+    held_bytes: int = 0
+    _held: dict[int, M] = field(default_factory=dict)  # by offset, ascending: pulls come in order
+    _ready: deque[int] = field(default_factory=deque)
+    _top: int = -1
+
+    def __len__(self) -> int:
+        """Messages that are not finished."""
+        return len(self._held)
+
+    @property
+    def commit_offset(self) -> int:
+        """The lowest unfinished offset, or where the next pull begins when everything is finished."""
+        return next(iter(self._held), self.next_offset)
+
+    @property
+    def span(self) -> int:
+        return self._top - self.commit_offset if self._held else 0
+
+    def is_full(self, limits: Limits) -> bool:
+        return (
+            len(self._held) >= limits.messages_max
+            or self.held_bytes >= limits.bytes_max
+            or (limits.span_max is not None and self.span > limits.span_max)
+        )
+
+    def add(self, messages: Iterable[M], next_offset: int) -> None:
+        """What one pull brought, ascending. Offsets below next_offset that are not among the messages were
+        filtered out. A message that is already below next_offset is not taken a second time."""
+        for message in messages:
+            offset = message.queue_offset
+            if self._top < offset and self.next_offset <= offset:
+                self._held[offset] = message
+                self.held_bytes += message.stored_bytes
+                self._ready.append(offset)
+                self._top = offset
+        self.next_offset = max(self.next_offset, next_offset, self._top + 1)
+
+    def take(self, count: int) -> tuple[M, ...]:
+        """Up to `count` messages that nobody has taken yet, in order. They stay held until finish()."""
+        taken: list[M] = []
+        while self._ready and len(taken) < count:
+            taken.append(self._held[self._ready.popleft()])
+        return tuple(taken)
+
+    def finish(self, messages: Sequence[M]) -> None:
+        """Consumed, or sent back to the broker. Repeating it changes nothing."""
+        for message in messages:
+            if self._held.pop(message.queue_offset, None) is not None:
+                self.held_bytes -= message.stored_bytes
+
+    def put_back(self, messages: Sequence[M]) -> None:
+        """Taken, but to be handed out again, before what came later."""
+        again = {m.queue_offset for m in messages if m.queue_offset in self._held} - set(self._ready)
+        self._ready = deque(sorted(again | set(self._ready)))
+
+    def check_invariants(self) -> None:
+        offsets = list(self._held)
+        assert offsets == sorted(offsets), "held messages are in order"
+        assert all(offset < self.next_offset for offset in offsets), "nothing is held that was not pulled"
+        assert set(self._ready) <= set(offsets), "only held messages are handed out"
+        assert list(self._ready) == sorted(self._ready), "in order"
+        assert self.held_bytes == sum(message.stored_bytes for message in self._held.values())
