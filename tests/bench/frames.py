@@ -1,6 +1,7 @@
 """The workload, the same each time: one producer's SEND_MESSAGE_V2 as a 5.x Java client sends it."""
 
 import json
+import struct
 
 TOPIC = "BenchmarkTest"
 OPAQUE = 100_000_000
@@ -25,12 +26,31 @@ EXT_FIELDS = {
 }
 
 
-def send_header(*, wait: bool = True) -> bytes:
-    """`wait`: the producer asks for the acknowledgement of the replicas (where the broker has any)."""
+BATCH_ITEMS = 32
+_ITEM = struct.Struct(">iiiii")
+KEYS = "\x02KEYS\x01order-000000042"
+
+
+def batch_body(body_bytes: int) -> bytes:
+    """BATCH_ITEMS messages with a unique key each, as a producer's batch has them."""
+    body, items = b"x" * body_bytes, []
+    for number in range(BATCH_ITEMS):
+        text = b"UNIQ_KEY\x017F0000010D2E1B6D0586512A6E6C%04X\x02WAIT\x01true\x02TAGS\x01TagA\x02" % number
+        size = _ITEM.size + len(body) + 2 + len(text)
+        items.append(_ITEM.pack(size, 0, 0, 0, len(body)) + body + len(text).to_bytes(2, "big") + text)
+    return b"".join(items)
+
+
+def send_header(*, wait: bool = True, keys: bool = True, batch: bool = False) -> bytes:
+    """`wait`: the producer asks for the acknowledgement of the replicas (where the broker has any). `keys`: a
+    key beside the unique one. `batch`: of a batch_body()."""
     properties = EXT_FIELDS["i"] if wait else EXT_FIELDS["i"].replace("WAIT\x01true", "WAIT\x01false")
+    if not keys:
+        properties = properties.replace(KEYS, "")
+    fields = EXT_FIELDS | {"i": properties} | ({"m": "true"} if batch else {})
     header = {
-        "code": 310,
-        "extFields": EXT_FIELDS | {"i": properties},
+        "code": 320 if batch else 310,
+        "extFields": fields,
         "flag": 0,
         "language": "JAVA",
         "opaque": OPAQUE,

@@ -13,7 +13,7 @@ from broker.topics import TopicTable
 from remoting.dispatch import Dispatcher, hot_key
 from remoting.operation import OperationTable
 from remoting.operations.route import TopicConfig
-from tests.bench.frames import TOPIC, send_header
+from tests.bench.frames import BATCH_ITEMS, TOPIC, batch_body, send_header
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results, alternate
 from tests.bench.servers import Server, Shape, c_echo, load, lone_broker, per_cpu_second, python_echo
@@ -46,12 +46,17 @@ class BenchPeer:
 
 
 @contextmanager
-def handler(body_bytes: int) -> Iterator[Callable[[], object]]:
-    """MESSAGES_PER_TICK messages, each from its header bytes to its reply bytes, and the end of the tick."""
+def handler(
+    body_bytes: int, *, keys: bool = True, index: bool = True, batch: bool = False
+) -> Iterator[Callable[[], object]]:
+    """MESSAGES_PER_TICK messages, each from its header bytes to its reply bytes, and the end of the tick.
+    keys: with KEYS beside UNIQ_KEY. batch: BATCH_ITEMS messages to a request."""
     place = MEMORY_FILES if MEMORY_FILES.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-", dir=place) as directory:
         root = Path(directory)
-        store = MessageStore(StoreConfig(root=root / "store", commit_log_file_bytes=COMMIT_LOG_FILE_BYTES))
+        store = MessageStore(
+            StoreConfig(root=root / "store", commit_log_file_bytes=COMMIT_LOG_FILE_BYTES, index_enable=index)
+        )
         store.load()
         store.become_master()
         topics = TopicTable(root / "topics.json", broker_name="broker-a", cluster_name="BenchCluster")
@@ -72,17 +77,21 @@ def handler(body_bytes: int) -> Iterator[Callable[[], object]]:
             call_soon=ticks.append,
             end_of_tick=end_of_tick,
         )
-        yield _send(parts, ticks, b"x" * body_bytes)
+        body = batch_body(body_bytes) if batch else b"x" * body_bytes
+        yield _send(parts, ticks, send_header(keys=keys, batch=batch), body)
         store.close()
 
 
-def _send(parts: BrokerParts, ticks: list[Callable[[], None]], body: bytes) -> Callable[[], object]:
+def _send(
+    parts: BrokerParts, ticks: list[Callable[[], None]], header: bytes, body: bytes
+) -> Callable[[], object]:
     table = OperationTable()
     SendHandler(parts).bind(table)
     dispatcher = Dispatcher(table, name="bench")
-    decode, send = dispatcher.hot[hot_key(310)]
-    header, peer = send_header(), BenchPeer()
-    requests = range(MESSAGES_PER_TICK)
+    is_batch = header.startswith(hot_key(320))
+    decode, send = dispatcher.hot[hot_key(320 if is_batch else 310)]
+    peer = BenchPeer()
+    requests = range(MESSAGES_PER_TICK // BATCH_ITEMS if is_batch else MESSAGES_PER_TICK)
 
     def one_tick() -> None:
         for _ in requests:
@@ -97,13 +106,18 @@ def _send(parts: BrokerParts, ticks: list[Callable[[], None]], body: bytes) -> C
 
 
 def handlers() -> Results:
-    with handler(128) as small, handler(1024) as large:
-        j_us, costs = in_j(small, large, calls=TICKS_PER_SAMPLE)
-    cost_128, cost_1024 = (cost / MESSAGES_PER_TICK for cost in costs)
-    return {
-        "handler_128": Measurement(cost_128, "J", j_us, cost_128),
-        "handler_1024": Measurement(cost_1024, "J", j_us, cost_1024),
-    }
+    """With the index, unless the name says otherwise: of UNIQ_KEY and KEYS, or of UNIQ_KEY alone."""
+    with ExitStack() as stack:
+        subjects = {
+            "handler_128": stack.enter_context(handler(128)),
+            "handler_1024": stack.enter_context(handler(1024)),
+            "handler_128_unique_key": stack.enter_context(handler(128, keys=False)),
+            "handler_128_no_index": stack.enter_context(handler(128, index=False)),
+            "batch_32_of_128": stack.enter_context(handler(128, batch=True)),
+        }
+        j_us, costs = in_j(*subjects.values(), calls=TICKS_PER_SAMPLE)
+    each = [cost / MESSAGES_PER_TICK for cost in costs]
+    return {name: Measurement(cost, "J", j_us, cost) for name, cost in zip(subjects, each, strict=True)}
 
 
 def end_to_end() -> Results:
