@@ -22,6 +22,7 @@ from remoting.operations.controller import (
     CleanBrokerDataRequest,
     ControllerMetadata,
     ElectionExplanation,
+    Elections,
     ElectionsRequest,
     ElectMasterRequest,
     ElectMasterResponseBody,
@@ -126,7 +127,7 @@ class ControllerQuestions(Asking):
         """Newest first, of one group, or of all ("")."""
         header = ElectionsRequest(broker_name=broker_name, count=count)
         answer = await self.ask_any(controller_addr, GET_ELECTIONS, header)
-        return list(body_of(answer, PastElections, GET_ELECTIONS, controller_addr).elections)
+        return list(body_of(answer, Elections, GET_ELECTIONS, controller_addr).elections)
 
     async def import_state(self, controller_addr: str, state: bytes) -> int:
         """How many groups came with what export_state gave."""
