@@ -240,8 +240,10 @@ class WholeGroup:
         if run.is_master and role.is_master and role.epoch > run.begun_epoch:
             run.begun_epoch = role.epoch
             self.note("", f"{run.name} is master of epoch {role.epoch}")
-            self.judge.began(run.name, role.epoch, log)
-            self.look_at_metadata(run, broker)
+            is_newest = self.group is not None and role.epoch >= self.group.master_epoch
+            self.judge.began(run.name, role.epoch, log, is_newest=is_newest)
+            if is_newest:
+                self.look_at_metadata(run, broker)
 
     def look_at_metadata(self, run: BrokerRun, broker: Broker) -> None:
         tables = broker.metadata

@@ -70,12 +70,14 @@ class Judge:
                 self.log[at:] = piece
             at += len(piece)
 
-    def began(self, name: str, epoch: int, log: LogView) -> None:
-        """`name` serves as master of `epoch` from now on."""
+    def began(self, name: str, epoch: int, log: LogView, *, is_newest: bool = True) -> None:
+        """`name` takes itself for the master of `epoch` from now on. Not the newest: another one has been
+        elected since, and it has not heard of that; it lacks what that one acknowledges."""
         owner = self.masters.setdefault(epoch, name)
         if owner != name:
             raise Violation(f"masterEpoch {epoch} has two masters: {owner} and {name}")
-        self.has_all(f"{name}, master of epoch {epoch},", log)
+        if is_newest:
+            self.has_all(f"{name}, master of epoch {epoch},", log)
 
     def has_all(self, who: str, log: LogView) -> None:
         for each in self.acked:

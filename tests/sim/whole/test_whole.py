@@ -17,7 +17,7 @@ from tests.sim.whole.machines import PROCESS, MachineLoop, Process
 from tests.sim.whole.nemesis import run_seed, story
 from tests.unit.store_parts import open_store, put
 
-FAST, SLOW = range(1, 9), range(9, 300)
+FAST, SLOW = range(1, 7), range(7, 300)
 
 
 @pytest.mark.parametrize("seed", [*FAST, *found_seeds("whole")])
@@ -40,10 +40,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_the_worlds_have_faults_in_them() -> None:
     """A quiet simulator proves nothing."""
-    worlds = [run_seed(seed) for seed in range(1, 7)]
+    worlds = [run_seed(seed) for seed in range(1, 6)]
     faults = set().union(*(world.faults for world in worlds))
     assert {"kill", "power cut", "pause", "cut"} <= faults
-    assert sum(len(world.judge.masters) for world in worlds) >= 12
+    assert sum(len(world.judge.masters) for world in worlds) >= 8
     assert all(world.judge.acked and world.judge.log for world in worlds)
     assert any(world.judge.topics and world.judge.groups and world.judge.offsets for world in worlds)
 
@@ -91,6 +91,7 @@ class TestTheJudge:
             judge.began("b2", 2, shorter)
         with pytest.raises(Violation, match="two masters"):
             judge.began("b2", 1, log)
+        judge.began("b2", 3, shorter, is_newest=False)
 
     def test_confirmed_bytes_that_change(self) -> None:
         judge = Judge()
