@@ -33,7 +33,7 @@ from broker.ha.ports import MasterDoor
 from broker.identity import Identity, news_of
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok
+from remoting.operation import Failed, LocalProtocolError, Ok
 from remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     ELECT_MASTER,
@@ -407,7 +407,10 @@ class ReplicasManager:
         door = await self._shell.find_master(role.master_address)
         async with self._changing:
             if door is not None and door != self._door and role is self._role:
-                await self._follow(role.epoch, door)
+                try:
+                    await self._follow(role.epoch, door)
+                except LocalProtocolError:  # its link told of a later term before the controllers could
+                    self.poll_now()
 
 
 def sync_state_set_of(news: MasterNews) -> SyncStateSet:

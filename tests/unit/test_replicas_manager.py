@@ -16,7 +16,7 @@ from broker.identity import Identity
 from broker.replicas_manager import ReplicasManager
 from broker.store.meta_file import MetaFiles
 from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from remoting.operation import Failed, LocalProtocolError, Ok, Operation, Outcome, Unknown, Wire
 from remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     APPLY_BROKER_ID,
@@ -314,6 +314,25 @@ async def test_a_master_in_doubt_reads_with_a_fence_and_polls_without(broker: Br
     )
     await manager._poll()
     assert broker.controller.last[GET_REPLICA_INFO.code] == ReplicaInfoRequest(broker_name="b")
+
+
+async def test_a_link_that_told_of_a_later_term_ends_no_task(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master began another term at the same address, and we are cut off from the controllers: the log has
+    the new epoch, the role not yet. Found by the whole-group simulator."""
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    broker.scene.ha_address = "m:3"
+
+    async def too_old(**_role: object) -> None:
+        raise LocalProtocolError("masterEpoch 1 is below epoch 2 of the log")
+
+    monkeypatch.setattr(manager._ha, "become_slave", too_old)
+    polls = broker.controller.asked.count(GET_REPLICA_INFO.code)
+    await manager.refresh_ha_address()
+    await broker.scene.until(lambda: broker.controller.asked.count(GET_REPLICA_INFO.code) > polls)
 
 
 async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broker) -> None:
