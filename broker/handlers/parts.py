@@ -12,6 +12,7 @@ from broker.clients.core.resets import PendingResets
 from broker.handlers.unique_keys import UniqueKeys
 from broker.metadata.groups import Group
 from broker.pending import PendingReplies, SendGate
+from broker.stats.reads import ReadCounters
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
 from remoting.clock import now_ms
@@ -59,3 +60,5 @@ class BrokerParts:
     hand_on: HandOn = _to_nobody
     settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
     cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory
+    halves: HalfKeeper | None = None  # None: transactional messages are refused
+    reads: ReadCounters = field(default_factory=ReadCounters)

@@ -111,6 +111,7 @@ class PullHandler:
         self._parts = parts
         self._settings, self._resets = parts.settings, parts.resets.offsets
         self._consumers = parts.registry.consumers
+        self._reads = parts.reads
         self._subscriptions: dict[tuple[str, str], Wanted] = {}
         self._waiting: set[_Waiter] = set()
 
@@ -295,7 +296,9 @@ class PullHandler:
         head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
         views = result.views
         if not views:
+            self._reads.missed += 1
             return head
+        self._reads.got(topic.name, command.ext.consumer_group, result.message_count, size)
         if len(views) > VIEWS_MAX or size < VIEW_BYTES_MIN * len(views):
             return b"".join((head, *views))
         peer.write_parts([head, *views])

@@ -60,6 +60,7 @@ class SendBackHandler:
             maximum = min(asked, maximum) if call.language == UNTRUSTED_MAXIMUM else asked
         is_dead = record.reconsume_times >= maximum or level < 0
         if is_dead:
+        self._parts.reads.came_back(record.topic, header.group)
             topic, level = self._topic(DLQ_PREFIX + header.group, 1), 0
         else:
             topic = self._topic(RETRY_PREFIX + header.group, group.config.retry_queue_nums)

@@ -48,6 +48,7 @@ class ConsumeQueue:
         "max_offset",
         "min_offset",
         "next_offset",
+        "put_bytes",
         "queue_id",
         "topic",
         "waiters",
@@ -61,6 +62,7 @@ class ConsumeQueue:
         self.key_prefix_hash = java_hash(f"{topic}#")
         self.file_bytes = file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
+        self.put_bytes = 0  # of records that got a unit since the start
         self.waiters: list[tuple[int, Callable[[], None]]] = []  # (wanted offset, callback); see MessageStore
         self._files: list[MappedFile] = []
         self._base = self._end = 0  # byte positions of the last file
@@ -143,6 +145,7 @@ class ConsumeQueue:
             self._make_room(position)
         assert self._map is not None
         _PACK(self._map, position - self._base, log_offset, size, tags_code)
+        self.put_bytes += size
         self.max_offset = queue_offset = queue_offset + 1
         if queue_offset > self.next_offset:
             self.next_offset = queue_offset

@@ -1,0 +1,122 @@
+"""Counters with a memory: how much each grew within the last minute, hour and day. Pure.
+
+Counting costs nothing here: every 10 s the present values are copied into one array, and windows are
+differences of two such copies. Source: RocketMQ 5.3.3 StatsItem (csListMinute, csListHour, csListDay).
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+SAMPLE_MS: Final = 10_000
+"""Between two calls of sample()."""
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+
+
+class Reading(NamedTuple):
+    """A counter now. times: how often it was counted up; value / times is the mean of one time."""
+
+    key: str
+    value: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Within a window. tps: per second. per_time: of one counting up."""
+
+    sum: int = 0
+    tps: float = 0.0
+    per_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_ms: int
+    numbers: "array[int]"  # value and times of each column
+
+
+class Series:
+    """Counters of one kind by key. A key that a sample lacks is forgotten, with its past."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, int] = {}
+        self._free: list[int] = []
+        self._rings: dict[int, deque[_Sample]] = {
+            MINUTE_MS: deque(maxlen=MINUTE_MS // SAMPLE_MS + 1),
+            HOUR_MS: deque(maxlen=7),
+            DAY_MS: deque(maxlen=25),
+        }
+
+    def sample(self, readings: Iterable[Reading], now_ms: int) -> None:
+        numbers = array("q", bytes(16 * len(self._columns)))
+        seen = set()
+        for key, value, times in readings:
+            column = self._columns.get(key)
+            if column is None:
+                column = self._columns[key] = self._free.pop() if self._free else len(self._columns)
+            while len(numbers) <= 2 * column + 1:
+                numbers.append(0)
+            numbers[2 * column], numbers[2 * column + 1] = value, times
+            seen.add(key)
+        for key in self._columns.keys() - seen:
+            self._forget(key)
+        sample = _Sample(now_ms, numbers)
+        for length_ms, ring in self._rings.items():
+            period_ms = length_ms // ((ring.maxlen or 2) - 1)
+            if not ring or now_ms - ring[-1].at_ms >= period_ms:
+                ring.append(sample)
+
+    def _forget(self, key: str) -> None:
+        """Its column may become another key's, which has no past."""
+        column = self._columns.pop(key)
+        self._free.append(column)
+        for ring in self._rings.values():
+            for sample in ring:
+                if len(sample.numbers) > 2 * column + 1:
+                    sample.numbers[2 * column] = sample.numbers[2 * column + 1] = 0
+
+    def growth(self, reading: Reading, window_ms: int, now_ms: int) -> Growth:
+        """Until now, from the window's beginning, or from the first sample if that is later."""
+        ring, begin = self._rings[window_ms], None
+        for sample in reversed(ring):
+            begin = sample
+            if now_ms - sample.at_ms >= window_ms:
+                break
+        if begin is None:
+            return Growth()
+        value, times = self._numbers(begin, reading.key)
+        grown, counted = max(reading.value - value, 0), max(reading.times - times, 0)
+        span_ms = max(now_ms - begin.at_ms, 1)
+        return Growth(grown, grown * 1000 / span_ms, grown / counted if counted else 0.0)
+
+    def _numbers(self, sample: _Sample, key: str) -> tuple[int, int]:
+        """0: the key was not there yet."""
+        column = self._columns.get(key)
+        if column is None or len(sample.numbers) <= 2 * column + 1:
+            return 0, 0
+        return sample.numbers[2 * column], sample.numbers[2 * column + 1]
+
+
+class Rates:
+    """Totals of the whole broker, once a second for ten minutes: how fast each grows."""
+
+    SECONDS: Final = 600
+
+    def __init__(self) -> None:
+        self._ring: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=self.SECONDS + 1)
+
+    def sample(self, totals: tuple[int, ...], now_ms: int) -> None:
+        self._ring.append((now_ms, totals))
+
+    def per_second(self, number: int, seconds: int) -> float:
+        """Of the total with that number, over the last so many seconds that there are."""
+        if len(self._ring) < 2:
+            return 0.0
+        begin_ms, begin = self._ring[-min(seconds + 1, len(self._ring))]
+        end_ms, end = self._ring[-1]
+        return max(end[number] - begin[number], 0) * 1000 / max(end_ms - begin_ms, 1)

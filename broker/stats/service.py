@@ -1,0 +1,145 @@
+"""The statistics of a broker: samples of what it counts anyway, and the answers that are made of them.
+
+Messages per topic are differences of queue offsets, so a message is counted when consumers may read it, on
+slaves as well. Source: RocketMQ 5.3.3 BrokerStatsManager, StoreStatsService, BrokerStats.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from broker.stats.core.series import DAY_MS, HOUR_MS, MINUTE_MS, SAMPLE_MS, Growth, Rates, Reading, Series
+from broker.stats.reads import ReadCounters
+from broker.store.message_store import MessageStore
+from remoting.clock import now_ms
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+SECOND_MS: Final = 1_000
+PUT, GOT, FOUND, MISSED = range(4)
+"""Numbers of the totals in `rates`: messages stored, messages given out, pulls with and without messages."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Messages since the start, as they were at the last two midnights (local time)."""
+
+    yesterday: int = 0
+    today: int = 0
+
+
+class BrokerStats:
+    """Owned by the event loop's thread."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: ReadCounters,
+        cluster_name: str,
+        *,
+        clock: Callable[[], int] = now_ms,
+        today: Callable[[], tuple[int, ...]] = lambda: time.localtime()[:3],
+    ) -> None:
+        self._store, self.reads, self._clock, self._today = store, reads, clock, today
+        self._cluster_name = cluster_name
+        self._sources: dict[str, Callable[[str | None], Iterator[Reading]]] = {
+            "TOPIC_PUT_NUMS": self._topic_messages,
+            "TOPIC_PUT_SIZE": self._topic_bytes,
+            "GROUP_GET_NUMS": self._group_messages,
+            "GROUP_GET_SIZE": self._group_bytes,
+            "SNDBCK_PUT_NUMS": self._sent_back,
+            "BROKER_PUT_NUMS": self._broker_put,
+            "BROKER_GET_NUMS": self._broker_get,
+        }
+        """All counters of a kind, or (with a key) the one."""
+        self._series = {name: Series() for name in self._sources}
+        self.rates = Rates()
+        self.put, self.got = Totals(), Totals()
+        self._day = today()
+        self._next_sample_ms = 0
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._sources)
+
+    async def run(self) -> None:
+        while True:
+            self.tick()
+            await asyncio.sleep(SECOND_MS / 1000)
+
+    def tick(self) -> None:
+        """Once a second."""
+        now, store, reads = self._clock(), self._store, self.reads
+        self.rates.sample((store.put_messages, store.got_messages, reads.found, reads.missed), now)
+        if now >= self._next_sample_ms:
+            self._next_sample_ms = now + SAMPLE_MS
+            for name, series in self._series.items():
+                series.sample(self._sources[name](None), now)
+        if self._today() != self._day:
+            self._day = self._today()
+            for totals, count in ((self.put, store.put_messages), (self.got, store.got_messages)):
+                totals.yesterday, totals.today = totals.today, count
+
+    def growth(self, name: str, key: str) -> tuple[Growth, Growth, Growth] | None:
+        """Within the last minute, hour and day. None: there is no such counter."""
+        if name not in self._sources:
+            return None
+        reading = next((each for each in self._sources[name](key) if each.key == key), None)
+        if reading is None:
+            return None
+        series, now = self._series[name], self._clock()
+        minute, hour, day = (series.growth(reading, each, now) for each in (MINUTE_MS, HOUR_MS, DAY_MS))
+        return minute, hour, day
+
+    def tps(self, name: str, key: str) -> float:
+        """Of the last minute; 0 for what is unknown."""
+        found = self.growth(name, key)
+        return 0.0 if found is None else found[0].tps
+
+    # -- sources -----------------------------------------------------------------------------------------
+
+    def _topic_messages(self, key: str | None) -> Iterator[Reading]:
+        for topic, queues in _some(self._store.queues.table, key):
+            count = sum(queue.max_offset for queue in queues.values())
+            yield Reading(topic, count, count)
+
+    def _topic_bytes(self, key: str | None) -> Iterator[Reading]:
+        for topic, queues in _some(self._store.queues.table, key):
+            each = queues.values()
+            yield Reading(topic, sum(q.put_bytes for q in each), sum(q.max_offset for q in each))
+
+    def _group_messages(self, key: str | None) -> Iterator[Reading]:
+        for (topic, group), reads in _some(self.reads.groups, _pair(key)):
+            yield Reading(f"{topic}@{group}", reads.messages, reads.times)
+
+    def _group_bytes(self, key: str | None) -> Iterator[Reading]:
+        for (topic, group), reads in _some(self.reads.groups, _pair(key)):
+            yield Reading(f"{topic}@{group}", reads.bytes, reads.times)
+
+    def _sent_back(self, key: str | None) -> Iterator[Reading]:
+        for (topic, group), count in _some(self.reads.sent_back, _pair(key)):
+            yield Reading(f"{topic}@{group}", count, count)
+
+    def _broker_put(self, key: str | None) -> Iterator[Reading]:
+        yield Reading(self._cluster_name, self._store.put_messages, self._store.put_messages)
+
+    def _broker_get(self, key: str | None) -> Iterator[Reading]:
+        yield Reading(self._cluster_name, self._store.got_messages, self.reads.found)
+
+
+def _some(table: Mapping[K, V], key: K | None) -> Iterable[tuple[K, V]]:
+    """All, or the one with that key, if there is one."""
+    if key is None:
+        return table.items()
+    return [(key, table[key])] if key in table else []
+
+
+def _pair(key: str | None) -> tuple[str, str] | None:
+    """topic, group"""
+    if key is None:
+        return None
+    topic, _, group = key.partition("@")
+    return topic, group

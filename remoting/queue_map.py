@@ -1,0 +1,59 @@
+"""Maps whose keys are queues, as fastjson writes and reads them: {{"brokerName":...}:value, ...}.
+
+That is no JSON. Tools written in Java read nothing else, so brokers write it, and our tools read it.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<before>[{,]\s*) (?P<key>\{ (?:[^{}"] | "(?:[^"\\]|\\.)*")* \}) (?=\s*:)   # an object as a key
+    | "(?:[^"\\]|\\.)*"
+    """,
+    re.VERBOSE,
+)
+
+
+class QueueKey(NamedTuple):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+def queue_json(queue: QueueKey) -> dict[str, Any]:
+    """As an object: members in fastjson's order."""
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def dump_queue_map(name: str, entries: Iterable[tuple[QueueKey, Any]], **members: Any) -> bytes:
+    """{"<name>": {queue: value, ...}, <other members>}; members in alphabetical order."""
+    table = ",".join(f"{_compact(queue_json(queue))}:{_compact(value)}" for queue, value in entries)
+    parts = {key: _compact(value) for key, value in members.items()} | {name: f"{{{table}}}"}
+    return ("{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}").encode()
+
+
+def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str, Any]]:
+    """The map called `name`, and the other members. ValueError: it is something else."""
+    text = _TOKEN.sub(_quoted, raw.decode())
+    try:
+        value = json.loads(text)
+        table = {_queue_of(key): item for key, item in (value.pop(name, None) or {}).items()}
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"no map of queues: {error}") from None
+    return table, value
+
+
+def _quoted(match: re.Match[str]) -> str:
+    return match[0] if match["key"] is None else match["before"] + json.dumps(match["key"])
+
+
+def _queue_of(key: str) -> QueueKey:
+    value = json.loads(key)
+    return QueueKey(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,31 @@
+"""Maps with queues as keys: what Java's tools read and RocketMQ's brokers write."""
+
+import pytest
+
+from remoting.queue_map import QueueKey, dump_queue_map, load_queue_map
+
+WRITTEN = (
+    b'{"consumeTps":0.5,"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"brokerOffset":7},'
+    b'{"brokerName":"b{:\\"x}","queueId":1,"topic":"%RETRY%g"}:{"brokerOffset":8}}}'
+)
+TABLE = {QueueKey("T", "b", 0): {"brokerOffset": 7}, QueueKey("%RETRY%g", 'b{:"x}', 1): {"brokerOffset": 8}}
+
+
+def test_written_as_fastjson_does_and_read_again() -> None:
+    assert dump_queue_map("offsetTable", TABLE.items(), consumeTps=0.5) == WRITTEN
+    assert load_queue_map(WRITTEN, "offsetTable") == (TABLE, {"consumeTps": 0.5})
+
+
+def test_blanks_other_orders_and_nothing_at_all() -> None:
+    text = b'{"offsetTable":{ {"topic":"T","queueId":"3","brokerName":"b"} : 5 } , "x": {"a":{"b":1}}}'
+    assert load_queue_map(text, "offsetTable") == ({QueueKey("T", "b", 3): 5}, {"x": {"a": {"b": 1}}})
+    assert load_queue_map(b"{}", "offsetTable") == ({}, {})
+    assert dump_queue_map("offsetTable", []) == b'{"offsetTable":{}}'
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"offsetTable":{{"a":1}:2}}', b'{"offsetTable":[1]}', b"\xff"]
+)
+def test_anything_else_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        load_queue_map(text, "offsetTable")
