@@ -141,10 +141,12 @@ class StoreDisk:
             if path not in self._files and random.random() < 0.5:
                 names[path] = file  # its unlink was not durable
         target.mkdir(parents=True)
-        for path, file in sorted(names.items()):
+        lives_at = {id(file): path for path, file in self._files.items()}  # it may have been renamed
+        for path, file in sorted(names.items(), key=lambda item: item[0]):
             copy = target / path.relative_to(self.root)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            now = path.read_bytes() if file.last is None and path.exists() else file.last or b""
+            place = lives_at.get(id(file))
+            now = place.read_bytes() if place is not None and place.exists() else file.last or b""
             copy.write_bytes(_mixed(file.durable, now, random))
         return target
 
