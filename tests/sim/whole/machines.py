@@ -154,9 +154,11 @@ class MachineLoop(VirtualLoop):
             try:
                 result = func(*args)
             except Exception as error:  # noqa: BLE001 - the caller's
-                future.set_exception(error)
+                if not future.done():
+                    future.set_exception(error)
             else:
-                future.set_result(result)
+                if not future.done():  # the process was killed in the middle of it
+                    future.set_result(result)
 
         self.call_later(self.dice.uniform(*self.executor_s), work)
         return future
