@@ -21,7 +21,7 @@ from broker.config import BrokerConfig, detect_address
 from broker.controlled import NO_ROLE, Controlled
 from broker.core.promise import promises
 from broker.core.readiness import RoleName, Standing
-from broker.delay.service import DelayedDelivery
+from broker.deliveries import Deliveries
 from broker.group_commit import GroupCommit
 from broker.handlers.admin import BrokerHandlers
 from broker.handlers.send_commands import SendCommand
@@ -92,6 +92,7 @@ class Broker:
         self._sync = SlaveSync(self._client, self.metadata, broker_name=config.broker_name)
         self._controlled: Controlled | None = None
         self._handlers: BrokerHandlers | None = None
+        self._deliveries: Deliveries | None = None
         self._door: TcpDoor | None = None
         self._telemetry: BrokerTelemetry | None = None
         self._http: LateHttp | None = None
@@ -144,7 +145,8 @@ class Broker:
         self._tasks.start("flush", self._flush_forever)
         self._tasks.start("metadata", self.metadata.run)
         self._tasks.start("store upkeep", self.upkeep.run)
-        self._tasks.start("delayed messages", self._deliver_delayed)
+        assert self._deliveries is not None
+        self._deliveries.start(self._tasks)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
         self._serving = True
         if self._http is not None:
@@ -186,7 +188,7 @@ class Broker:
 
     def _bind(self) -> OperationTable:
         end_of_tick = self._controlled.appended if self._controlled else self._confirm_alone
-        table, self._handlers = bind_operations(self, end_of_tick)
+        table, self._handlers, self._deliveries = bind_operations(self, end_of_tick)
         self.topics.on_change = self._routes.trigger
         return table
 
@@ -399,10 +401,6 @@ class Broker:
 
     async def _flush_forever(self) -> None:
         await flush_forever(self.store, self.config.flush_interval_commit_log)
-
-    async def _deliver_delayed(self) -> None:
-        assert self._handlers is not None
-        await DelayedDelivery(self.store, self.metadata, self._handlers.send.writer).run()
 
     async def _expire_forever(self) -> None:
         assert self._handlers is not None

@@ -9,6 +9,7 @@ from broker.assembly import cached_bytes
 from broker.clients.admin import ClientAdmin
 from broker.clients.calls import ConsumerCalls
 from broker.clients.progress import Progress
+from broker.deliveries import Deliveries
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
 from broker.metadata.handlers import MetadataHandlers
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def bind_operations(
     broker: "Broker", end_of_tick: Callable[[], None]
-) -> tuple[OperationTable, BrokerHandlers]:
+) -> tuple[OperationTable, BrokerHandlers, Deliveries]:
     """end_of_tick: once per loop iteration in which something is put."""
     config, metadata, clients, table = broker.config, broker.metadata, broker.clients, OperationTable()
     parts = BrokerParts(
@@ -46,6 +47,8 @@ def bind_operations(
         cached_bytes=cached_bytes(),
     )
     handlers = bind_broker_operations(table, parts)
+    deliveries = Deliveries(config, metadata, clients, parts, handlers.send.writer)
+    deliveries.bind(table)
     MetadataHandlers(metadata, broker.store, parts.cached_bytes).bind(table)
     clients.bind(table)
     ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
@@ -57,4 +60,4 @@ def bind_operations(
         parts.runtime_info = controlled.runtime_info
         parts.sends_to_master = controlled.sends_to_master
         parts.hand_on = controlled.hand_on
-    return table, handlers
+    return table, handlers, deliveries

@@ -32,6 +32,15 @@ class ClientSettings(TelemetryConfig):
         DEFAULT_LEVELS, description="how long each delay level is, from level 1 on; equal on all replicas"
     )
 
+    reject_transaction_message: bool = Field(False, description="take no transactional messages")
+    transaction_time_out: int = Field(
+        6_000, ge=0, description="ms until a producer is asked what became of its transaction"
+    )
+    transaction_check_interval: int = Field(30_000, gt=0, description="ms until it is asked again")
+    transaction_check_max: int = Field(
+        15, ge=1, description="questions until a transaction is given up: TRANS_CHECK_MAX_TIME_TOPIC"
+    )
+
     @field_validator("message_delay_level")
     @classmethod
     def _levels(cls, text: str) -> str:

@@ -53,6 +53,7 @@ EXPIRED_AFTER_MS: Final = 120_000
 """channelExpiredTimeout: without a heartbeat for so long a client is gone."""
 UNIT_FLAG: Final = 1
 SCAN_PERIOD_MS: Final = 10_000
+PRODUCERS_TRIED: Final = 3
 
 Body = TypeVar("Body", bound=Wire)
 
@@ -65,7 +66,7 @@ class Clients:
         self.locks = QueueLocks()
         self._metadata, self._clock = metadata, clock
         self._peers: dict[int, Peer] = {}
-        self._opaque = 0
+        self._opaque = self._turn = 0
         self._locks_epoch = 0
         self._next_scan_ms = clock() + SCAN_PERIOD_MS
 
@@ -151,6 +152,17 @@ class Clients:
         self._next_scan_ms = now + SCAN_PERIOD_MS
         self._notify(self.registry.expire(now_ms=now, timeout_ms=EXPIRED_AFTER_MS))
         self.locks.expire(now_ms=now)
+
+    def find_producer(self, group: str) -> Peer | None:
+        """A connection of this producer group, another one each time, and none that closes (broker-ops
+        pitfall 6). None: nobody is there."""
+        members = list(self.registry.producers.get(group, ()))
+        self._turn += 1
+        for step in range(min(len(members), PRODUCERS_TRIED)):
+            peer = self._peers.get(members[(self._turn + step) % len(members)])
+            if peer is not None and not peer.is_closing():
+                return peer
+        return None
 
     def _notify(self, groups: Iterable[str]) -> None:
         """40 to every member. Bounded by who is there: a member that does not read is cut off by its own

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from broker.client_settings import ClientSettings
 from broker.clients.core.locks import QueueLocks
@@ -19,6 +19,9 @@ from remoting.clock import now_ms
 from remoting.operation import Operation, Outcome, Wire
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
 
+if TYPE_CHECKING:
+    from broker.handlers.writer import Letter, Refused, Stored
+
 HandOn: TypeAlias = Callable[[Operation[Any, Any], Wire], Awaitable[Outcome[Any] | None]]
 """A request for the master, from a broker that is none. None: no other master is known."""
 
@@ -29,6 +32,16 @@ async def _to_nobody(operation: Operation[Any, Any], header: Wire) -> Outcome[An
 
 def _any_group(name: str) -> Group:
     return Group(SubscriptionGroupConfig(group_name=name))
+
+
+class HalfKeeper(Protocol):
+    """Who looks after half messages: broker/transactions/service.py."""
+
+    def refuse(self) -> "Refused | None":
+        """Why none is taken now."""
+        ...
+
+    def stored(self, letter: "Letter", stored: "Stored") -> None: ...
 
 
 @dataclass(slots=True)

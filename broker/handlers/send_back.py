@@ -5,28 +5,23 @@ The answer waits for replicas like that of a send: a client that is told 0 moves
 RocketMQ 5.3.3 AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
-import asyncio
 import random
 from typing import Final
 
+from broker.handlers.elsewhere import ask_master
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
-from broker.handlers.writer import Letter, Refused, Writer, not_available
-from broker.late_sends import NOT_YET
-from broker.pending import HAND_OVER
+from broker.handlers.writer import Letter, Refused, Writer
 from broker.store.querying import record_at
 from broker.store.record import Record, decode, offset_message_id, property_value
 from broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
-from remoting.operation import Call, CommandError, Failed, Ok, OperationTable, Reply
+from remoting.operation import Call, CommandError, OperationTable, Reply
 from remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
 
 FIRST_RETRY_LEVEL: Final = 3
 """10 s with the default levels; each further retry takes the next one."""
-MOVE_MS_MAX: Final = 2_000
-"""Below the three seconds that clients wait."""
-MOVE_STEP_MS: Final = 10
 UNTRUSTED_MAXIMUM: Final = "CPP"
 """Clients of this language put a timeout where the maximum belongs (clients pitfall 2)."""
 
@@ -40,10 +35,8 @@ class SendBackHandler:
 
     async def send_back(self, header: SendBackRequest, call: Call) -> Reply | None:
         gate = self._parts.gate
-        if not gate.writable:
-            forwarded = await self._elsewhere(header)
-            if forwarded is not None:
-                return forwarded
+        if not gate.writable and await ask_master(self._parts, CONSUMER_SEND_MSG_BACK, header):
+            return Reply()
         if gate.in_sync < gate.min_in_sync or (gate.wait and self._parts.pending.is_full):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
         group = self._parts.find_group(header.group)
@@ -60,7 +53,6 @@ class SendBackHandler:
             maximum = min(asked, maximum) if call.language == UNTRUSTED_MAXIMUM else asked
         is_dead = record.reconsume_times >= maximum or level < 0
         if is_dead:
-        self._parts.reads.came_back(record.topic, header.group)
             topic, level = self._topic(DLQ_PREFIX + header.group, 1), 0
         else:
             topic = self._topic(RETRY_PREFIX + header.group, group.config.retry_queue_nums)
@@ -68,29 +60,11 @@ class SendBackHandler:
         stored = self._writer.put(_letter(record, topic, level))
         if isinstance(stored, Refused):
             raise CommandError(*stored)
+        self._parts.reads.came_back(record.topic, header.group)
         if not gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
         self._parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, call.opaque)
-        return None
-
-    async def _elsewhere(self, header: SendBackRequest) -> Reply | None:
-        """While the mastership moves the message waits, and goes to the new master, whose log has it at the
-        same offset: some clients forget a message when they are refused. None: this broker is master."""
-        gate, deadline_ms = self._parts.gate, self._parts.now_ms() + MOVE_MS_MAX
-        while not gate.writable:
-            outcome = (
-                None
-                if header.forwarded
-                else await self._parts.hand_on(CONSUMER_SEND_MSG_BACK, _marked(header))
-            )
-            if isinstance(outcome, Ok):
-                return Reply()
-            moves = gate.is_closed_by(HAND_OVER) or (isinstance(outcome, Failed) and outcome.code in NOT_YET)
-            if not moves or header.forwarded or self._parts.now_ms() >= deadline_ms:
-                remark = outcome.remark if outcome is not None else not_available(gate)
-                raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-            await asyncio.sleep(MOVE_STEP_MS / 1000)
         return None
 
     def _record_at(self, offset: int) -> Record:
@@ -112,11 +86,6 @@ class SendBackHandler:
         if not topic.perm & PERM_WRITE:
             raise CommandError(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
         return topic
-
-
-def _marked(header: SendBackRequest) -> SendBackRequest:
-    """Handed on once: two brokers that believe in each other would play ping-pong."""
-    return header.model_copy(update={"forwarded": True})
 
 
 def _letter(record: Record, topic: Topic, level: int) -> Letter:

@@ -21,6 +21,7 @@ from broker.store.record import (
     property_value,
 )
 from broker.topics import DLQ_PREFIX, NOT_FOR_CLIENTS, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
+from broker.transactions.messages import half_letter, is_half
 from remoting.codes import ResponseCode
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
@@ -67,11 +68,19 @@ class UnusualSends:
             return refusal(command, letter)
         if command.ext.batch:
             return self._send_batch(command, letter, properties, peer)
-        stored = self._writer.put(letter)
+        stored = self._put_half(letter) if _is_half(command, properties) else self._writer.put(letter)
         if isinstance(stored, Refused):
             return refusal(command, stored)
         message_id = offset_message_id(self._store.store_host, stored.offset)
         return self._answer(command, letter, properties, message_id, stored, peer)
+
+    def _put_half(self, letter: Letter) -> Stored | Refused:
+        halves, half = self._parts.halves, half_letter(letter)
+        assert halves is not None, "checked"
+        stored = self._writer.put(half)
+        if isinstance(stored, Stored):
+            halves.stored(half, stored)
+        return stored
 
     # -- checks ------------------------------------------------------------------------------------------
 
@@ -90,7 +99,11 @@ class UnusualSends:
                 )
         if ext.topic in NOT_FOR_CLIENTS:
             return Refused(ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden")
-        refused = self._check_message(command, body, properties) or self._check_load(properties)
+        refused = (
+            self._check_message(command, body, properties)
+            or self._check_half(command, properties)
+            or self._check_load(properties)
+        )
         if refused is not None:
             return refused
         if topic is None:
@@ -117,6 +130,14 @@ class UnusualSends:
             return Refused(ResponseCode.SYSTEM_BUSY, remark)
         return None
 
+    def _check_half(self, command: SendCommand, properties: bytes) -> Refused | None:
+        if not _is_half(command, properties):
+            return None
+        halves = self._parts.halves
+        if halves is None:
+            return Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
+        return halves.refuse()
+
     def _check_message(self, command: SendCommand, body: bytes, properties: bytes) -> Refused | None:
         problem = self._problem(command, body, properties)
         return None if problem is None else Refused(ResponseCode.MESSAGE_ILLEGAL, problem)
@@ -130,8 +151,11 @@ class UnusualSends:
             return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
         if b"\0" in properties:  # recovery takes a zero for what a crash has torn off
             return "the properties contain a zero byte"
-        if ext.sys_flag & TRANSACTION_BITS or property_value(properties, b"TRAN_MSG") == b"true":
-            return "transactional messages are not supported by this broker"
+        if _is_half(command, properties):
+            if ext.batch or not property_value(properties, b"PGROUP"):
+                return "a transactional message is no batch, and names its producers' group (PGROUP)"
+        elif ext.sys_flag & TRANSACTION_BITS and not is_half(properties):
+            return "sysFlag has transaction bits, and property TRAN_MSG is not true"
         try:
             delay_level = self._store.delay_levels.level_of(properties)
         except ValueError as error:
@@ -169,7 +193,8 @@ class UnusualSends:
         if not ext.batch and not property_value(properties, b"UNIQ_KEY"):
             properties += b"UNIQ_KEY\x01%b\x02" % self._parts.new_unique_key().encode()
         return Letter(
-            topic, queue_id, body, properties + self._suffix, ext.flag, ext.sys_flag, ext.born_timestamp,
+            topic, queue_id, body, properties + self._suffix, ext.flag, ext.sys_flag & ~TRANSACTION_BITS,
+            ext.born_timestamp,
             peer.address_bytes, ext.reconsume_times, level,
         )  # fmt: skip
 
@@ -229,6 +254,12 @@ class UnusualSends:
         if property_value(letter.properties, b"WAIT") == b"false":
             return reply
         return self._writer.reply_when_safe(stored, peer, reply, command.opaque)
+
+
+def _is_half(command: SendCommand, properties: bytes) -> bool:
+    """A consumer that sends a transaction's message back for a later retry sends all of its properties."""
+    is_retry = command.ext.reconsume_times > 0 and property_value(properties, b"DELAY") not in (None, b"0")
+    return not is_retry and is_half(properties)
 
 
 def _items(body: bytes, properties_bytes_max: int) -> Iterator[tuple[int, bytes, bytes]]:

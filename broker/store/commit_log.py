@@ -222,9 +222,9 @@ class CommitLog:
     ) -> int:
         """Write one record at the end (of the next file if it does not fit); its offset.
 
-        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. prepared_offset: the
-        half message's that this one commits. struct.error: a number out of its field's range; OSError: no
-        room for a new file. Neither leaves anything behind.
+        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. prepared_offset:
+        of the half message, for one that commits it. struct.error: a number out of its field's range;
+        OSError: no room for a new file. Neither leaves anything behind.
         """
         body_length = len(body)
         tail = topic_raw + PACK_I16(len(properties)) + properties

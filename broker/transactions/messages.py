@@ -39,6 +39,8 @@ def half_letter(letter: Letter) -> Letter:
         b"__transactionId__": property_value(letter.properties, b"UNIQ_KEY"),
         b"REAL_TOPIC": letter.topic.name.encode(),
         b"REAL_QID": b"%d" % letter.queue_id,
+        CHECKS: None,  # the broker's own: a client that sends a received message on may have them
+        ROOT: None,
     }
     return replace(
         letter,
@@ -63,20 +65,19 @@ def half_of(
 ) -> Half:
     """timeout_ms: transactionTimeOut. A transaction of exactly that age is left alone yet (broker-ops pitfall
     5); a producer whose clock is ahead does not wait longer."""
-    checks, root = number(properties, CHECKS), number(properties, ROOT)
+    checks, root = number(properties, CHECKS) or 0, root_of(queue_offset, properties)
     immunity_s = number(properties, IMMUNITY)
     immunity_ms = timeout_ms if immunity_s is None else immunity_s * 1_000
     due_ms = min(born_ms, stored_ms) + immunity_ms + 1
-    if root is not None:
+    if root != queue_offset:
         due_ms = max(due_ms, stored_ms + interval_ms)
-    return Half(
-        queue_offset,
-        queue_offset if root is None else min(root, queue_offset),
-        log_offset,
-        size,
-        due_ms,
-        checks or 0,
-    )
+    return Half(queue_offset, root, log_offset, size, due_ms, checks)
+
+
+def root_of(queue_offset: int, properties: bytes) -> int:
+    """The first copy of this half message: it names the transaction."""
+    root = number(properties, ROOT)
+    return queue_offset if root is None else min(root, queue_offset)
 
 
 def copy_letter(record: Record, half: Half, checks: int) -> Letter:

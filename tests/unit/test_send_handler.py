@@ -122,7 +122,7 @@ REFUSALS = [
     ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
     ({"b": "Fresh", "c": "Absent"}, ResponseCode.TOPIC_NOT_EXIST, "apply first"),
     ({"e": "4"}, ResponseCode.INVALID_PARAMETER, "queueId\\[4\\] is illegal"),
-    ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),
+    ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL, "transaction bits"),
     ({"f": str(1 << 40)}, ResponseCode.MESSAGE_ILLEGAL, "illegal"),
     ({"m": "true"}, ResponseCode.MESSAGE_ILLEGAL, "batch"),
     ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),

@@ -1,0 +1,69 @@
+"""END_TRANSACTION (37): a producer says what becomes of its half message. Often oneway.
+
+Source: RocketMQ 5.3.3 EndTransactionProcessor.
+"""
+
+from typing import Final
+
+from broker.handlers.elsewhere import ask_master
+from broker.handlers.parts import BrokerParts
+from broker.handlers.writer import Refused, Writer
+from broker.store.record import Record, decode, parse, property_value
+from broker.transactions.core.book import End
+from broker.transactions.messages import COMMIT, HALF_TOPIC, ROLLBACK
+from broker.transactions.service import Transactions
+from remoting.codes import ResponseCode
+from remoting.command import response_frame
+from remoting.operation import Call, CommandError, OperationTable, Reply
+from remoting.operations.transactions import END_TRANSACTION, EndTransactionRequest
+
+READY_MS_MAX: Final = 2_000
+"""Below the three seconds that clients wait."""
+_ENDS: Final = {COMMIT: End.COMMITTED, ROLLBACK: End.ROLLED_BACK}
+
+
+class EndTransactionHandler:
+    def __init__(self, parts: BrokerParts, writer: Writer, transactions: Transactions) -> None:
+        self._parts, self._writer, self._transactions = parts, writer, transactions
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(END_TRANSACTION, self.end_transaction)
+
+    async def end_transaction(self, header: EndTransactionRequest, call: Call) -> Reply | None:
+        how = _ENDS.get(header.commit_or_rollback)
+        if how is None:  # the producer does not know yet: it will be asked
+            return None
+        parts, gate = self._parts, self._parts.gate
+        if not gate.writable and await ask_master(parts, END_TRANSACTION, header):
+            return Reply()
+        if gate.in_sync < gate.min_in_sync or (gate.wait and parts.pending.is_full):
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
+        if not await self._transactions.ready(READY_MS_MAX):
+            raise CommandError(ResponseCode.SYSTEM_BUSY, "this master does not know its transactions yet")
+        end = self._transactions.end(self._half_at(header), how)
+        if isinstance(end, Refused):
+            raise CommandError(*end)
+        if not end or not gate.wait or call.is_oneway:
+            return Reply()
+        reply = response_frame(call.opaque, ResponseCode.SUCCESS)
+        parts.pending.add(end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        return None
+
+    def _half_at(self, header: EndTransactionRequest) -> Record:
+        """The half message that the producer means. It may be younger than confirmOffset."""
+        log = self._parts.store.commit_log
+        view = log.view(header.commit_log_offset, log.file_bytes) if header.commit_log_offset >= 0 else b""
+        parsed = parse(view, 0, len(view), offset=header.commit_log_offset)
+        if parsed is None or parsed[1] != HALF_TOPIC.name.encode():
+            raise _mismatch(f"no half message at {header.commit_log_offset}")
+        record = decode(view)
+        if record.queue_offset != header.tran_state_table_offset:
+            remark = f"the half message at {header.commit_log_offset} is number {record.queue_offset}"
+            raise _mismatch(f"{remark}, not {header.tran_state_table_offset}")
+        if property_value(record.properties, b"PGROUP") != header.producer_group.encode():
+            raise _mismatch(f"the half message is not of the producer group {header.producer_group}")
+        return record
+
+
+def _mismatch(remark: str) -> CommandError:
+    return CommandError(ResponseCode.SYSTEM_ERROR, remark)
