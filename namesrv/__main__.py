@@ -9,9 +9,9 @@ from pathlib import Path
 
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
-from namesrv.config_store import with_stored
 from namesrv.plugins import load_plugin
 from remoting.config import ConfigError, load_config, to_properties
+from remoting.config_store import with_stored
 from remoting.program import (
     LOG_FORMAT,
     LOG_TIME_FORMAT,

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
-from namesrv.config_store import ConfigStore
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
 from namesrv.handlers.admin import ConfigAdmin, KvAdmin, TopicAdmin
@@ -24,6 +23,7 @@ from namesrv.min_id_notifier import MinIdNotifier
 from namesrv.plugins import Plugin, PluginContext, Settings
 from remoting.clock import now_ms
 from remoting.config import Config
+from remoting.config_store import ConfigStore
 from remoting.doors.http_late import LateHttp
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable

@@ -1,10 +1,12 @@
 """NamesrvConfig: the keys of mqnamesrv, RocketMQ's names and defaults where it has them."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from remoting.config import Config, home_path
+from remoting.config import home_path
+from remoting.config_store import StoredConfig
 from remoting.doors.http_late import http_listen_port
 
 AT_RUN_TIME = frozenset(
@@ -22,8 +24,11 @@ AT_RUN_TIME = frozenset(
 """Keys that a request (318) can change; the others are read at start."""
 
 
-class NamesrvConfig(Config):
+class NamesrvConfig(StoredConfig):
     """One frozen value per process; a key without effect is accepted so that a RocketMQ file can be kept."""
+
+    AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
+    BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"analyticsOutputDir", "kvConfigPath"}
 
     listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = one that is free")
     bind_address: str = Field("0.0.0.0", min_length=1, description="address of all our ports")
@@ -62,9 +67,6 @@ class NamesrvConfig(Config):
     )
     kv_config_path: Path | None = Field(
         None, description="file of the KV configuration, one per process (default ~/namesrv/kvConfig.json)"
-    )
-    config_store_path: Path | None = Field(
-        None, description="file for changes made at run time, read over the -c file (default: the -c file)"
     )
     config_black_list: str = Field(
         "configBlackList;configStorePath;kvConfigPath",

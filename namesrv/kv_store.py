@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from namesrv.durable_file import backup_of, replace_file
 from remoting.codes import ResponseCode
 from remoting.config import ConfigError
+from remoting.durable_file import backup_of, replace_file
 from remoting.lenient_json import load_lenient
 from remoting.operation import CommandError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from broker.config import BrokerConfig
 from cli.doctor.findings import Finding, failed, ok, warning
 from namesrv.config import NamesrvConfig
-from namesrv.config_store import with_stored
 from namesrv.plugins.controller.config import ControllerConfig
 from remoting.config import ENVIRON_PREFIX, Config, ConfigError, load_config, parse_settings
+from remoting.config_store import with_stored
 
 ENABLE_KEY = "enableControllerInNamesrv"
 TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})

@@ -7,11 +7,12 @@ Permissions and topics are as the brokers say: a registration with a changed top
 import logging
 from dataclasses import dataclass
 
-from namesrv.config_store import ConfigStore
+from namesrv.config import NamesrvConfig
 from namesrv.core.routes import RouteTable
 from namesrv.kv_store import KvStore
 from remoting.codes import ResponseCode
 from remoting.config import to_properties
+from remoting.config_store import ConfigStore
 from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from remoting.operations.namesrv_admin import (
     DELETE_KV_CONFIG,
@@ -115,7 +116,7 @@ class KvAdmin:
 
 @dataclass(frozen=True, slots=True)
 class ConfigAdmin:
-    settings: ConfigStore
+    settings: ConfigStore[NamesrvConfig]
 
     def bind(self, table: OperationTable) -> None:
         table.bind(UPDATE_NAMESRV_CONFIG, self.update)

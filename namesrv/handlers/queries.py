@@ -7,13 +7,14 @@ and over, all at once when a master dies. Source of facts: RocketMQ 5.3.3, Clien
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from namesrv.config_store import ConfigStore
+from namesrv.config import NamesrvConfig
 from namesrv.core.json_dialect import escaped_json, legacy_json
 from namesrv.core.routes import RouteTable
 from namesrv.handlers.registration import ZONE_NAME
 from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
 from remoting.codes import MASTER_ID, ResponseCode
 from remoting.command import body_bytes
+from remoting.config_store import ConfigStore
 from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from remoting.operations.route import (
     GET_ALL_TOPIC_LIST,
@@ -70,7 +71,7 @@ class Queries:
 
     routes: RouteTable
     kv: KvStore
-    settings: ConfigStore
+    settings: ConfigStore[NamesrvConfig]
     clock: Callable[[], int]
     serve_from_ms: int = 0
     _encoded: EncodedAnswers = field(init=False)

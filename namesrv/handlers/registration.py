@@ -9,13 +9,14 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from namesrv.config_store import ConfigStore
+from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import HeartbeatTable, RouteKey, route_key
 from namesrv.core.register_body import BadBody, check_crc32, read_body
 from namesrv.core.routes import RouteTable
 from namesrv.core.values import MinIdChange, Refused, RegisterBody, Registration, Stale
 from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
 from remoting.codes import MASTER_ID, ResponseCode
+from remoting.config_store import ConfigStore
 from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from remoting.operations.route import (
     BROKER_HEARTBEAT,
@@ -45,7 +46,7 @@ class Registrations:
     routes: RouteTable
     liveness: HeartbeatTable
     kv: KvStore
-    settings: ConfigStore
+    settings: ConfigStore[NamesrvConfig]
     clock: Callable[[], int]
     notify: Callable[[MinIdChange], None]
 

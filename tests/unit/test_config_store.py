@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from namesrv import durable_file
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
-from namesrv.config_store import IN_MEMORY_ONLY, ConfigStore, rewritten, with_stored
+from remoting import durable_file
 from remoting.config import ConfigError
+from remoting.config_store import IN_MEMORY_ONLY, ConfigStore, rewritten, with_stored
 from remoting.operation import CommandError
 
 CONF = "# ours\nlistenPort = 9876\n\nenableTopicList=true\ncontrollerDLegerGroup=g\n"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from namesrv import durable_file, kv_store
+from namesrv import kv_store
 from namesrv.kv_store import KvStore
+from remoting import durable_file
 from remoting.config import ConfigError
 from remoting.operation import CommandError
 

@@ -1,4 +1,4 @@
-"""ConfigStore: the name server's settings while it runs (318, 319), and where changes of them are kept.
+"""ConfigStore: a program's settings while it runs (25 and 26, 318 and 319), and where changes are kept.
 
 A change is written into the -c file, line by line, so that comments and other programs' keys stay; or into
 configStorePath if that is set, and then read from there at the next start, over the -c file. Nothing is
@@ -9,37 +9,55 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
 
-from namesrv.config import AT_RUN_TIME, NamesrvConfig
-from namesrv.durable_file import replace_file
+from pydantic import Field
+
 from remoting.codes import ResponseCode
 from remoting.config import (
     ENVIRON_PREFIX,
+    Config,
     ConfigError,
     load_config,
     parse_settings,
     setting_sources,
     with_settings,
 )
+from remoting.durable_file import replace_file
 from remoting.operation import CommandError
 
 log = logging.getLogger(__name__)
 
-BLACK_LIST = frozenset(
-    {"analyticsOutputDir", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
-)
-"""Never changed by a request, whatever configBlackList says: a path of the caller's choice is a way in
-(#6733, #7584)."""
 IN_MEMORY_ONLY = "changed until the next start: there is no -c file and no configStorePath to keep it in"
 
 
-class ConfigStore:
+class StoredConfig(Config):
+    """Settings of which some can change while the program runs."""
+
+    AT_RUN_TIME: ClassVar[frozenset[str]] = frozenset()
+    """Keys that a request can change; the others are read at start."""
+    BLACK_LIST: ClassVar[frozenset[str]] = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
+    """Never changed by a request, whatever configBlackList says: a path of the caller's choice is a way in
+    (#6733, #7584)."""
+
+    config_store_path: Path | None = Field(
+        None, description="file for changes made at run time, read over the -c file (default: the -c file)"
+    )
+    config_black_list: str = Field(
+        "configBlackList;configStorePath", description="keys that requests must not change"
+    )
+
+
+S = TypeVar("S", bound=StoredConfig)
+
+
+class ConfigStore(Generic[S]):
     """`current` is replaced by a change; `on_change` is called after it. `sources`: where the values of the
     keys that are set come from."""
 
     def __init__(
         self,
-        config: NamesrvConfig,
+        config: S,
         *,
         path: Path | None = None,
         environ: Mapping[str, str] | None = None,
@@ -78,12 +96,12 @@ class ConfigStore:
         return IN_MEMORY_ONLY if self._path is None else None
 
     def _check_allowed(self, settings: Mapping[str, str]) -> None:
-        blocked = BLACK_LIST | {key.strip() for key in self.current.config_black_list.split(";")}
+        blocked = self.current.BLACK_LIST | {key.strip() for key in self.current.config_black_list.split(";")}
         if blocked & settings.keys():
             raise CommandError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        known = {field.alias for field in NamesrvConfig.model_fields.values()}
+        known = {field.alias for field in type(self.current).model_fields.values()}
         for key in settings:
-            if key in known and key not in AT_RUN_TIME:
+            if key in known and key not in self.current.AT_RUN_TIME:
                 remark = f"{key} is read at start only: change it in the configuration file and restart"
                 raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
             if key in self._overrides or ENVIRON_PREFIX + key in self._environ:
@@ -101,14 +119,12 @@ class ConfigStore:
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark + help_) from error
 
 
-def store_path(config: NamesrvConfig, path: Path | None) -> Path | None:
+def store_path(config: StoredConfig, path: Path | None) -> Path | None:
     """configStorePath, else the -c file."""
     return path if config.config_store_path is None else config.config_store_path.expanduser()
 
 
-def with_stored(
-    config: NamesrvConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
-) -> NamesrvConfig:
+def with_stored(config: S, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> S:
     """`config` with the changes that an earlier run kept in configStorePath. Raises ConfigError."""
     stored = store_path(config, path)
     try:
@@ -116,7 +132,7 @@ def with_stored(
             return config
     except OSError as error:
         raise ConfigError(f"configStorePath: cannot use {stored}: {error.strerror}") from error
-    load_config(NamesrvConfig, path=stored, environ={}, overrides={})  # names file and line of a bad key
+    load_config(type(config), path=stored, environ={}, overrides={})  # names file and line of a bad key
     settings = {
         key: value
         for key, value in parse_settings(stored.read_text(encoding="utf-8"), str(stored)).items()
@@ -126,7 +142,7 @@ def with_stored(
 
 
 def _sources(
-    config: NamesrvConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+    config: StoredConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
     """As load_config() and with_stored() took them."""
     found = setting_sources(path if path is not None and path.exists() else None, environ, overrides)
