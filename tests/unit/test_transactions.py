@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ class Scene:
             self.broker.store.flush()
         self.transactions.book.check_invariants()
 
-    def half(self, body: bytes = b"half", properties: str = HALF, **changed: object) -> Record:
+    def half(self, body: bytes = b"half", properties: str = HALF, **changed: Any) -> Record:
         born = str(self.now) if "g" not in changed else changed["g"]
         reply = self.broker.send(body, i=properties, f="4", **(changed | {"g": born}))
         assert reply is not None and reply.code == 0, reply
@@ -166,11 +167,12 @@ async def test_a_captured_request_is_read(scene: Scene) -> None:
 
 @pytest.mark.parametrize("lenient", [False, True])
 def test_who_may_begin_none(scene: Scene, tmp_path: Path, lenient: bool) -> None:
-    for changed, code in (
+    refused: list[tuple[dict[str, Any], int]] = [
         ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": HALF, "m": "true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": HALF, "b": "RMQ_SYS_TRANS_HALF_TOPIC"}, ResponseCode.NO_PERMISSION),
-    ):
+    ]
+    for changed, code in refused:
         reply = scene.broker.send(lenient=lenient, **changed)
         assert reply is not None and reply.code == code, changed
     strict = Scene(tmp_path / "strict", rejectTransactionMessage="true")
