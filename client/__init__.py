@@ -1,13 +1,29 @@
-"""asyncio clients of a KeelMQ or RocketMQ cluster: Producer, PullConsumer, AdminClient."""
+"""asyncio clients of a KeelMQ or RocketMQ cluster: producers, consumers, and AdminClient (client.admin).
 
-from client.consumer import PullConsumer, PullError, PullErrorKind, PullResult, PullStatus
+docs/client.md shows all of them; client.blocking has the same without asyncio.
+"""
+
+from client.consumer import PullConsumer
 from client.core.queues import MessageQueue
+from client.core.window import Limits
+from client.hooks import ClientHook, ConsumeTrace, SendTrace
+from client.listening import ReconsumeLater
 from client.message import Message, MessageExt
-from client.producer import Producer, SendError, SendErrorKind, SendResult, SendStatus
+from client.producer import Producer
+from client.push_consumer import PushConsumer
+from client.reading import PullError, PullErrorKind, PullResult, PullStatus
+from client.sending import SendError, SendErrorKind, SendResult, SendStatus
+from client.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
 
 __all__ = [
+    "ClientHook",
+    "ConsumeFromWhere",
+    "ConsumeTrace",
+    "ConsumerSettings",
+    "Limits",
     "Message",
     "MessageExt",
+    "MessageModel",
     "MessageQueue",
     "Producer",
     "PullConsumer",
@@ -15,8 +31,11 @@ __all__ = [
     "PullErrorKind",
     "PullResult",
     "PullStatus",
+    "PushConsumer",
+    "ReconsumeLater",
     "SendError",
     "SendErrorKind",
     "SendResult",
     "SendStatus",
+    "SendTrace",
 ]

@@ -111,6 +111,11 @@ def encode_properties(message: Message, unique_key: str) -> str:
         raise ValueError(f"delay_level is {message.delay_level}: 0 is none, 1 the shortest")
     if message.delay_level:
         pairs[DELAY] = str(message.delay_level)
+    return encode_pairs(pairs)
+
+
+def encode_pairs(pairs: Mapping[str, str]) -> str:
+    """ValueError for text that the format cannot carry (its own separators)."""
     for key, value in pairs.items():
         if NAME_END in key + value or PROPERTY_END in key + value:
             raise ValueError(f"property {key!r}: names and values cannot contain \\x01 or \\x02")
@@ -125,6 +130,12 @@ def decode_properties(text: str) -> dict[str, str]:
         if key and value:
             pairs[key] = value
     return pairs
+
+
+def still_packed(sys_flag: int) -> int:
+    """The bits that say how the body of a decoded message is packed: 0 for one that was inflated."""
+    packed = sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
+    return 0 if packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB else packed
 
 
 def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:

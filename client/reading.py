@@ -162,13 +162,16 @@ class QueueReader:
         answer = await self.ask(queue, SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms=timeout_ms)
         return answer.header.offset
 
-    async def committed_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int | None:
-        """None: the group has never committed in this queue."""
+    async def committed_offset(
+        self, queue: MessageQueue, *, zero_if_young: bool = False, timeout_ms: int = READ_TIMEOUT_MS
+    ) -> int | None:
+        """None: the group has never committed in this queue. `zero_if_young`: 0 then, if all that was ever
+        in the queue is still there and recent, by the broker's judgement."""
         header = ConsumerOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
-            set_zero_if_not_found=False,
+            set_zero_if_not_found=None if zero_if_young else False,
         )
         good = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
         answer = await self.ask(queue, QUERY_CONSUMER_OFFSET, header, timeout_ms=timeout_ms, good=good)

@@ -1,0 +1,116 @@
+"""Where a group's progress is kept: at the brokers (clustering), or in a file here (broadcasting)."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from client.core.queues import MessageQueue
+from client.reading import PullError, QueueReader
+
+logger = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_MS = 3_000
+AT_ONCE_MAX = 64
+
+
+class OffsetStore(Protocol):
+    async def load(self, queue: MessageQueue) -> int | None:
+        """None: nothing was ever committed. PullError: it cannot be told now."""
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Best effort, and logged: what could not be saved is saved with the next call."""
+
+    def forget(self) -> None:
+        """Somebody else may know less than what was saved (another master): save all of it again."""
+
+
+class BrokerOffsets:
+    """14 and 15. An offset that has not changed is not sent again."""
+
+    def __init__(self, reader: QueueReader) -> None:
+        self._reader = reader
+        self._saved: dict[MessageQueue, int] = {}
+        self._gate = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        self._saved.pop(queue, None)
+        return await self._reader.committed_offset(queue, zero_if_young=True)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        changed = [(queue, offset) for queue, offset in offsets.items() if self._saved.get(queue) != offset]
+        await asyncio.gather(*(self._save(queue, offset) for queue, offset in changed))
+
+    async def _save(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            async with self._gate:
+                await self._reader.commit(queue, offset, timeout_ms=COMMIT_TIMEOUT_MS)
+        except PullError as error:
+            logger.warning("offset %d of %s is not committed: %s", offset, queue, error)
+        else:
+            self._saved[queue] = offset
+
+    def forget(self) -> None:
+        self._saved.clear()
+
+
+class LocalOffsets:
+    """One JSON file, replaced atomically: {"offsetTable": [{"topic", "brokerName", "queueId", "offset"}]}."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table: dict[MessageQueue, int] | None = None
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._read)
+        return self._table.get(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._read)
+        if all(self._table.get(queue) == offset for queue, offset in offsets.items()):
+            return
+        self._table |= offsets
+        try:
+            await asyncio.to_thread(self._write, dict(self._table))
+        except OSError as error:
+            logger.warning("offsets are not saved in %s: %s", self._path, error)
+
+    def forget(self) -> None:
+        pass
+
+    def _read(self) -> dict[MessageQueue, int]:
+        """A file that is none is kept aside: the group begins anew, and somebody can look at it."""
+        try:
+            rows = json.loads(self._path.read_text(encoding="utf-8"))["offsetTable"]
+            return {
+                MessageQueue(str(row["topic"]), str(row["brokerName"]), int(row["queueId"])): int(
+                    row["offset"]
+                )
+                for row in rows
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            aside = self._path.with_suffix(".damaged")
+            logger.error("%s is no file of offsets (%s): it is kept as %s", self._path, error, aside)
+            if self._path.is_file():
+                os.replace(self._path, aside)
+            return {}
+
+    def _write(self, table: dict[MessageQueue, int]) -> None:
+        rows = [
+            {"topic": q.topic, "brokerName": q.broker_name, "queueId": q.queue_id, "offset": table[q]}
+            for q in sorted(table)
+        ]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump({"offsetTable": rows}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path)

@@ -1,0 +1,103 @@
+"""Messages that a consumer could not handle: back to the broker, which delivers them again later (36).
+
+If the broker does not take one back, a copy goes to the group's retry topic at any broker; if that fails too,
+the caller keeps the message. It is never counted as consumed before somebody has it.
+"""
+
+import logging
+
+from client.core.queues import MessageQueue
+from client.delivery import Delivery
+from client.message import (
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    UNIQ_KEY,
+    MessageExt,
+    encode_pairs,
+    still_packed,
+)
+from client.reading import PullError, QueueReader
+from client.sending import Letter, SendError
+from client.worker import RETRY_PREFIX
+from remoting.clock import now_ms
+from remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
+
+logger = logging.getLogger(__name__)
+
+SEND_BACK_TIMEOUT_MS = 5_000
+COPY_TIMEOUT_MS = 5_000
+FIRST_RETRY_LEVEL = 3
+GROUP_RETRIES = 16
+"""What brokers give a group that nobody configured."""
+
+
+class SendBack:
+    def __init__(
+        self, reader: QueueReader, delivery: Delivery, group: str, *, max_reconsume_times: int
+    ) -> None:
+        self._reader, self._delivery, self._group = reader, delivery, group
+        self._max_reconsume_times = max_reconsume_times
+
+    async def back(self, message: MessageExt, delay_level: int) -> bool:
+        """`delay_level` 0: the broker chooses, a longer one each time; below 0: to the dead letters. False:
+        nobody took it."""
+        topic = _stored_topic(message, self._group)
+        header = SendBackRequest(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.properties.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id,
+            origin_topic=message.topic,
+            unit_mode=False,
+            max_reconsume_times=self._max_reconsume_times if self._max_reconsume_times >= 0 else None,
+        )
+        queue = MessageQueue(topic, message.broker_name, message.queue_id)
+        try:
+            await self._reader.ask(
+                queue, CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS, master_only=True
+            )
+        except PullError as error:
+            logger.warning("message %s is not taken back: %s", message.msg_id, error)
+            level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            maximum = self._max_reconsume_times if self._max_reconsume_times >= 0 else GROUP_RETRIES
+            return await self.copy(
+                message, reconsume_times=message.reconsume_times + 1, maximum=maximum, level=level
+            )
+        return True
+
+    async def copy(self, message: MessageExt, *, reconsume_times: int, maximum: int, level: int = 0) -> bool:
+        """As a new message of the retry topic; above `maximum` the broker makes it a dead letter."""
+        pairs = dict(message.properties)
+        pairs[RETRY_TOPIC] = message.topic
+        pairs[ORIGIN_MESSAGE_ID] = pairs.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
+        pairs["RECONSUME_TIME"] = str(reconsume_times)
+        pairs["MAX_RECONSUME_TIMES"] = str(maximum)
+        pairs.pop("DELAY", None)
+        if level > 0:
+            pairs["DELAY"] = str(level)
+        letter = Letter(
+            topic=RETRY_PREFIX + self._group,
+            body=message.body,
+            sys_flag=still_packed(message.sys_flag),
+            flag=message.flag,
+            properties=encode_pairs(pairs),
+            unique_key=pairs.get(UNIQ_KEY, ""),
+            deadline_ms=now_ms() + COPY_TIMEOUT_MS,
+            reconsume_times=reconsume_times,
+            max_reconsume_times=maximum,
+        )
+        try:
+            await self._delivery.deliver(letter, None, COPY_TIMEOUT_MS)
+        except SendError as error:
+            logger.warning("message %s does not reach the retry topic: %s", message.msg_id, error)
+            return False
+        return True
+
+
+def _stored_topic(message: MessageExt, group: str) -> str:
+    """Whose route has the broker that stored it: both topics are there, the original one is older."""
+    return (
+        RETRY_PREFIX + group
+        if message.reconsume_times and RETRY_TOPIC in message.properties
+        else message.topic
+    )

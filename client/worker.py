@@ -1,0 +1,198 @@
+"""One queue that is assigned to us: pulls ahead, within limits, and keeps count of what is finished."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from client.core.queues import MessageQueue
+from client.core.subscription import Subscription
+from client.core.window import Limits, OffsetWindow
+from client.message import RETRY_TOPIC, MessageExt
+from client.offsets import OffsetStore
+from client.reading import PullError, PullResult, PullStatus, QueueReader
+from client.settings import ConsumeFromWhere, ConsumerSettings
+from remoting.clock import now_ms, wall_ms
+from remoting.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+PULL_AGAIN_MS = 1_000
+NOTHING_PAUSE_MS = 10
+"""A broker that answers "nothing new" at once, and does not wait, is not asked in a tight loop."""
+LOCK_VALID_MS = 30_000
+"""A queue lock that was not renewed for so long is taken for lost; brokers keep it for 60 s."""
+HALF_AN_HOUR_MS = 30 * 60_000
+
+Window = OffsetWindow[MessageExt]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What all workers of a member share. `running`: cleared while the consumer is paused."""
+
+    reader: QueueReader
+    offsets: OffsetStore
+    settings: ConsumerSettings
+    limits: Limits
+    running: asyncio.Event
+    arrived: Callable[["QueueWorker"], None]
+
+
+class QueueWorker:
+    """`window` None: it is not known yet where to read. `needs_lock`: pulls only while the broker's queue
+    lock is ours (orderly)."""
+
+    def __init__(
+        self, queue: MessageQueue, subscription: Subscription, parts: WorkerParts, *, needs_lock: bool
+    ) -> None:
+        self.queue, self.subscription = queue, subscription
+        self.window: Window | None = None
+        self.dropped = False
+        self.waits_paused = False
+        self.tasks = TaskSet()
+        self.messages_there = asyncio.Event()
+        self.consuming = asyncio.Lock()
+        """Held while a listener runs that must not meet another one of this queue."""
+        self._parts, self._needs_lock = parts, needs_lock
+        self._locked_until_ms = 0
+        self._granted = asyncio.Event()
+        self._space = asyncio.Event()
+
+    def start(self) -> None:
+        self.tasks.start(f"pulls of {self.queue}", self.run)
+
+    async def run(self) -> None:
+        """For ever; what brokers refuse or do not answer is tried again."""
+        while True:
+            try:
+                if self._needs_lock:
+                    await self.until_locked()
+                window = self.window
+                if window is None:
+                    self.window = window = OffsetWindow(await self._start_offset())
+                await self._until_space(window)
+                started = time.monotonic()
+                settings = self._parts.settings
+                result = await self._parts.reader.pull(
+                    self.queue,
+                    window.next_offset,
+                    settings.pull_batch_size,
+                    self.subscription,
+                    suspend_ms=settings.pull_suspend_ms,
+                )
+            except PullError as error:
+                logger.warning("pull of %s: %s", self.queue, error)
+                await asyncio.sleep(PULL_AGAIN_MS / 1_000)
+                continue
+            self._received(window, result)
+            if result.status is PullStatus.NO_NEW_MSG and time.monotonic() - started < NOTHING_PAUSE_MS / 1e3:
+                await asyncio.sleep(NOTHING_PAUSE_MS / 1_000)
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> tuple[Window | None, tuple[MessageExt, ...]]:
+        """Messages that nobody has taken, and the window to finish them in."""
+        if self.dropped or self.window is None:
+            return None, ()
+        return self.window, self.window.take(count)
+
+    def finish(self, window: Window, messages: Sequence[MessageExt]) -> None:
+        window.finish(messages)
+        if not window.is_full(self._parts.limits):
+            self._space.set()
+
+    def is_current(self, window: Window) -> bool:
+        """False: the queue was given away or moved since; what happens to those messages is not ours."""
+        return not self.dropped and self.window is window
+
+    def seek(self, offset: int) -> None:
+        """Forget what is held, and go on there."""
+        self.window = OffsetWindow(offset)
+        self._space.set()
+
+    @property
+    def commit_offset(self) -> int | None:
+        return None if self.window is None else self.window.commit_offset
+
+    def _received(self, window: Window, result: PullResult) -> None:
+        if self.window is not window:
+            return  # the queue was moved meanwhile
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            logger.warning(
+                "offset %d of %s is not there: reading goes on at %d",
+                window.next_offset, self.queue, result.next_begin_offset,
+            )  # fmt: skip
+            self.seek(result.next_begin_offset)
+            return
+        window.add(map(_as_sent, result.messages), result.next_begin_offset)
+        if result.messages:
+            self.messages_there.set()
+            self._parts.arrived(self)
+
+    async def _until_space(self, window: Window) -> None:
+        await self._until_running()
+        while window.is_full(self._parts.limits) and self.window is window:
+            self._space.clear()
+            await self._space.wait()
+            await self._until_running()
+
+    async def _until_running(self) -> None:
+        self.waits_paused = True
+        try:
+            await self._parts.running.wait()
+        finally:
+            self.waits_paused = False
+
+    # -- where to begin ----------------------------------------------------------------------------------
+
+    async def _start_offset(self) -> int:
+        found = await self._parts.offsets.load(self.queue)
+        if found is not None and found >= 0:
+            return found
+        reader, settings = self._parts.reader, self._parts.settings
+        if self.queue.topic.startswith(RETRY_PREFIX):
+            return 0
+        match settings.from_where:
+            case ConsumeFromWhere.LAST_OFFSET:
+                return await reader.max_offset(self.queue)
+            case ConsumeFromWhere.FIRST_OFFSET:
+                return await reader.min_offset(self.queue)
+            case ConsumeFromWhere.TIMESTAMP:
+                since_ms = settings.consume_timestamp_ms
+                return await reader.offset_at(
+                    self.queue, wall_ms() - HALF_AN_HOUR_MS if since_ms is None else since_ms
+                )
+
+    # -- the broker's queue lock -------------------------------------------------------------------------
+
+    def grant(self, asked_at_ms: int) -> None:
+        """Ours again; counted from when we asked."""
+        self._locked_until_ms = asked_at_ms + LOCK_VALID_MS
+        self._granted.set()
+
+    def revoke(self) -> None:
+        """Somebody else has it: what he consumes meanwhile is his, so the offset is asked for anew."""
+        if self._locked_until_ms:
+            self._locked_until_ms, self.window = 0, None
+            self._space.set()
+
+    @property
+    def is_locked(self) -> bool:
+        return not self._needs_lock or now_ms() < self._locked_until_ms
+
+    async def until_locked(self) -> None:
+        while not self.is_locked:
+            self._granted.clear()
+            await self._granted.wait()
+
+
+def _as_sent(message: MessageExt) -> MessageExt:
+    """A retry comes by way of %RETRY%group: the listener sees the topic that it was sent to."""
+    origin = message.properties.get(RETRY_TOPIC)
+    if origin and message.topic.startswith(RETRY_PREFIX):
+        return replace(message, topic=origin)
+    return message

@@ -1,0 +1,1 @@
+"""What programs import that use KeelMQ without being part of it."""

@@ -1,0 +1,177 @@
+"""A name server and a broker inside the test process: nothing to install, no port to choose, gone afterwards.
+
+    with TestBroker() as broker, BlockingProducer(broker.namesrv_addr) as producer:
+        producer.send(Message("orders", b"1"))
+
+They are the real ones, in a thread of their own with an event loop of its own, so tests may block, or use
+any asyncio plugin, or none. The pytest fixtures are in keelmq/pytest_plugin.py.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from broker.app import Broker
+from broker.config import BrokerConfig
+from client.admin import AdminClient, AdminError
+from namesrv.app import Namesrv
+from namesrv.config import NamesrvConfig
+from remoting.client import RemotingClient
+from remoting.operation import Ok
+from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 30.0
+STEP_S = 0.005
+COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
+CONSUME_QUEUE_FILE_BYTES = 200_000
+QUICK_LEVELS = " ".join(["1s"] * 18)
+"""For `messageDelayLevel`: retries and delays that a test can wait for."""
+
+T = TypeVar("T")
+
+
+class TestBroker:
+    """`settings`: RocketMQ's keys of a broker, e.g. {"enablePropertyFilter": "true"}. `directory`: for its
+    store; None: a temporary one, removed at the end. Topics are created by their first message, or by
+    create_topic()."""
+
+    __test__ = False  # pytest takes it for a test class otherwise
+
+    def __init__(self, directory: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="keelmq-") if directory is None else None
+        self._directory = Path(self._temporary.name) if self._temporary is not None else directory
+        self._settings = dict(settings or {})
+        self._thread = threading.Thread(target=self._main, name="keelmq test broker", daemon=True)
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._problem: BaseException | None = None
+        self.namesrv_addr = self.broker_addr = ""
+        """host:port of the name server (what clients want), and of the broker."""
+
+    def __enter__(self) -> Self:
+        """Returns when clients find it. Raises what keeps it from starting, e.g. a setting that is none."""
+        self._thread.start()
+        if not self._ready.wait(START_TIMEOUT_S):
+            raise TimeoutError(f"no test broker after {START_TIMEOUT_S:.0f} s")
+        if self._problem is not None:
+            self._join()
+            raise self._problem
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # it ended by itself: its loop is closed
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._join()
+        if self._problem is not None:
+            raise self._problem
+
+    def create_topic(self, name: str, *, queues: int = 4) -> None:
+        """There, and in the name server's routes, when it returns. Blocks: from a coroutine of your own use
+        `await asyncio.to_thread(broker.create_topic, name)`."""
+        self._run(self._create_topic(name, queues))
+
+    # -- in the thread -----------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that owns this object
+            self._problem = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        assert self._directory is not None
+        name_server = Namesrv(
+            NamesrvConfig.model_validate(
+                {
+                    "listenPort": 0,
+                    "httpPort": -1,
+                    "bindAddress": HOST,
+                    "kvConfigPath": self._directory / "kvConfig.json",
+                }
+            )
+        )
+        async with name_server:
+            self.namesrv_addr = "{}:{}".format(*name_server.address)
+            async with Broker(self._broker_config(self._directory / "store")) as broker:
+                self.broker_addr = broker.address
+                name = broker.config.broker_name
+                await _until(lambda: _is_registered(self.namesrv_addr, name))
+                self._ready.set()
+                await self._stop.wait()
+
+    def _broker_config(self, store: Path) -> BrokerConfig:
+        return BrokerConfig.model_validate(
+            {
+                "brokerName": "test-broker",
+                "namesrvAddr": self.namesrv_addr,
+                "bindAddress": HOST,
+                "brokerIP1": HOST,
+                "listenPort": 0,
+                "httpPort": -1,
+                "storePathRootDir": store,
+                "mappedFileSizeCommitLog": COMMIT_LOG_FILE_BYTES,
+                "mappedFileSizeConsumeQueue": CONSUME_QUEUE_FILE_BYTES,
+                "telemetryEnable": False,
+                **self._settings,
+            }
+        )
+
+    async def _create_topic(self, name: str, queues: int) -> None:
+        client = RemotingClient()
+        try:
+            header = CreateTopicRequest(
+                topic=name, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues, perm=6
+            )
+            outcome = await client.call(self.broker_addr, UPDATE_AND_CREATE_TOPIC, header)
+            if not isinstance(outcome, Ok):
+                raise ValueError(f"topic {name}: {outcome.remark}")
+            await _until(lambda: _has_route(self.namesrv_addr, name))
+        finally:
+            await client.close()
+
+    # -- in the test's thread ----------------------------------------------------------------------------
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, "not started: use `with`"
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(START_TIMEOUT_S)
+
+    def _join(self) -> None:
+        self._thread.join(START_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the test broker does not stop within {START_TIMEOUT_S:.0f} s")
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(STEP_S)
+
+
+async def _is_registered(namesrv_addr: str, broker_name: str) -> bool:
+    async with AdminClient() as admin:
+        return broker_name in (await admin.cluster_info(namesrv_addr)).broker_addr_table
+
+
+async def _has_route(namesrv_addr: str, topic: str) -> bool:
+    try:
+        async with AdminClient() as admin:
+            return bool((await admin.topic_route(namesrv_addr, topic)).queue_datas)
+    except AdminError:
+        return False

@@ -1,0 +1,99 @@
+"""Orderly consumption against a real broker: one listener for each queue, also when members come and go."""
+
+import asyncio
+from collections import defaultdict
+
+from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
+from keelmq.testing import TestBroker
+from tests.unit.client_parts import Seen, broker, numbers, send, until
+
+__all__ = ["broker"]
+
+FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET, orderly_suspend_ms=10)
+
+
+async def test_a_key_keeps_its_order(broker: TestBroker) -> None:
+    broker.create_topic("Ordered")
+    seen = Seen()
+    async with Producer(broker.namesrv_addr) as producer:
+        for index in range(60):
+            key = f"order-{index % 6}"
+            message = Message("Ordered", b"%d" % index, keys=(key,))
+            await producer.send(message, key=key)
+    async with PushConsumer(broker.namesrv_addr, "ordered", seen, orderly=True, settings=FIRST).subscribe(
+        "Ordered"
+    ):
+        await seen.has(60)
+    by_key: dict[str | None, list[int]] = defaultdict(list)
+    for message in seen.messages:
+        by_key[message.keys].append(int(message.body))
+    assert len(by_key) == 6 and all(values == sorted(values) for values in by_key.values())
+
+
+async def test_a_message_that_fails_blocks_its_queue_until_it_succeeds(broker: TestBroker) -> None:
+    broker.create_topic("Blocks", queues=1)
+    await send(broker, "Blocks", 4)
+
+    def fail(message: MessageExt) -> BaseException | None:
+        return ValueError("not yet") if message.body == b"1" and message.reconsume_times < 3 else None
+
+    seen = Seen(fail)
+    async with PushConsumer(broker.namesrv_addr, "blocks", seen, orderly=True, settings=FIRST).subscribe(
+        "Blocks"
+    ):
+        assert await seen.has(7) == [b"0", b"1", b"1", b"1", b"1", b"2", b"3"]
+    assert [m.reconsume_times for m in seen.messages if m.body == b"1"] == [0, 1, 2, 3]
+
+
+async def test_what_is_given_up_becomes_a_dead_letter_and_the_queue_goes_on(broker: TestBroker) -> None:
+    """broker-ops pitfall 2: the client has counted; the broker takes it to the dead letters at once."""
+    broker.create_topic("GivesUp", queues=1)
+    await send(broker, "GivesUp", 3)
+    settings = ConsumerSettings(
+        from_where=ConsumeFromWhere.FIRST_OFFSET, orderly_suspend_ms=10, max_reconsume_times=2
+    )
+    seen, dead = Seen(lambda m: ValueError("never") if m.body == b"0" else None), Seen()
+    async with PushConsumer(broker.namesrv_addr, "givesup", seen, orderly=True, settings=settings).subscribe(
+        "GivesUp"
+    ):
+        assert await seen.has(5) == [b"0", b"0", b"0", b"1", b"2"]
+        async with PushConsumer(broker.namesrv_addr, "graves2", dead, settings=FIRST).subscribe(
+            "%DLQ%givesup"
+        ):
+            assert await dead.has(1) == [b"0"]
+
+
+async def test_two_members_never_consume_one_queue_at_the_same_time(broker: TestBroker) -> None:
+    """A second member joins while the first one's listeners run: it gets the queues after they ended."""
+    broker.create_topic("Exclusive", queues=4)
+    running: dict[int, int] = defaultdict(int)
+    order: dict[int, list[int]] = defaultdict(list)
+    overlaps: list[int] = []
+
+    async def listener(messages: tuple[MessageExt, ...]) -> None:
+        (message,) = messages
+        running[message.queue_id] += 1
+        if running[message.queue_id] > 1:
+            overlaps.append(message.queue_id)
+        await asyncio.sleep(0.003)
+        order[message.queue_id].append(message.queue_offset)
+        running[message.queue_id] -= 1
+
+    def consumer() -> PushConsumer:
+        return PushConsumer(
+            broker.namesrv_addr, "exclusive", listener, orderly=True, settings=FIRST
+        ).subscribe("Exclusive")
+
+    async with Producer(broker.namesrv_addr) as producer:
+        await producer.send_batch([Message("Exclusive", body) for body in numbers(100)])
+        for _ in range(3):
+            await producer.send_batch([Message("Exclusive", body) for body in numbers(100)])
+    async with consumer() as one:
+        await until(lambda: sum(map(len, order.values())) > 20)
+        async with consumer() as two:
+            await until(lambda: len([q for q in two.assigned if q.topic == "Exclusive"]) == 2)
+            await until(lambda: sum(map(len, order.values())) > 200)
+        await until(lambda: sum(map(len, order.values())) >= 400)
+        assert len([q for q in one.assigned if q.topic == "Exclusive"]) == 4
+    assert not overlaps
+    assert all(offsets == list(range(100)) for offsets in order.values()), "each once, each in order"
