@@ -13,6 +13,7 @@ from broker.store.mapped_file import StoreError
 from broker.store.meta_file import BrokerMetaError
 from remoting import program
 from remoting.config import ConfigError, load_config, to_properties
+from remoting.config_store import Given, with_stored
 
 PROGRAM = "mqbroker"
 
@@ -24,18 +25,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> BrokerConfig:
-    """NAMESRV_ADDR below the file, KEELMQ_* above it, flags above all. Raises ConfigError."""
+def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerConfig, Given]:
+    """NAMESRV_ADDR below the file, what was changed at run time and KEELMQ_* above it, flags above all.
+    ConfigError."""
     overrides = program.overrides_of(arguments.overrides)
     if arguments.namesrv_addr is not None:
         overrides["namesrvAddr"] = arguments.namesrv_addr
-    (config,) = load_config(BrokerConfig, path=arguments.config, environ=environ, overrides=overrides)
-    assert isinstance(config, BrokerConfig)
+    config = _load(Given(arguments.config, environ, overrides))
     if not config.namesrv_addr and (fallback := environ.get("NAMESRV_ADDR")):
         overrides["namesrvAddr"] = fallback
-        (config,) = load_config(BrokerConfig, path=arguments.config, environ=environ, overrides=overrides)
-        assert isinstance(config, BrokerConfig)
-    return config
+        config = _load(Given(arguments.config, environ, overrides))
+    return config, Given(arguments.config, environ, overrides)
+
+
+def _load(given: Given) -> BrokerConfig:
+    (config,) = load_config(BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides)
+    assert isinstance(config, BrokerConfig)
+    return with_stored(config, given.path, given.environ, given.overrides)
 
 
 async def serve(broker: Broker) -> None:
@@ -62,13 +68,13 @@ def run(argv: list[str]) -> int:
             datefmt=program.LOG_TIME_FORMAT,
             stream=sys.stderr,
         )
-        config = read_config(arguments, os.environ)
+        config, given = read_config(arguments, os.environ)
         if arguments.print_config:
             sys.stdout.write(to_properties(config))
             return 0
         program.raise_open_files_limit()
         with program.runner() as runner:
-            runner.run(serve(Broker(config)))
+            runner.run(serve(Broker(config, given)))
     except (ConfigError, BrokerMetaError, StoreError) as error:
         return program.refuse(PROGRAM, error)
     except KeyboardInterrupt:

@@ -28,6 +28,8 @@ from broker.handlers.send_commands import SendCommand
 from broker.pending import DISK, ROLE, STOPPING, HotPeer, PendingReplies, SendGate
 from broker.route_registration import RouteRegistration
 from broker.slave_sync import SlaveSync
+from broker.stats.reads import ReadCounters
+from broker.stats.service import BrokerStats
 from broker.store.meta_file import MetaFiles
 from broker.telemetry import ALONE, BrokerTelemetry
 from broker.upkeep import StoreUpkeep
@@ -35,6 +37,7 @@ from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
 from remoting.config import ConfigError
+from remoting.config_store import Given
 from remoting.doors.http_late import LateHttp, http_listen_port
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
@@ -54,8 +57,9 @@ DISPATCH_RECORDS = 512
 class Broker:
     """Parts in the order in which they start; stop() goes back through them."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self.config = config
+    def __init__(self, config: BrokerConfig, given: Given | None = None) -> None:
+        """given: where the configuration came from; changes of it (25) are kept there."""
+        self.config, self.given = config, given or Given()
         self.gate = SendGate()
         self.gate.wait = config.waits_for_replicas or config.sync_flush
         self.pending = PendingReplies(
@@ -73,6 +77,7 @@ class Broker:
         self.topics = make_topics(config)
         self.metadata = make_metadata(config, self.topics, self.gate)
         self.clients = Clients(self.metadata)
+        self.stats = BrokerStats(self.store, ReadCounters(), config.broker_cluster_name)
         self.upkeep = StoreUpkeep(self.store, self.gate, config, held_offset=self._held_offset)
         self._tasks = TaskSet()
         self._pushed = OperationTable()
@@ -145,6 +150,7 @@ class Broker:
         self._tasks.start("flush", self._flush_forever)
         self._tasks.start("metadata", self.metadata.run)
         self._tasks.start("store upkeep", self.upkeep.run)
+        self._tasks.start("statistics", self.stats.run)
         assert self._deliveries is not None
         self._deliveries.start(self._tasks)
         self._tasks.start("expiry of waiting requests", self._expire_forever)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.announcement import properties_of
 from broker.assembly import cached_bytes
 from broker.clients.admin import ClientAdmin
 from broker.clients.calls import ConsumerCalls
@@ -12,7 +11,10 @@ from broker.clients.progress import Progress
 from broker.deliveries import Deliveries
 from broker.handlers.admin import BrokerHandlers, bind_broker_operations
 from broker.handlers.parts import BrokerParts
+from broker.handlers.statistics import StatisticsHandlers
+from broker.live_settings import LiveSettings
 from broker.metadata.handlers import MetadataHandlers
+from broker.stats.runtime import RuntimeInfo
 from broker.topics import PERM_READ
 from remoting.operation import OperationTable
 
@@ -36,7 +38,6 @@ def bind_operations(
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
-        properties_text=lambda: properties_of(broker),
         readable=bool(config.broker_permission & PERM_READ),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,
@@ -45,6 +46,7 @@ def bind_operations(
         resets=metadata.resets,
         settings=config,
         cached_bytes=cached_bytes(),
+        reads=broker.stats.reads,
     )
     handlers = bind_broker_operations(table, parts)
     deliveries = Deliveries(config, metadata, clients, parts, handlers.send.writer)
@@ -52,7 +54,17 @@ def bind_operations(
     MetadataHandlers(metadata, broker.store, parts.cached_bytes).bind(table)
     clients.bind(table)
     ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
-    Progress(metadata, broker.store, clients.registry, config.broker_name).bind(table)
+    Progress(
+        metadata,
+        broker.store,
+        clients.registry,
+        config.broker_name,
+        tps=broker.stats.tps,
+        address=lambda: broker.address,
+    ).bind(table)
+    RuntimeInfo(parts, broker.stats, metadata.delays).bind(table)
+    StatisticsHandlers(broker.store, broker.topics, broker.stats, broker.upkeep).bind(table)
+    LiveSettings(broker, handlers).bind(table)
     ConsumerCalls(clients, broker.store).bind(table)
     controlled = broker.controlled
     if controlled is not None:

@@ -6,7 +6,7 @@ and MessageStoreConfig; where a default differs from theirs, the description say
 
 import socket
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,10 +14,44 @@ from broker.client_settings import ClientSettings
 from broker.core.promise import Durability, rpo
 from broker.store_settings import StoreSettings
 from remoting.config import home_path
+from remoting.config_store import StoredConfig
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
+
+
+AT_RUN_TIME = frozenset(
+    {
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerElectionPriority",
+        "brokerPermission",
+        "cleanFileForciblyEnable",
+        "cleanResourceInterval",
+        "defaultTopicQueueNums",
+        "deleteFileBatchMax",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "enablePropertyFilter",
+        "fileReservedTime",
+        "litePullMessageEnable",
+        "longPollingEnable",
+        "maxMessageSize",
+        "minInSyncReplicas",
+        "rejectTransactionMessage",
+        "shortPollingTimeMills",
+        "shutdownHandOverTimeout",
+        "slaveReadEnable",
+        "syncFlushTimeout",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionTimeOut",
+    }
+)
+"""Keys that a request (25) can change; the others are read at start."""
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -25,8 +59,11 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(ClientSettings, StoreSettings):
+class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
     """One mqbroker process. Their key names win over ours; the description has the unit."""
+
+    AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
+    BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"brokerConfigPath"}
 
     broker_cluster_name: str = Field(
         "DefaultCluster", min_length=1, description="cluster this group belongs to"
@@ -175,7 +212,7 @@ class BrokerConfig(ClientSettings, StoreSettings):
         500, gt=0, description="ms between two looks at who lags; theirs is 5000"
     )
 
-    @field_validator("store_path_root_dir", "store_path_epoch_file")
+    @field_validator("config_store_path", "store_path_root_dir", "store_path_epoch_file")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return home_path(path)

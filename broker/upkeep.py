@@ -39,6 +39,12 @@ def disk_ratio(path: Path) -> float:
     return used / max(used + found.f_bavail, 1)
 
 
+def disk_room(path: Path) -> tuple[int, int]:
+    """Bytes of the disk, and those of them that this process may still use."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
 class StoreUpkeep:
     """held_offset: no connected replica needs the log below it. usage: disk_ratio."""
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
@@ -46,6 +46,11 @@ class Config(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", validate_default=True
     )
+
+    def become(self, other: Self) -> None:
+        """Take over the other's values: the one way in which a configuration changes. Whoever holds this
+        object and reads a key when it is needed goes by the new values."""
+        self.__dict__.update(other.__dict__)
 
 
 @dataclass(frozen=True, slots=True)

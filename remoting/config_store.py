@@ -8,6 +8,7 @@ applied that could not be stored.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -49,6 +50,15 @@ class StoredConfig(Config):
 
 
 S = TypeVar("S", bound=StoredConfig)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Where a configuration came from: the -c file, the environment, and what --set said."""
+
+    path: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 class ConfigStore(Generic[S]):

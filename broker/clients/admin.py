@@ -10,7 +10,6 @@ from typing import Final
 
 from broker.client_settings import ClientSettings
 from broker.clients.core.registry import ClientRegistry
-from broker.clients.object_keys import by_queue, with_table
 from broker.clients.service import subscription_body
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import SQL92, parse
@@ -37,6 +36,7 @@ from remoting.operations.clients import (
     ResetOffsetRequest,
     TopicNames,
 )
+from remoting.queue_map import QueueKey, dump_queue_map
 
 LATEST: Final = -1
 """timestamp of a reset to the queue's end."""
@@ -103,8 +103,11 @@ class ClientAdmin:
         return offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
 
     def _offset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
-        entries = ((topic, queue_id, offset) for queue_id, offset in sorted(offsets.items()))
-        return with_table("offsetTable", by_queue(self._broker_name, entries), {})
+        queues = (
+            (QueueKey(topic, self._broker_name, queue_id), offset)
+            for queue_id, offset in sorted(offsets.items())
+        )
+        return dump_queue_map("offsetTable", queues)
 
     # -- who wants what ----------------------------------------------------------------------------------
 

@@ -1,41 +1,86 @@
-"""How far the queues of a topic are (202), and how far a group is in them (208).
+"""How far the queues of a topic are (202), and how far groups are in them (208, 303, 308, 317); a group that
+begins where another one is (314).
 
-Rates are not measured here: consumeTps is 0. Source: RocketMQ 5.3.3 AdminBrokerProcessor.
+Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerOffsetManager.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from broker.clients.core.registry import ClientRegistry
-from broker.clients.object_keys import by_queue, with_table
+from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.store.message_store import MessageStore
-from broker.store.querying import stored_at
+from broker.store.querying import earliest_time, stored_at
+from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, OperationTable, Reply
 from remoting.operations.broker import TopicRequest
-from remoting.operations.clients import GET_CONSUME_STATS, GET_TOPIC_STATS_INFO, ConsumeStatsRequest
+from remoting.operations.broker_admin import (
+    CLONE_GROUP_OFFSET,
+    GET_BROKER_CONSUME_STATS,
+    QUERY_CONSUME_TIME_SPAN,
+    QUERY_CORRECTION_OFFSET,
+    BrokerConsumeStatsRequest,
+    CloneOffsetRequest,
+    ConsumeTimeSpan,
+    ConsumeTimeSpans,
+    CorrectionOffsetRequest,
+    CorrectionOffsets,
+)
+from remoting.operations.clients import (
+    GET_CONSUME_STATS,
+    GET_TOPIC_STATS_INFO,
+    ConsumeStatsRequest,
+    GroupTopicRequest,
+    MessageQueueBody,
+)
+from remoting.queue_map import QueueKey, dump_queue_map
+
+BEYOND: Final = 2**63 - 1
+"""A correction: the group is ahead of the others already."""
+Row = dict[str, int]
+
+
+def _no_rate(name: str, key: str) -> float:
+    return 0.0
 
 
 class Progress:
+    """tps: of a counter within the last minute (BrokerStats.tps). address: of this broker."""
+
     def __init__(
-        self, metadata: Metadata, store: MessageStore, registry: ClientRegistry, broker_name: str
+        self,
+        metadata: Metadata,
+        store: MessageStore,
+        registry: ClientRegistry,
+        broker_name: str,
+        *,
+        tps: Callable[[str, str], float] = _no_rate,
+        address: Callable[[], str] = str,
+        clock: Callable[[], int] = wall_ms,
     ) -> None:
         self._metadata, self._store, self._registry = metadata, store, registry
-        self._broker_name = broker_name
+        self._broker_name, self._tps, self._address, self._clock = broker_name, tps, address, clock
 
     def bind(self, table: OperationTable) -> None:
         table.bind(GET_TOPIC_STATS_INFO, self.get_topic_stats)
         table.bind(GET_CONSUME_STATS, self.get_consume_stats)
+        table.bind(GET_BROKER_CONSUME_STATS, self.get_broker_consume_stats)
+        table.bind(QUERY_CONSUME_TIME_SPAN, self.query_time_span)
+        table.bind(QUERY_CORRECTION_OFFSET, self.query_correction)
+        table.bind(CLONE_GROUP_OFFSET, self.clone_offsets)
+
+    # -- topics ------------------------------------------------------------------------------------------
 
     async def get_topic_stats(self, header: TopicRequest, call: Call) -> Reply:
         topic = self._metadata.topics.get(header.topic)
         if topic is None:
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        entries = (
+        rows = (
             (
-                topic.name,
-                queue_id,
+                QueueKey(topic.name, self._broker_name, queue_id),
                 {
                     "lastUpdateTimestamp": self._stored_at(topic.name, queue_id, -1),
                     "maxOffset": self._store.max_queue_offset(topic.name, queue_id),
@@ -44,33 +89,127 @@ class Progress:
             )
             for queue_id in range(topic.queue_count)
         )
-        return Reply(body=with_table("offsetTable", by_queue(self._broker_name, entries), {}))
+        tps = self._tps("TOPIC_PUT_NUMS", topic.name)
+        return Reply(body=dump_queue_map("offsetTable", rows, topicPutTps=tps))
+
+    # -- groups ------------------------------------------------------------------------------------------
 
     async def get_consume_stats(self, header: ConsumeStatsRequest, call: Call) -> Reply:
         """Of the topics that are named, or else of all in which the group has committed."""
         named = [header.topic] if header.topic else (header.topic_list or "").split(";")
-        topics = [topic for topic in named if topic] or self._metadata.offsets.topics_of(
-            header.consumer_group
-        )
-        table = by_queue(self._broker_name, self._of_group(header.consumer_group, topics))
-        return Reply(body=with_table("offsetTable", table, {"consumeTps": 0.0}))
+        topics = [topic for topic in named if topic] or self._topics_of(header.consumer_group)
+        return Reply(body=self._stats_of(header.consumer_group, topics)[0])
 
-    def _of_group(self, group: str, topics: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    async def get_broker_consume_stats(self, header: BrokerConsumeStatsRequest, call: Call) -> Reply:
+        """Of every group of the broker: a list of {group: [stats of a topic, ...]}."""
+        groups, total = [], 0
+        for group in sorted(self._metadata.groups.table.rows):
+            stats = []
+            for name in self._topics_of(group):
+                topic = self._metadata.topics.get(name)
+                if topic is not None and (topic.config.order or not header.is_order):
+                    body, behind = self._stats_of(group, [name])
+                    stats.append(body)
+                    total += behind
+            if stats:
+                key = json.dumps(group).encode()
+                groups.append(b"{" + key + b":[" + b",".join(stats) + b"]}")
+        address = json.dumps(self._address()).encode()
+        body = (
+            b'{"brokerAddr":%b,"statsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
+            % (address, b",".join(groups), total)
+        )  # fmt: skip
+        return Reply(body=body)
+
+    def _topics_of(self, group: str) -> list[str]:
+        return self._metadata.offsets.topics_of(group)
+
+    def _stats_of(self, group: str, topics: Iterable[str]) -> tuple[bytes, int]:
+        """The body of a 208, and how many messages the group has not consumed yet."""
+        rows = list(self._rows_of(group, topics))
+        names = {queue.topic for queue, _ in rows}
+        tps = sum((self._tps("GROUP_GET_NUMS", f"{topic}@{group}") for topic in sorted(names)), 0.0)
+        behind = sum(max(row["brokerOffset"] - row["consumerOffset"], 0) for _, row in rows)
+        return dump_queue_map("offsetTable", rows, consumeTps=tps), behind
+
+    def _rows_of(self, group: str, topics: Iterable[str]) -> Iterator[tuple[QueueKey, Row]]:
         """A topic that a group on line does not subscribe to any more is left out."""
-        online = self._registry.consumers.get(group)
         for name in topics:
             topic = self._metadata.topics.get(name)
-            if topic is None or (online is not None and name not in online.subscriptions):
+            if topic is None or self._is_left(group, name):
                 continue
             for queue_id in range(topic.read_queue_nums):
                 offset = max(self._metadata.offsets.query(group, name, queue_id), 0)
-                value = {
+                row = {
                     "brokerOffset": self._store.max_queue_offset(name, queue_id),
                     "consumerOffset": offset,
                     "lastTimestamp": self._stored_at(name, queue_id, offset - 1) if offset else 0,
                     "pullOffset": offset,
                 }
-                yield name, queue_id, value
+                yield QueueKey(name, self._broker_name, queue_id), row
+
+    def _is_left(self, group: str, topic: str) -> bool:
+        online = self._registry.consumers.get(group)
+        return online is not None and topic not in online.subscriptions
+
+    async def query_time_span(self, header: GroupTopicRequest, call: Call) -> Reply:
+        topic = self._metadata.topics.get(header.topic)
+        if topic is None:
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        spans = [self._span(header.group, topic.name, number) for number in range(topic.write_queue_nums)]
+        return Reply(body=ConsumeTimeSpans(consume_time_span_set=spans))
+
+    def _span(self, group: str, topic: str, queue_id: int) -> ConsumeTimeSpan:
+        offset = max(self._metadata.offsets.query(group, topic, queue_id), 0)
+        oldest = earliest_time(self._store, topic, queue_id)
+        waiting = self._stored_at(topic, queue_id, offset)
+        return ConsumeTimeSpan(
+            message_queue=MessageQueueBody(topic=topic, broker_name=self._broker_name, queue_id=queue_id),
+            min_time_stamp=oldest,
+            max_time_stamp=self._stored_at(topic, queue_id, -1),
+            consume_time_stamp=self._stored_at(topic, queue_id, offset - 1) if offset else oldest,
+            delay_time=max(self._clock() - waiting, 0) if waiting else 0,
+        )
+
+    # -- offsets of several groups -----------------------------------------------------------------------
+
+    async def query_correction(self, header: CorrectionOffsetRequest, call: Call) -> Reply:
+        """The lowest offset of all groups in each queue."""
+        left_out = {group.strip() for group in (header.filter_groups or "").split(",")}
+        offsets, lowest = self._metadata.offsets, dict[int, int]()
+        for group in offsets.groups_of(header.topic):
+            if group not in left_out:
+                for queue_id, offset in offsets.row(group, header.topic).items():
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        compared = offsets.row(header.compare_group or "", header.topic)
+        corrected = {
+            queue_id: BEYOND if compared.get(queue_id, NOT_FOUND) > offset else offset
+            for queue_id, offset in lowest.items()
+        }
+        return Reply(body=CorrectionOffsets(correction_offsets=corrected))
+
+    async def clone_offsets(self, header: CloneOffsetRequest, call: Call) -> Reply:
+        """Answered when replicas have it."""
+        metadata = self._metadata
+        if not metadata.gate.writable:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master clones offsets")
+        if metadata.find_group(header.dest_group) is None:
+            remark = f"group {header.dest_group} does not exist, and must not be created"
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        topics = [header.topic] if header.topic else self._topics_of(header.src_group)
+        for topic in topics:
+            if metadata.topics.get(topic) is None:
+                continue
+            if not header.offline and self._is_left(header.src_group, topic):
+                continue
+            for queue_id, offset in metadata.offsets.row(header.src_group, topic).items():
+                if not metadata.offsets.commit(header.dest_group, topic, queue_id, offset):
+                    remark = "there are too many pairs of topic and group"
+                    raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        metadata.seal()
+        await metadata.replicated(metadata.groups, metadata.groups.table.version)
+        await metadata.replicated(metadata.offsets, metadata.offsets.table.version)
+        return Reply()
 
     def _stored_at(self, topic: str, queue_id: int, index: int) -> int:
         """When the message was stored (ms), the last one for -1; 0: there is none."""

@@ -59,7 +59,6 @@ class BrokerParts:
     message_bytes_max: int = 4_194_304
     replication_timeout_ms: int = 3_000  # slaveTimeout
     flush_timeout_ms: int = 5_000  # syncFlushTimeout
-    properties_text: Callable[[], str] = str
     runtime_info: Callable[[], Mapping[str, str]] = dict
     readable: bool = True  # brokerPermission
     commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None

@@ -115,6 +115,10 @@ class PullHandler:
         self._subscriptions: dict[tuple[str, str], Wanted] = {}
         self._waiting: set[_Waiter] = set()
 
+    def configure(self) -> None:
+        """A setting has changed: what was parsed under the old ones is parsed again."""
+        self._subscriptions.clear()
+
     def bind(self, table: OperationTable) -> None:
         table.bind_hot(RequestCode.PULL_MESSAGE, Hot(PullCommand, _lenient, cast(HotHandler, self.pull)))
         lite = cast(HotHandler, self.lite_pull)

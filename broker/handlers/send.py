@@ -50,6 +50,10 @@ class SendHandler:
         self._template = b""
         self._new_unique_key = parts.new_unique_key
 
+    def configure(self) -> None:
+        """A setting has changed."""
+        self._body_bytes_max = self._parts.message_bytes_max
+
     def bind(self, table: OperationTable) -> None:
         handler = cast(HotHandler, self.send)
         table.bind_hot(RequestCode.SEND_MESSAGE_V2, Hot(SendCommandV2, lenient_v2, handler))

@@ -70,6 +70,10 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         row = self.table.rows.get(f"{topic}{SEPARATOR}{group}")
         return NOT_FOUND if row is None else row.get(queue_id, NOT_FOUND)
 
+    def row(self, group: str, topic: str) -> Row:
+        """queueId -> offset; a copy."""
+        return dict(self.table.rows.get(f"{topic}{SEPARATOR}{group}", {}))
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Visible here at once; replicated with the next seal(). False: negative, or the table is full."""
         if offset < 0 or queue_id < 0:

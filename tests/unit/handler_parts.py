@@ -41,7 +41,6 @@ class Broker:
             end_of_tick=self._end_of_tick,
             cluster_name="c",
             message_bytes_max=100_000,
-            properties_text=lambda: "haListenPort=10912\n",
             runtime_info=lambda: {"masterEpoch": "7"},
             commit_offset=lambda *commit: self.commits.append(commit),
         )

@@ -157,9 +157,9 @@ def test_namesrv_addr_of_the_environment_is_the_last_resort() -> None:
     program.add_common_arguments(parser)
     parser.add_argument("-n", dest="namesrv_addr")
     environ = {"NAMESRV_ADDR": "env:1"}
-    assert read_config(parser.parse_args([]), environ).namesrv_addr == "env:1"
+    assert read_config(parser.parse_args([]), environ)[0].namesrv_addr == "env:1"
     flagged = parser.parse_args(["-n", "flag:1"])
-    assert read_config(flagged, environ).namesrv_addr == "flag:1"
+    assert read_config(flagged, environ)[0].namesrv_addr == "flag:1"
 
 
 @pytest.mark.parametrize(

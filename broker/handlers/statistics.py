@@ -1,0 +1,84 @@
+"""Statistics (315), system topics (305), a look into a queue (321); housekeeping on demand (306, 316, 329).
+
+Source: RocketMQ 5.3.3 AdminBrokerProcessor.
+"""
+
+from typing import Final
+
+from broker.stats.core.series import Growth
+from broker.stats.service import BrokerStats
+from broker.store.message_store import MessageStore
+from broker.topics import TopicTable
+from broker.upkeep import StoreUpkeep
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.broker_admin import (
+    CLEAN_EXPIRED_CONSUMEQUEUE,
+    CLEAN_UNUSED_TOPIC,
+    DELETE_EXPIRED_COMMITLOG,
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    QUERY_CONSUME_QUEUE,
+    VIEW_BROKER_STATS_DATA,
+    BrokerStatsData,
+    ConsumeQueueEntries,
+    ConsumeQueueEntry,
+    ConsumeQueueRequest,
+    StatsItem,
+    ViewStatsRequest,
+)
+from remoting.operations.route import TopicList
+
+ENTRIES_MAX: Final = 1_000
+
+
+class StatisticsHandlers:
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, stats: BrokerStats, upkeep: StoreUpkeep
+    ) -> None:
+        self._store, self._topics, self._stats, self._upkeep = store, topics, stats, upkeep
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(VIEW_BROKER_STATS_DATA, self.view_stats)
+        table.bind(GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.get_system_topics)
+        table.bind(QUERY_CONSUME_QUEUE, self.query_consume_queue)
+        for operation in (CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG):
+            table.bind(operation, self.clean)
+
+    async def view_stats(self, header: ViewStatsRequest, call: Call) -> Reply:
+        found = self._stats.growth(header.stats_name, header.stats_key)
+        if found is None:
+            known = ", ".join(self._stats.names)
+            remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist (kinds: {known})"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        minute, hour, day = map(_item, found)
+        return Reply(body=BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
+
+    async def get_system_topics(self, header: Empty, call: Call) -> Reply:
+        names = [name for name in sorted(self._topics.topics) if self._topics.is_system(name)]
+        return Reply(body=TopicList(topic_list=names))
+
+    async def query_consume_queue(self, header: ConsumeQueueRequest, call: Call) -> Reply:
+        queue = self._store.find_queue(header.topic, header.queue_id)
+        if queue is None:
+            remark = f"{header.queue_id}@{header.topic} is not exist!"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        begin = max(header.index, queue.min_offset)
+        end = min(begin + min(max(header.count, 0), ENTRIES_MAX), queue.max_offset)
+        entries = [
+            ConsumeQueueEntry(physic_offset=offset, physic_size=size, tags_code=tags_code)
+            for offset, size, tags_code in map(queue.unit, range(begin, end))
+        ]
+        body = ConsumeQueueEntries(
+            queue_data=entries, max_queue_index=queue.max_offset, min_queue_index=queue.min_offset
+        )
+        return Reply(body=body)
+
+    async def clean(self, header: Empty, call: Call) -> Reply:
+        """The next round of housekeeping comes at once, at any hour of the day. Queues of deleted topics go
+        with their messages; an empty one stays, because it knows how its topic's numbering goes on."""
+        self._upkeep.asked = True
+        return Reply()
+
+
+def _item(growth: Growth) -> StatsItem:
+    return StatsItem(sum=growth.sum, tps=round(growth.tps, 4), avgpt=round(growth.per_time, 4))

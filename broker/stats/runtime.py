@@ -1,0 +1,168 @@
+"""The runtime information of a broker (28): a table of texts, with every key that RocketMQ's tools look for.
+
+What does not exist here (thread pools, a page-cache lock, a pool of buffers) is reported as idle: exporters
+stumble over missing keys. Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.delay.levels import SCHEDULE_TOPIC
+from broker.handlers.parts import BrokerParts
+from broker.metadata.offsets import DelayOffsetTable
+from broker.stats.service import FOUND, GOT, MISSED, PUT, BrokerStats
+from broker.store.querying import record_at
+from broker.store.record import store_timestamp
+from broker.upkeep import disk_ratio, disk_room
+from remoting.codes import VERSION
+from remoting.operation import Call, Empty, OperationTable, Reply
+from remoting.operations.broker import GET_BROKER_RUNTIME_INFO
+
+VERSION_DESC: Final = "V5_3_3"
+"""The name of remoting.codes.VERSION."""
+RATE_SECONDS: Final = (10, 60, 600)
+POOLS: Final = ("send", "pull", "litePull", "query", "ack")
+PUT_TIMES: Final = " ".join(
+    f"{band}:0"
+    for band in (
+        "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
+        "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
+    )
+)  # fmt: skip
+"""putMessageDistributeTime: single messages are not timed here, ticks are."""
+IDLE: Final = {
+    "dispatchMaxBuffer": "0",
+    "getMessageEntireTimeMax": "0",
+    "pageCacheLockTimeMills": "0",
+    "putLatency99": "0.0",
+    "putLatency999": "0.0",
+    "putMessageDistributeTime": PUT_TIMES,
+    "putMessageEntireTimeMax": "0",
+    "putMessageFailedTimes": "0",
+    "remainTransientStoreBufferNumbs": "2147483647",
+    "startAcceptSendRequestTimeStamp": "0",
+    "timerCongestNum": "0",
+    "timerDequeueTps": "0.0",
+    "timerEnqueueTps": "0.0",
+    "timerOffsetBehind": "0",
+    "timerReadBehind": "0",
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "0",
+} | {
+    f"{pool}ThreadPoolQueue{what}": "0"
+    for pool in POOLS
+    for what in ("Size", "Capacity", "HeadWaitTimeMills")
+}
+
+
+class RuntimeInfo:
+    """wall_s: seconds since 1970."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        stats: BrokerStats,
+        delays: DelayOffsetTable,
+        *,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._parts, self._stats, self._delays, self._wall_s = parts, stats, delays, wall_s
+        self._booted_at = wall_s()
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(GET_BROKER_RUNTIME_INFO, self.get)
+
+    async def get(self, header: Empty, call: Call) -> Reply:
+        return Reply(body={"table": dict(sorted(self.table().items()))})
+
+    def table(self) -> dict[str, str]:
+        table = IDLE | self._broker() | self._disk() | self._messages() | dict(self._delay_levels())
+        return table | dict(self._parts.runtime_info())
+
+    def _broker(self) -> dict[str, str]:
+        writable = str(self._parts.gate.writable).lower()
+        return {
+            "bootTimestamp": str(int(self._booted_at * 1000)),
+            "brokerActive": writable,
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_DESC,
+            "pendingReplies": str(len(self._parts.pending)),
+            "runtime": _duration(self._wall_s() - self._booted_at),
+            "writable": writable,
+        }
+
+    def _disk(self) -> dict[str, str]:
+        store, log = self._parts.store, self._parts.store.commit_log
+        total, free = disk_room(log.directory)
+        ratio = f"{disk_ratio(log.directory):.4f}"
+        return {
+            "commitLogDirCapacity": f"Total : {_bytes(total)}, Free : {_bytes(free)}.",
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{log.directory}": ratio,
+            "commitLogMaxOffset": str(log.max_offset),
+            "commitLogMinOffset": str(log.min_offset),
+            "confirmOffset": str(store.confirm_offset),
+            "consumeQueueDiskRatio": f"{disk_ratio(store.root):.4f}",
+            "dispatchBehindBytes": str(max(store.confirm_offset - store.dispatch_offset, 0)),
+            "earliestMessageTimeStamp": str(self._oldest_ms()),
+            "remainHowManyDataToFlush": _bytes(max(log.max_offset - log.flushed_offset, 0)),
+        }
+
+    def _oldest_ms(self) -> int:
+        """-1: there is no message."""
+        view = record_at(self._parts.store, self._parts.store.commit_log.min_offset)
+        return -1 if view is None else store_timestamp(view)
+
+    def _messages(self) -> dict[str, str]:
+        store, stats = self._parts.store, self._stats
+        return {
+            "getFoundTps": self._rates(FOUND),
+            "getMissTps": self._rates(MISSED),
+            "getTotalTps": self._rates(FOUND, MISSED),
+            "getTransferredTps": self._rates(GOT),
+            "msgGetTotalTodayMorning": str(stats.got.today),
+            "msgGetTotalTodayNow": str(store.got_messages),
+            "msgGetTotalYesterdayMorning": str(stats.got.yesterday),
+            "msgPutTotalTodayMorning": str(stats.put.today),
+            "msgPutTotalTodayNow": str(store.put_messages),
+            "msgPutTotalYesterdayMorning": str(stats.put.yesterday),
+            "putMessageAverageSize": str(store.put_bytes / max(store.put_messages, 1)),
+            "putMessageSizeTotal": str(store.put_bytes),
+            "putMessageTimesTotal": str(store.put_messages),
+            "putTps": self._rates(PUT),
+        }
+
+    def _rates(self, *numbers: int) -> str:
+        """Over 10 s, a minute and ten minutes."""
+        rates = self._stats.rates
+        return " ".join(
+            str(round(sum(rates.per_second(number, seconds) for number in numbers), 4))
+            for seconds in RATE_SECONDS
+        )
+
+    def _delay_levels(self) -> Iterator[tuple[str, str]]:
+        """How many messages of a level were delivered, and how many there are."""
+        store = self._parts.store
+        for level in range(1, store.delay_levels.count + 1):
+            end = store.max_queue_offset(SCHEDULE_TOPIC, level - 1)
+            if end:
+                yield f"scheduleMessageOffset_{level}", f"{self._delays.get(level)},{end}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"[ {days} days, {hour} hours, {minute} minutes, {second} seconds ]"
+
+
+def _bytes(count: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in "KMGTPE":
+        count /= 1024
+        if count < 1024 or unit == "E":
+            break
+    return f"{count:.1f} {unit}iB"
