@@ -212,6 +212,12 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         500, gt=0, description="ms between two looks at who lags; theirs is 5000"
     )
 
+    @field_validator("broker_permission", mode="before")
+    @classmethod
+    def _number(cls, value: object) -> object:
+        """As a file has it, text: a Literal of numbers does not convert."""
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+
     @field_validator("config_store_path", "store_path_root_dir", "store_path_epoch_file")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:

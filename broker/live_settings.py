@@ -16,8 +16,8 @@ from broker.topics import AUTO_CREATE_TOPIC, PERM_READ
 from remoting.clock import wall_ms
 from remoting.config_store import ConfigStore
 from remoting.operation import Call, Empty, OperationTable, Reply
-from remoting.operations.broker import GET_BROKER_CONFIG
-from remoting.operations.broker_admin import UPDATE_BROKER_CONFIG, BrokerConfigResponse
+from remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
+from remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 
 if TYPE_CHECKING:
     from broker.app import Broker

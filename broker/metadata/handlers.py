@@ -1,11 +1,12 @@
-"""The operations on metadata: 14, 15, 17, 43, 45, 200, 201, 207, 215, 300, 351, 352, and 29001 for replicas.
+"""Operations on metadata: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 300, 351, 352; for replicas 29001.
 
 A change is answered when it is on disk here and, if messages wait for replicas, on every member in sync.
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from broker.metadata.core.attributes import parse_changes
@@ -22,6 +23,12 @@ from remoting.operations.broker import (
     QUERY_TOPIC_CONSUME_BY_WHO,
     GroupList,
     TopicRequest,
+)
+from remoting.operations.broker_admin import (
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    UPDATE_AND_CREATE_TOPIC_LIST,
+    GroupConfigs,
+    TopicConfigs,
 )
 from remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
@@ -64,12 +71,14 @@ class MetadataHandlers:
         table.bind(QUERY_CONSUMER_OFFSET, self.query_consumer_offset)
         table.bind(UPDATE_CONSUMER_OFFSET, self.update_consumer_offset)
         table.bind(UPDATE_AND_CREATE_TOPIC, self.update_and_create_topic)
+        table.bind(UPDATE_AND_CREATE_TOPIC_LIST, self.update_and_create_topics)
         table.bind(DELETE_TOPIC_IN_BROKER, self.delete_topic)
         table.bind(GET_TOPIC_CONFIG, self.get_topic_config)
         table.bind(QUERY_TOPIC_CONSUME_BY_WHO, self.query_topic_consume_by_who)
         table.bind(GET_ALL_CONSUMER_OFFSET, self.get_all_consumer_offset)
         table.bind(GET_ALL_DELAY_OFFSET, self.get_all_delay_offset)
         table.bind(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_and_create_group)
+        table.bind(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_and_create_groups)
         table.bind(GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.get_all_groups)
         table.bind(GET_SUBSCRIPTIONGROUP_CONFIG, self.get_group)
         table.bind(DELETE_SUBSCRIPTIONGROUP, self.delete_group)
@@ -105,13 +114,6 @@ class MetadataHandlers:
 
     async def update_and_create_topic(self, header: CreateTopicRequest, call: Call) -> Reply:
         self._must_be_master()
-        self._refuse_topic(header.topic)
-        for name, count in (("read", header.read_queue_nums), ("write", header.write_queue_nums)):
-            if not 0 <= count <= QUEUES_MAX:
-                remark = f"{name}QueueNums {count} is not in 0..{QUEUES_MAX}"
-                raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
-        if not 0 <= header.perm <= PERM_MAX:
-            raise CommandError(ResponseCode.INVALID_PARAMETER, f"perm {header.perm} is not in 0..{PERM_MAX}")
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -121,17 +123,41 @@ class MetadataHandlers:
             topic_sys_flag=header.topic_sys_flag,
             order=header.order,
         )
+        self._check_topic(config)
         topics = self._metadata.topics
         version = self._changed(lambda: topics.alter(config, parse_changes(header.attributes)))
         await self._metadata.replicated(topics, version)
         return Reply()
 
+    async def update_and_create_topics(self, header: Empty, call: Call) -> Reply:
+        """Their names and numbers are all checked before the first one is changed."""
+        self._must_be_master()
+        configs = call.body.topic_config_list if isinstance(call.body, TopicConfigs) else []
+        for config in configs:
+            self._check_topic(config)
+        topics = self._metadata.topics
+        for config in configs:
+            self._changed(partial(topics.alter, config, config.attributes))
+        await self._metadata.replicated(topics, topics.table.version)
+        return Reply()
+
+    def _check_topic(self, config: TopicConfig) -> None:
+        self._refuse_topic(config.topic_name)
+        for name, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
+            if not 0 <= count <= QUEUES_MAX:
+                remark = f"{name}QueueNums {count} is not in 0..{QUEUES_MAX}"
+                raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        if not 0 <= config.perm <= PERM_MAX:
+            raise CommandError(ResponseCode.INVALID_PARAMETER, f"perm {config.perm} is not in 0..{PERM_MAX}")
+
     async def delete_topic(self, header: TopicRequest, call: Call) -> Reply:
         """Settings and consumer offsets. The messages stay until retention takes them, and the queues keep
         their numbering: a topic created again goes on behind them (design S4)."""
-        self._must_be_master()
-        self._refuse_topic(header.topic)
         metadata, topic = self._metadata, header.topic
+        if not metadata.gate.writable and topic not in metadata.topics.topics:
+            return Reply()  # a slave that has the master's deletion already: mqadmin asks every broker
+        self._must_be_master()
+        self._refuse_topic(topic)
         groups = metadata.offsets.groups_of(topic)
         retries = [f"%RETRY%{group}{mark}{topic}" for group in groups for mark in "_+"]  # of pop, both kinds
         names = [topic, *(name for name in retries if name in metadata.topics.topics)]
@@ -165,16 +191,25 @@ class MetadataHandlers:
     # -- groups ------------------------------------------------------------------------------------------
 
     async def update_and_create_group(self, header: Empty, call: Call) -> Reply:
-        self._must_be_master()
-        config = call.body
-        if not isinstance(config, SubscriptionGroupConfig):
+        if not isinstance(call.body, SubscriptionGroupConfig):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the body has no subscription group")
-        problem = illegal_group(config.group_name)
-        if problem is not None:
-            raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
+        return await self._update_groups([call.body])
+
+    async def update_and_create_groups(self, header: Empty, call: Call) -> Reply:
+        return await self._update_groups(
+            call.body.group_config_list if isinstance(call.body, GroupConfigs) else []
+        )
+
+    async def _update_groups(self, configs: Sequence[SubscriptionGroupConfig]) -> Reply:
+        self._must_be_master()
+        for config in configs:
+            problem = illegal_group(config.group_name)
+            if problem is not None:
+                raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
         groups = self._metadata.groups
-        version = self._changed(lambda: groups.update(config))
-        await self._metadata.replicated(groups, version)
+        for config in configs:
+            self._changed(partial(groups.update, config))
+        await self._metadata.replicated(groups, groups.table.version)
         return Reply()
 
     async def get_all_groups(self, header: Empty, call: Call) -> Reply:

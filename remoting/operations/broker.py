@@ -118,6 +118,12 @@ class TimestampResponse(Wire):
     timestamp: int
 
 
+class BrokerConfigResponse(Wire):
+    """Of 26: the data version of the settings, JSON inside a string."""
+
+    version: str = '{"counter":0,"stateVersion":0,"timestamp":0}'
+
+
 class EpochEntryBody(Wire):
     epoch: int
     start_offset: int
@@ -200,7 +206,7 @@ GET_MIN_OFFSET = Operation(31, "getMinOffset", QueueRequest, OffsetResponse)
 GET_ALL_TOPIC_CONFIG = Operation(
     21, "getAllTopicConfig", Empty, Empty, response_body=TopicConfigSerializeWrapper
 )
-GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", Empty, Empty, response_body=bytes)
+GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", Empty, BrokerConfigResponse, response_body=bytes)
 GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", Empty, Empty, response_body=CommitLogOffsets)
 GET_BROKER_EPOCH_CACHE = Operation(
     1007, "getBrokerEpoch", BrokerNameOptionalRequest, Empty, response_body=EpochEntryCache

@@ -112,12 +112,6 @@ class GroupConfigs(Wire):
     group_config_list: list[SubscriptionGroupConfig] = Field(default_factory=list)
 
 
-class BrokerConfigResponse(Wire):
-    """Of 26: the data version of the settings, JSON inside a string."""
-
-    version: str = '{"counter":0,"stateVersion":0,"timestamp":0}'
-
-
 UPDATE_AND_CREATE_TOPIC_LIST = Operation(
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     "updateAndCreateTopicList",
