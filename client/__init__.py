@@ -8,12 +8,14 @@ from client.core.queues import MessageQueue
 from client.core.window import Limits
 from client.hooks import ClientHook, ConsumeTrace, SendTrace
 from client.listening import ReconsumeLater
+from client.lite_consumer import LitePullConsumer
 from client.message import Message, MessageExt
 from client.producer import Producer
 from client.push_consumer import PushConsumer
 from client.reading import PullError, PullErrorKind, PullResult, PullStatus
 from client.sending import SendError, SendErrorKind, SendResult, SendStatus
 from client.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
+from client.transaction import Transaction, TransactionProducer, TransactionState
 
 __all__ = [
     "ClientHook",
@@ -21,6 +23,7 @@ __all__ = [
     "ConsumeTrace",
     "ConsumerSettings",
     "Limits",
+    "LitePullConsumer",
     "Message",
     "MessageExt",
     "MessageModel",
@@ -38,4 +41,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTrace",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionState",
 ]

@@ -21,6 +21,8 @@ from client.hooks import ClientHook, Hooks, SendTrace
 from client.membership import Membership, make_client_id
 from client.message import (
     COMPRESSED_FLAG,
+    HALF_FLAG,
+    TRAN_MSG,
     ZLIB_LEVEL,
     Message,
     encode_properties,
@@ -204,6 +206,8 @@ class Producer:
         body, sys_flag = message.body, 0
         if self._compress_over_bytes is not None and len(body) >= self._compress_over_bytes:
             body, sys_flag = zlib.compress(body, ZLIB_LEVEL), COMPRESSED_FLAG
+        if message.properties.get(TRAN_MSG) == "true":
+            sys_flag |= HALF_FLAG
         properties = encode_properties(message, unique_key)
         return Letter(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
 

@@ -61,6 +61,7 @@ class QueueWorker:
         self._locked_until_ms = 0
         self._granted = asyncio.Event()
         self._space = asyncio.Event()
+        self._pulling: asyncio.Task[PullResult] | None = None
 
     def start(self) -> None:
         self.tasks.start(f"pulls of {self.queue}", self.run)
@@ -76,21 +77,36 @@ class QueueWorker:
                     self.window = window = OffsetWindow(await self._start_offset())
                 await self._until_space(window)
                 started = time.monotonic()
-                settings = self._parts.settings
-                result = await self._parts.reader.pull(
-                    self.queue,
-                    window.next_offset,
-                    settings.pull_batch_size,
-                    self.subscription,
-                    suspend_ms=settings.pull_suspend_ms,
-                )
+                result = await self._pull(window)
             except PullError as error:
                 logger.warning("pull of %s: %s", self.queue, error)
                 await asyncio.sleep(PULL_AGAIN_MS / 1_000)
                 continue
+            if result is None:
+                continue
             self._received(window, result)
             if result.status is PullStatus.NO_NEW_MSG and time.monotonic() - started < NOTHING_PAUSE_MS / 1e3:
                 await asyncio.sleep(NOTHING_PAUSE_MS / 1_000)
+
+    async def _pull(self, window: Window) -> PullResult | None:
+        """None: the queue was moved, and a pull that waits for messages elsewhere is of no use."""
+        settings = self._parts.settings
+        self._pulling = pull = asyncio.create_task(
+            self._parts.reader.pull(
+                self.queue,
+                window.next_offset,
+                settings.pull_batch_size,
+                self.subscription,
+                suspend_ms=settings.pull_suspend_ms,
+            )
+        )
+        try:
+            await asyncio.wait((pull,))
+        finally:
+            self._pulling = None
+            pull.cancel()
+            await asyncio.gather(pull, return_exceptions=True)
+        return None if pull.cancelled() else pull.result()
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -112,11 +128,16 @@ class QueueWorker:
     def seek(self, offset: int) -> None:
         """Forget what is held, and go on there."""
         self.window = OffsetWindow(offset)
-        self._space.set()
+        self._moved()
 
     @property
     def commit_offset(self) -> int | None:
         return None if self.window is None else self.window.commit_offset
+
+    def _moved(self) -> None:
+        self._space.set()
+        if self._pulling is not None:
+            self._pulling.cancel()
 
     def _received(self, window: Window, result: PullResult) -> None:
         if self.window is not window:
@@ -178,7 +199,7 @@ class QueueWorker:
         """Somebody else has it: what he consumes meanwhile is his, so the offset is asked for anew."""
         if self._locked_until_ms:
             self._locked_until_ms, self.window = 0, None
-            self._space.set()
+            self._moved()
 
     @property
     def is_locked(self) -> bool:

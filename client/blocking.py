@@ -1,0 +1,326 @@
+"""The clients without asyncio: the same names and arguments, calls that block, listeners that are functions.
+
+    with BlockingProducer("127.0.0.1:9876") as producer:
+        producer.send(Message("orders", b"1"))
+
+One thread with an event loop serves all clients of a process; it starts with the first and ends with the
+last. Calls may come from any thread. Not for use inside a coroutine: it would block its loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from client.consumer import PullConsumer
+from client.core.queues import MessageQueue
+from client.core.subscription import ALL
+from client.hooks import ClientHook
+from client.lite_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
+from client.message import Message, MessageExt
+from client.producer import SEND_TIMEOUT_MS, Producer
+from client.push_consumer import PushConsumer
+from client.reading import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
+from client.sending import SendResult
+from client.settings import ConsumerSettings
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
+G = TypeVar("G", bound=PushConsumer | LitePullConsumer)
+
+BlockingListener = Callable[[tuple[MessageExt, ...]], None]
+
+
+class _LoopThread:
+    """Counted: the loop runs while somebody holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def hold(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            self._holders += 1
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="keelmq clients", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders or self._loop is None or self._thread is None:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop = self._thread = None
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+_thread = _LoopThread()
+
+
+class _Blocking(Generic[C]):
+    """`make` runs in the loop's thread, at the first use."""
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._client: C | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = _thread.hold()
+        try:
+            self._client = self._run(self._open())
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        try:
+            self._run(client.close())
+        finally:
+            self._release()
+
+    async def _open(self) -> C:
+        client = self._make()
+        await client.__aenter__()
+        return client
+
+    def _release(self) -> None:
+        self._loop = None
+        _thread.release()
+
+    @property
+    def _open_client(self) -> C:
+        if self._client is None:
+            raise RuntimeError(f"{type(self).__name__} is not open: use it by `with`")
+        return self._client
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Ctrl-C while it waits cancels the call."""
+        assert self._loop is not None
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """In the loop's thread: for what is no coroutine but not made for other threads."""
+
+        async def called() -> T:
+            return function()
+
+        return self._run(called())
+
+
+class BlockingProducer(_Blocking[Producer]):
+    """See client.producer.Producer."""
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        avoid_slow_brokers: bool = False,
+        hooks: Iterable[ClientHook] = (),
+    ) -> None:
+        super().__init__(
+            lambda: Producer(namesrv_addr, group, avoid_slow_brokers=avoid_slow_brokers, hooks=hooks)
+        )
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> SendResult:
+        return self._run(self._open_client.send(message, queue=queue, key=key, timeout_ms=timeout_ms))
+
+    def send_soon(
+        self, message: Message, *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
+    ) -> "Future[SendResult]":
+        """A future of concurrent.futures. Blocks only while too many are under way."""
+        client = self._open_client
+        task = self._run(client.send_async(message, key=key, timeout_ms=timeout_ms))
+        result: Future[SendResult] = Future()
+        self._call(lambda: task.add_done_callback(lambda done: _settle(result, done)))
+        return result
+
+    def send_oneway(self, message: Message, *, key: str | None = None) -> None:
+        self._run(self._open_client.send_oneway(message, key=key))
+
+    def send_batch(
+        self, messages: Sequence[Message], *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
+    ) -> list[SendResult]:
+        return self._run(self._open_client.send_batch(messages, key=key, timeout_ms=timeout_ms))
+
+
+class BlockingPullConsumer(_Blocking[PullConsumer]):
+    """See client.consumer.PullConsumer."""
+
+    def __init__(self, namesrv_addr: str, group: str = "DEFAULT_CONSUMER") -> None:
+        super().__init__(lambda: PullConsumer(namesrv_addr, group))
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        return self._run(self._open_client.fetch_queues(topic))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_nums: int = PULL_MAX_NUMS,
+        *,
+        subscription: str = ALL,
+        sql: str | None = None,
+        suspend_ms: int = 0,
+        timeout_ms: int = READ_TIMEOUT_MS,
+    ) -> PullResult:
+        return self._run(
+            self._open_client.pull(
+                queue,
+                offset,
+                max_nums,
+                subscription=subscription,
+                sql=sql,
+                suspend_ms=suspend_ms,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        return self._run(self._open_client.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        return self._run(self._open_client.max_offset(queue))
+
+    def committed_offset(self, queue: MessageQueue) -> int | None:
+        return self._run(self._open_client.committed_offset(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        self._run(self._open_client.commit(queue, offset))
+
+
+class _BlockingMember(_Blocking[G]):
+    """Of a consumer group: subscribes before the start or while it runs."""
+
+    def __init__(self, make: Callable[[], G]) -> None:
+        super().__init__(make)
+        self._subscriptions: list[tuple[str, str, str | None]] = []
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
+        if self._client is None:
+            self._subscriptions.append((topic, tags, sql))
+        else:
+            self._call(lambda: self._open_client.subscribe(topic, tags, sql=sql))
+        return self
+
+    def unsubscribe(self, topic: str) -> None:
+        self._call(lambda: self._open_client.unsubscribe(topic))
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        return self._call(lambda: self._open_client.assigned)
+
+    async def _open(self) -> G:
+        client = self._make()
+        for topic, tags, sql in self._subscriptions:
+            client.subscribe(topic, tags, sql=sql)
+        await client.__aenter__()
+        return client
+
+
+class BlockingLitePullConsumer(_BlockingMember[LitePullConsumer]):
+    """See client.lite_consumer.LitePullConsumer."""
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str,
+        *,
+        auto_commit: bool = True,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: LitePullConsumer(namesrv_addr, group, auto_commit=auto_commit, settings=settings)
+        )
+
+    def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
+        return self._run(self._open_client.poll(max_nums, timeout_ms=timeout_ms))
+
+    def commit(self) -> None:
+        self._run(self._open_client.commit())
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        self._call(lambda: self._open_client.seek(queue, offset))
+
+
+class BlockingPushConsumer(_BlockingMember[PushConsumer]):
+    """See client.push_consumer.PushConsumer. The listener is called in threads of its own, as many as
+    settings.consume_concurrency. One that takes too long cannot be stopped: its messages come again while it
+    still runs."""
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str,
+        listener: BlockingListener,
+        *,
+        orderly: bool = False,
+        settings: ConsumerSettings | None = None,
+        hooks: Iterable[ClientHook] = (),
+    ) -> None:
+        chosen = settings or ConsumerSettings()
+        self._threads = ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}")
+
+        async def in_a_thread(messages: tuple[MessageExt, ...]) -> None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, listener, messages)
+
+        super().__init__(
+            lambda: PushConsumer(
+                namesrv_addr, group, in_a_thread, orderly=orderly, settings=chosen, hooks=hooks
+            )
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._threads.shutdown(wait=False)
+
+
+def _settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())

@@ -1,0 +1,224 @@
+"""TransactionProducer: a message that consumers see only if something else has happened as well.
+
+    async with TransactionProducer("127.0.0.1:9876", "orders", check=ask_database) as producer:
+        async with producer.transaction(Message("orders", b"1")) as transaction:
+            await database.commit(transaction.msg_id)
+    # the block ended: committed; it raised: rolled back
+
+The broker has the message before the block begins. If it never hears how the block ended (the process died,
+the answer was lost), it asks any producer of the group: `check` must then find out, e.g. by looking for
+msg_id in the database. So `check` is asked of other processes' transactions, too, and must not guess: UNKNOWN
+is an answer, and the question comes again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from enum import IntEnum
+from types import TracebackType
+from typing import Self
+
+from client.core.queues import MessageQueue
+from client.hooks import ClientHook
+from client.message import TRAN_MSG, Message, MessageExt, decode_messages
+from client.message_id import decode_offset_message_id
+from client.producer import SEND_TIMEOUT_MS, Producer
+from client.reading import PullError, QueueReader
+from client.route import RouteError
+from client.sending import SendResult
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, RemoteProtocolError
+from remoting.operations.transactions import (
+    CHECK_TRANSACTION_STATE,
+    END_TRANSACTION,
+    CheckTransactionStateRequest,
+    EndTransactionRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+END_TIMEOUT_MS = 5_000
+CHECK_TIMEOUT_S = 30.0
+
+
+class TransactionState(IntEnum):
+    """As on the wire."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+Check = Callable[[MessageExt], Awaitable[TransactionState]]
+
+
+class Transaction:
+    """An open one. As a context manager it commits at the end of the block and rolls back when it raises."""
+
+    def __init__(self, producer: "TransactionProducer", message: Message, result: SendResult) -> None:
+        self._producer, self.message, self.result = producer, message, result
+        self.state: TransactionState | None = None
+        """What was decided; None: nothing yet."""
+
+    @property
+    def msg_id(self) -> str:
+        """What `check` will see as message.msg_id: keep it beside what you commit."""
+        return self.result.msg_id
+
+    async def commit(self) -> bool:
+        """False: no broker could be told. It will ask, and `check` must say the same."""
+        return await self._end(TransactionState.COMMIT)
+
+    async def rollback(self) -> bool:
+        return await self._end(TransactionState.ROLLBACK)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A cancelled block may have done its work or not: nothing is said, and `check` is asked."""
+        if self.state is not None or isinstance(error, asyncio.CancelledError):
+            return
+        await (self.commit() if error is None else self.rollback())
+
+    async def _end(self, state: TransactionState) -> bool:
+        if self.state not in (None, state):
+            raise ValueError(f"transaction {self.msg_id} was decided already: {self.state!r}")
+        self.state = state
+        return await self._producer.end(self.message.topic, self.result, state)
+
+
+class TransactionProducer(Producer):
+    """A Producer; what it sends by send() has no transaction. `check`: asked about transactions of the group
+    whose end no broker knows. `topics`: those that the group sends to, so that their brokers can ask from the
+    start on; without them from the first message on."""
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str,
+        check: Check,
+        *,
+        topics: Iterable[str] = (),
+        hooks: Iterable[ClientHook] = (),
+        avoid_slow_brokers: bool = False,
+        instance_name: str | None = None,
+    ) -> None:
+        super().__init__(
+            namesrv_addr,
+            group,
+            hooks=hooks,
+            avoid_slow_brokers=avoid_slow_brokers,
+            instance_name=instance_name,
+        )
+        self._check, self._topics = check, tuple(topics)
+        self._reader = QueueReader(self._client, self._routes, group)
+        self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
+
+    async def __aenter__(self) -> Self:
+        for topic in self._topics:
+            try:
+                await self._routes.refresh(topic)
+            except RouteError as error:
+                logger.info("producer group %s: %s", self.group, error.remark)
+        if self._topics:
+            self._introduce()
+        return self
+
+    async def begin(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> Transaction:
+        """The broker has the message, and shows it to nobody. SendError: it has not."""
+        if message.delay_level:
+            raise ValueError("a message in a transaction cannot be delayed")
+        properties = {**message.properties, TRAN_MSG: "true", "PGROUP": self.group}
+        half = replace(message, properties=properties)
+        result = await self.send(half, queue=queue, key=key, timeout_ms=timeout_ms)
+        return Transaction(self, message, result)
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> "_Transactional":
+        """For `async with`; as begin()."""
+        return _Transactional(lambda: self.begin(message, queue=queue, key=key, timeout_ms=timeout_ms))
+
+    async def end(self, topic: str, result: SendResult, state: TransactionState) -> bool:
+        """Of what begin() opened. True: a broker took it. Safe to repeat: the first decision counts."""
+        header = EndTransactionRequest(
+            topic=topic,
+            producer_group=self.group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=decode_offset_message_id(result.offset_msg_id)[1],
+            commit_or_rollback=int(state),
+            from_transaction_check=False,
+            msg_id=result.msg_id,
+            transaction_id=result.transaction_id or result.msg_id,
+        )
+        return await self._tell(MessageQueue(topic, result.broker_name, result.queue_id), header)
+
+    async def _tell(self, queue: MessageQueue, header: EndTransactionRequest) -> bool:
+        try:
+            await self._reader.ask(
+                queue, END_TRANSACTION, header, timeout_ms=END_TIMEOUT_MS, master_only=True
+            )
+        except PullError as error:
+            logger.warning("end of transaction %s: not told, it will be asked: %s", header.msg_id, error)
+            return False
+        return True
+
+    async def _asked(self, header: CheckTransactionStateRequest, call: Call) -> None:
+        """39. What we do not know is not answered: the broker asks again."""
+        try:
+            (message,) = decode_messages(bytes(call.body or b""), header.bname)
+        except (RemoteProtocolError, ValueError) as error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"no message to check: {error}") from None
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                state = await self._check(message)
+        except Exception:
+            logger.exception("check of transaction %s failed: it is asked again", header.msg_id)
+            return
+        if state is TransactionState.UNKNOWN:
+            return
+        answer = EndTransactionRequest(
+            topic=message.topic,
+            producer_group=self.group,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=int(state),
+            from_transaction_check=True,
+            msg_id=header.msg_id,
+            transaction_id=header.transaction_id,
+        )
+        await self._tell(MessageQueue(message.topic, header.bname, message.queue_id), answer)
+
+
+class _Transactional:
+    """begin() at the start of the block, its Transaction's __aexit__ at the end."""
+
+    def __init__(self, begin: Callable[[], Awaitable[Transaction]]) -> None:
+        self._begin = begin
+        self._open: Transaction | None = None
+
+    async def __aenter__(self) -> Transaction:
+        self._open = await self._begin()
+        return self._open
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open is not None:
+            await self._open.__aexit__(kind, error, trace)

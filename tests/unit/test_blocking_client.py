@@ -1,0 +1,87 @@
+"""The clients without asyncio against a real broker; no event loop in this thread, none is left behind."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, SendError
+from client.blocking import (
+    BlockingLitePullConsumer,
+    BlockingProducer,
+    BlockingPullConsumer,
+    BlockingPushConsumer,
+)
+from keelmq.testing import TestBroker
+from tests.unit.client_parts import broker
+
+__all__ = ["broker"]
+
+FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    assert "keelmq clients" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_send_and_pull(broker: TestBroker) -> None:
+    broker.create_topic("Blocking", queues=1)
+    with (
+        BlockingProducer(broker.namesrv_addr) as producer,
+        BlockingPullConsumer(broker.namesrv_addr, "blocking") as reader,
+    ):
+        assert producer.send(Message("Blocking", b"0")).queue_offset == 0
+        assert producer.send_soon(Message("Blocking", b"1")).result(5).queue_offset == 1
+        producer.send_oneway(Message("Blocking", b"2"))
+        assert [r.queue_offset for r in producer.send_batch([Message("Blocking", b"3")] * 2)] == [3, 4]
+        (queue,) = reader.fetch_queues("Blocking")
+        found = reader.pull(queue, 0, suspend_ms=1_000)
+        assert [message.body for message in found.messages] == [b"0", b"1", b"2", b"3", b"3"]
+        assert (reader.min_offset(queue), reader.max_offset(queue)) == (0, 5)
+        reader.commit(queue, 4)
+        assert reader.committed_offset(queue) == 4
+
+
+def test_a_listener_in_threads(broker: TestBroker) -> None:
+    broker.create_topic("Threads")
+    seen: list[tuple[bytes, str]] = []
+    done = threading.Semaphore(0)
+
+    def listener(messages: tuple[MessageExt, ...]) -> None:
+        if not messages[0].reconsume_times:
+            raise ValueError("again")
+        seen.append((messages[0].body, threading.current_thread().name))
+        done.release()
+
+    with (
+        BlockingPushConsumer(broker.namesrv_addr, "threads", listener, settings=FIRST).subscribe(
+            "Threads"
+        ) as consumer,
+        BlockingProducer(broker.namesrv_addr) as producer,
+    ):
+        assert len(consumer.assigned) >= 4
+        producer.send(Message("Threads", b"1"))
+        producer.send(Message("Threads", b"2"))
+        assert done.acquire(timeout=10) and done.acquire(timeout=10)
+    assert sorted(body for body, _ in seen) == [b"1", b"2"]
+    assert all(name.startswith("listener threads") for _, name in seen)
+
+
+def test_poll(broker: TestBroker) -> None:
+    broker.create_topic("BlockingPoll", queues=1)
+    with (
+        BlockingLitePullConsumer(broker.namesrv_addr, "bp", settings=FIRST).subscribe("BlockingPoll") as one,
+        BlockingProducer(broker.namesrv_addr) as producer,
+    ):
+        producer.send_batch([Message("BlockingPoll", b"%d" % index) for index in range(3)])
+        assert [message.body for message in one.poll()] == [b"0", b"1", b"2"]
+        one.commit()
+
+
+def test_errors_are_those_of_the_asyncio_client(broker: TestBroker) -> None:
+    with BlockingProducer("127.0.0.1:1") as producer, pytest.raises(SendError, match="no name server"):
+        producer.send(Message("T", b""), timeout_ms=50)
+    with pytest.raises(RuntimeError, match="use it by `with`"):
+        producer.send(Message("T", b""))
