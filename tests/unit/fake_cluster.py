@@ -58,12 +58,14 @@ class Server:
 
 
 class FakeNameServer(Server):
-    """`routes`: topic -> masters and slaves of "broker-a", or a callable asked anew each time."""
+    """`routes`: topic -> masters and slaves of "broker-a", or a callable asked anew each time. `brokers`: of
+    every topic in routes instead, by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.routes: dict[str, dict[int, str] | Callable[[], dict[int, str]]] = {}
         self.queue_nums = 4
+        self.brokers: dict[str, dict[int, str]] = {}
         self.asked: list[str] = []
         self.table.bind(GET_ROUTEINFO_BY_TOPIC, self._route)
 
@@ -73,10 +75,20 @@ class FakeNameServer(Server):
         if found is None:
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info: {request.topic}")
         addresses = found() if callable(found) else found
-        broker = BrokerData(cluster="c", broker_name="broker-a", broker_addrs=addresses)
         count = self.queue_nums
-        queue = QueueData(broker_name="broker-a", read_queue_nums=count, write_queue_nums=count, perm=6)
-        return Reply(body=TopicRouteData(broker_datas=[broker], queue_datas=[queue]))
+        brokers = self.brokers or {"broker-a": addresses}
+        return Reply(
+            body=TopicRouteData(
+                broker_datas=[
+                    BrokerData(cluster="c", broker_name=name, broker_addrs=table)
+                    for name, table in brokers.items()
+                ],
+                queue_datas=[
+                    QueueData(broker_name=name, read_queue_nums=count, write_queue_nums=count, perm=6)
+                    for name in brokers
+                ],
+            )
+        )
 
 
 class FakeBroker(Server):

@@ -1,0 +1,239 @@
+"""Ways to send, against a real broker: batches, keys, oneway, delays, callbacks, hooks; and slow brokers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from client import (
+    ClientHook,
+    ConsumeFromWhere,
+    ConsumerSettings,
+    ConsumeTrace,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SendError,
+    SendErrorKind,
+    SendResult,
+    SendTrace,
+)
+from client.core.queue_choice import FaultTable
+from client.reading import PullStatus
+from keelmq.testing import TestBroker
+from remoting.client import RemotingClient
+from remoting.operation import Ok
+from remoting.operations.clients import GET_PRODUCER_CONNECTION_LIST, ProducerGroupRequest
+from tests.unit.client_parts import Seen, broker, numbers, until
+from tests.unit.fake_cluster import FakeBroker, FakeNameServer
+
+__all__ = ["broker"]
+
+FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+
+async def stored(broker: TestBroker, topic: str) -> dict[int, list[MessageExt]]:
+    """Queue -> its messages."""
+    found: dict[int, list[MessageExt]] = {}
+    async with PullConsumer(broker.namesrv_addr) as reader:
+        for queue in await reader.fetch_queues(topic):
+            result = await reader.pull(queue, 0)
+            if result.status is PullStatus.FOUND:
+                found[queue.queue_id] = list(result.messages)
+    return found
+
+
+async def test_a_batch_is_split_and_every_message_has_its_result(broker: TestBroker) -> None:
+    broker.create_topic("Batch", queues=1)
+    messages = [
+        Message("Batch", body * 50, tags="t", keys=(f"k{index}",), properties={"n": str(index)}, flag=index)
+        for index, body in enumerate(numbers(9))
+    ]
+    async with Producer(broker.namesrv_addr) as producer:
+        results = await producer.send_batch(messages, bytes_max=500)
+    (there,) = (await stored(broker, "Batch")).values()
+    assert [each.body for each in there] == [each.body for each in messages]
+    assert [(each.tags, each.keys, each.properties["n"], each.flag) for each in there] == [
+        ("t", f"k{index}", str(index), index) for index in range(9)
+    ]
+    assert [each.queue_offset for each in results] == list(range(9))
+    assert [each.msg_id for each in results] == [each.msg_id for each in there]
+    assert [each.offset_msg_id for each in results] == [each.offset_msg_id for each in there]
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([], "empty"),
+        ([Message("A", b""), Message("B", b"")], "one topic"),
+        ([Message("A", b""), Message("A", b"", wait=False)], "one `wait`"),
+        ([Message("A", b"", delay_level=1)], "delayed"),
+        ([Message("%RETRY%g", b"")], "retry topic"),
+    ],
+)
+async def test_what_is_no_batch(messages: Sequence[Message], says: str) -> None:
+    async with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(ValueError, match=says):
+            await producer.send_batch(messages)
+
+
+async def test_the_part_of_a_batch_that_was_stored_is_told() -> None:
+    async with FakeBroker() as fake, FakeNameServer() as server:
+        server.routes["T"] = {0: fake.address}
+        fake.script = [0, 13]
+        async with Producer(server.address) as producer:
+            with pytest.raises(SendError) as caught:
+                await producer.send_batch([Message("T", b"x" * 100)] * 2, bytes_max=150)
+    assert caught.value.kind is SendErrorKind.REFUSED and len(caught.value.sent) == 1
+
+
+async def test_keys(broker: TestBroker) -> None:
+    broker.create_topic("Keys", queues=8)
+    async with Producer(broker.namesrv_addr) as producer:
+        for index in range(40):
+            await producer.send(Message("Keys", b"%d" % index), key=f"k{index % 5}")
+        with pytest.raises(ValueError, match="not both"):
+            await producer.send(Message("Keys", b""), key="k", queue=MessageQueue("Keys", "b", 0))
+    there = await stored(broker, "Keys")
+    assert 1 < len(there) <= 5
+    for messages in there.values():
+        values = [int(each.body) for each in messages]
+        assert values == sorted(values)
+    owners = [{int(each.body) % 5 for each in messages} for messages in there.values()]
+    assert sum(map(len, owners)) == 5, "each key has one queue"
+
+
+async def test_a_key_waits_for_the_master_of_its_queue() -> None:
+    """The route shows its broker without a master for a while: the message goes nowhere else."""
+    async with FakeBroker() as fake, FakeNameServer() as server:
+        answers = [{1: "127.0.0.1:1"}, {1: "127.0.0.1:1"}]
+        server.routes["T"] = lambda: answers.pop() if answers else {0: fake.address}
+        async with Producer(server.address) as producer:
+            result = await producer.send(Message("T", b"x"), key="k")
+    assert result.attempts == 1 and not answers
+
+
+async def test_oneway(broker: TestBroker) -> None:
+    broker.create_topic("Oneway", queues=1)
+    async with Producer(broker.namesrv_addr) as producer:
+        for body in numbers(5):
+            await producer.send_oneway(Message("Oneway", body))
+        await producer.send(Message("Oneway", b"last"))
+    (there,) = (await stored(broker, "Oneway")).values()
+    assert [each.body for each in there] == [*numbers(5), b"last"]
+
+
+async def test_oneway_without_a_broker_says_so() -> None:
+    async with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(SendError) as caught:
+            await producer.send_oneway(Message("T", b""))
+    assert caught.value.kind is SendErrorKind.NO_ROUTE
+
+
+async def test_callbacks(broker: TestBroker) -> None:
+    broker.create_topic("Calls")
+    called: list[SendResult | SendError] = []
+    async with Producer(broker.namesrv_addr, compress_over_bytes=None) as producer:
+        good = await producer.send_async(Message("Calls", b"1"), callback=called.append)
+        bad = await producer.send_async(Message("Calls", b"1" * 5_000_000), callback=called.append)
+        await asyncio.gather(good, bad, return_exceptions=True)
+        await until(lambda: len(called) == 2)
+    assert {type(each) for each in called} == {SendResult, SendError}
+
+
+async def test_delayed(broker: TestBroker) -> None:
+    broker.create_topic("Delayed")
+    seen = Seen()
+    async with (
+        PushConsumer(broker.namesrv_addr, "delayed", seen, settings=FIRST).subscribe("Delayed"),
+        Producer(broker.namesrv_addr) as producer,
+    ):
+        await producer.send(Message("Delayed", b"later", delay_level=1))
+        await producer.send(Message("Delayed", b"now"))
+        assert await seen.has(2) == [b"now", b"later"]
+    waited_ms = seen.messages[1].store_timestamp - seen.messages[1].born_timestamp
+    assert waited_ms >= 1_000
+
+
+async def test_hooks_see_everything_and_may_not_break_anything(broker: TestBroker) -> None:
+    broker.create_topic("Hooks", queues=1)
+    sent: list[SendTrace] = []
+    consumed: list[ConsumeTrace] = []
+
+    class Tracing(ClientHook):
+        def before_send(self, message: Message) -> Message:
+            return Message(message.topic, message.body, properties={"traceparent": "00-1"})
+
+        def after_send(self, trace: SendTrace) -> None:
+            sent.append(trace)
+
+        def after_consume(self, trace: ConsumeTrace) -> None:
+            consumed.append(trace)
+
+    class Broken(ClientHook):
+        def before_send(self, message: Message) -> Message:
+            raise ValueError("hook")
+
+        def before_consume(self, messages: Sequence[MessageExt]) -> None:
+            raise ValueError("hook")
+
+    seen = Seen(lambda message: ValueError("no") if not message.reconsume_times else None)
+    hooks = [Broken(), Tracing()]
+    async with (
+        PushConsumer(broker.namesrv_addr, "hooks", seen, settings=FIRST, hooks=hooks).subscribe("Hooks"),
+        Producer(broker.namesrv_addr, "hooked", hooks=hooks) as producer,
+    ):
+        result = await producer.send(Message("Hooks", b"1"))
+        with pytest.raises(SendError):
+            await producer.send(
+                Message("Hooks", b"1" * 4_200_000), queue=MessageQueue("Hooks", "none", 0), timeout_ms=50
+            )
+        await seen.has(2)
+        await until(lambda: len(consumed) == 2)
+    assert seen.messages[0].properties["traceparent"] == "00-1"
+    good, bad = sent
+    assert (good.msg_id, good.error, good.attempts, good.messages) == (result.msg_id, None, 1, 1)
+    assert isinstance(bad.error, SendError)
+    assert isinstance(consumed[0].error, ValueError) and consumed[1].error is None
+
+
+async def until_async(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if await ask() == wanted:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_a_producer_is_known_while_it_is_open(broker: TestBroker) -> None:
+    broker.create_topic("Known")
+    client = RemotingClient()
+
+    async def known() -> list[str]:
+        header = ProducerGroupRequest(producer_group="known")
+        outcome = await client.call(broker.broker_addr, GET_PRODUCER_CONNECTION_LIST, header)
+        return [each.client_id for each in outcome.body.connection_set] if isinstance(outcome, Ok) else []
+
+    try:
+        async with Producer(broker.namesrv_addr, "known") as producer:
+            await producer.send(Message("Known", b""))
+            await until_async(known, [producer.client_id])
+        assert await known() == []
+    finally:
+        await client.close()
+
+
+async def test_a_broker_that_fails_is_left_out_for_a_while() -> None:
+    """clients.md pitfall 20, over the wire: A answers 2, the next attempt and the next messages go to B."""
+    async with FakeBroker() as a, FakeBroker() as b, FakeNameServer() as server:
+        server.brokers = {"broker-a": {0: a.address}, "broker-b": {0: b.address}}
+        server.routes["T"] = {}
+        a.script = [2]
+        async with Producer(server.address, avoid_slow_brokers=True) as producer:
+            results = [await producer.send(Message("T", b"%d" % index)) for index in range(6)]
+        assert [each.broker_name for each in results] == ["broker-b"] * 6
+        assert (len(a.sends), len(b.sends)) == (1, 6)
+    assert FaultTable().is_available("broker-a", now_ms=0)
