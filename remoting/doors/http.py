@@ -27,6 +27,7 @@ from remoting.config import ConfigError
 from remoting.dispatch import as_reply
 from remoting.doors.http_answers import BODY_REFUSED, JSON, BadBody, Refusal, problems_of, refusal
 from remoting.doors.http_late import BACKLOG, listening_socket
+from remoting.doors.http_limits import CONNECTIONS_MAX, LimitedHttp
 from remoting.frame import FRAME_BYTES_MAX
 from remoting.operation import (
     Call,
@@ -42,7 +43,6 @@ from remoting.operation import Unknown as UnknownReply
 from remoting.operations.examples import EXAMPLES
 
 GRACEFUL_SHUTDOWN_S = 1
-CONCURRENCY_MAX = 256
 READING = ("GET", "HEAD", "OPTIONS")
 RAW_TYPES = ("text/plain", "application/octet-stream")
 
@@ -304,7 +304,8 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             backlog=BACKLOG,
-            limit_concurrency=CONCURRENCY_MAX,
+            http=LimitedHttp,
+            limit_concurrency=CONNECTIONS_MAX + 1,
             timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
         )
         self._server = _Server(config)

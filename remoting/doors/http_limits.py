@@ -1,0 +1,114 @@
+"""uvicorn's HTTP protocol with limits: how long a request may take to come, how large its head may be, and
+who has to go when too many are connected.
+
+uvicorn itself waits for ever for a request and keeps whatever a head brings; and it counts connections that
+ask nothing. So a stranger who opens some hundred of them would turn /livez into a 503, after which an
+orchestrator kills a healthy program. Here the one that has been quiet longest makes room for the newest.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from remoting.frame import FRAME_BYTES_MAX
+
+CONNECTIONS_MAX = 256
+HEAD_BYTES_MAX = 64 * 1024
+REQUEST_BYTES_MAX = 2 * FRAME_BYTES_MAX
+"""With everything around the body: chunk sizes, trailers."""
+REQUEST_S = 30
+"""From the connection, or the first byte after an answer, to the end of the request."""
+UNREAD_S = 30
+"""How long an answer may wait for a client that does not read it."""
+
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
+)
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """One connection. `limit_concurrency` of uvicorn has to be above CONNECTIONS_MAX."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._request_bytes, self._in_head = 0, True
+        self.quiet_since = 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """No whole request is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_request_timer()
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.is_quiet and self._request_timer is None:
+            self._start_request_timer()
+        self._request_bytes += len(data)
+        super().data_received(data)
+        if self._request_bytes > (HEAD_BYTES_MAX if self._in_head else REQUEST_BYTES_MAX):
+            self._refuse()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._in_head = False
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._stop_request_timer()
+        self._request_bytes, self._in_head = 0, True
+
+    def on_response_complete(self) -> None:
+        self.quiet_since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_unread_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_request_timer()
+        self._stop_unread_timer()
+        super().connection_lost(exc)
+
+    def _start_request_timer(self) -> None:
+        self.quiet_since = self.loop.time()
+        self._request_timer = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _stop_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _make_room(self) -> None:
+        others = [other for other in self.connections if isinstance(other, LimitedHttp) and other.is_quiet]
+        longest = min(others, key=lambda other: other.quiet_since, default=self)
+        if longest is not self:
+            self.connections.discard(longest)
+            longest.transport.abort()
+
+    def _refuse(self) -> None:
+        """Whatever comes after it is not read."""
+        if self._in_head and not self.transport.is_closing():
+            why = b"request head above %d bytes" % HEAD_BYTES_MAX
+            self.transport.write(TOO_LARGE % (len(why), why))
+        self.transport.close()

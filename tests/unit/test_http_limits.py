@@ -1,0 +1,134 @@
+"""What strangers do to the HTTP port costs neither memory nor /livez."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import fastapi
+import httpx
+import pytest
+
+from remoting.doors import http, http_limits
+from remoting.doors.http import HttpServer
+from remoting.doors.http_limits import LimitedHttp
+
+BIG = b"x" * (32 * 1024 * 1024)  # beyond what two sockets hold
+
+
+def app() -> fastapi.FastAPI:
+    made = fastapi.FastAPI()
+
+    @made.get("/livez")
+    async def livez() -> dict[str, bool]:
+        return {"alive": True}
+
+    @made.get("/big")
+    async def big() -> fastapi.Response:
+        return fastapi.Response(BIG)
+
+    return made
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpServer]:
+    made = HttpServer(app(), host="127.0.0.1", port=0)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def is_alive(server: HttpServer) -> bool:
+    async with httpx.AsyncClient(base_url="http://{}:{}".format(*server.address)) as client:
+        return (await client.get("/livez")).status_code == 200
+
+
+async def said(server: HttpServer, sent: bytes) -> bytes:
+    """Everything that comes back until the other side closes, which it has to do soon."""
+    reader, writer = await asyncio.open_connection(*server.address)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+HEADS = {
+    "one header": b"GET /livez HTTP/1.1\r\nHost: x\r\nY: " + b"y" * http_limits.HEAD_BYTES_MAX,
+    "the path": b"GET /livez?" + b"y" * http_limits.HEAD_BYTES_MAX,
+    "many headers": b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"Y: y\r\n" * 11_000,
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+async def test_a_head_without_end_is_refused_in_words(server: HttpServer, head: bytes) -> None:
+    answer = await said(server, head)
+    assert answer.startswith(b"HTTP/1.1 431 ") and answer.endswith(b"request head above 65536 bytes")
+    assert await is_alive(server)
+
+
+async def test_trailers_without_end_are_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_limits, "REQUEST_BYTES_MAX", 100_000)
+    head = b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nY: "
+    await said(server, head + b"y" * 200_000)  # it ends: that is what counts
+    assert await is_alive(server)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"\r\n", b"GET /livez HT", b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"],
+    ids=["nothing", "an empty line", "half a head", "half a body"],
+)
+async def test_who_never_finishes_a_request_is_closed(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(http_limits, "REQUEST_S", 0.05)
+    await said(server, sent)
+
+
+async def test_the_second_request_of_a_connection_has_a_limit_too(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+    monkeypatch.setattr(http_limits, "REQUEST_S", 0.05)
+    writer.write(b"GET /li")
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(10):
+            assert not await reader.read()
+    writer.close()
+
+
+async def test_who_does_not_read_an_answer_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = asyncio.Event()
+
+    class Watched(LimitedHttp):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    monkeypatch.setattr(http_limits, "UNREAD_S", 0.05)
+    monkeypatch.setattr(http, "LimitedHttp", Watched)
+    server = HttpServer(app(), host="127.0.0.1", port=0)
+    await server.start()
+    _, writer = await asyncio.open_connection(*server.address, limit=1)
+    writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(10):
+        await lost.wait()
+    writer.close()
+    await server.close()
+
+
+async def test_quiet_connections_make_room(server: HttpServer) -> None:
+    """Three times as many as there may be: the newest, and whoever asks something, are served."""
+    quiet = [await asyncio.open_connection(*server.address) for _ in range(3 * http_limits.CONNECTIONS_MAX)]
+    assert await is_alive(server)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(reader.read() for reader, _ in quiet[: http_limits.CONNECTIONS_MAX]))
+    for _, writer in quiet:
+        writer.close()
