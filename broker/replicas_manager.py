@@ -12,6 +12,7 @@ Source: RIP-44, RocketMQ 5.3.3 ReplicasManager (pitfalls 25, 42, 50, 51 mended).
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -45,7 +46,7 @@ from remoting.operations.controller import (
     ReplicaInfoRequest,
     SyncStateSet,
 )
-from remoting.tasks import TaskSet, wait_for_event
+from remoting.tasks import TaskSet, Trouble, wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -188,6 +189,8 @@ class ReplicasManager:
             self._news_came.set()
             if isinstance(error, Exception) and news.master_broker_id == self._role.broker_id:
                 await self._promotion_failed(news, error)
+            if isinstance(error, OSError):
+                raise Trouble(f"no role change at masterEpoch {news.master_epoch}: {_said(error)}") from error
             raise
 
     async def _promotion_failed(self, news: MasterNews, error: Exception) -> None:
@@ -196,10 +199,14 @@ class ReplicasManager:
         if self._failed[1] < PROMOTIONS_MAX:
             return
         reason = f"this broker cannot become master at masterEpoch {news.master_epoch}: {_said(error)}"
-        if not await self._give_back(news):
+        if await self._give_back(news):
+            logger.critical("%s", reason)
+        elif self.fault != reason:  # told once, not at every try
             self.fault = reason
-            reason += "; no other replica is known to have everything, so the group stays without a master"
-        logger.critical("%s", reason)
+            logger.critical(
+                "%s; no other replica is known to have everything, so the group stays without a master",
+                reason,
+            )
 
     async def _give_back(self, news: MasterNews) -> bool:
         """Nothing was stored in this term: every other member is as good. False: nobody takes it."""
@@ -422,6 +429,8 @@ def sync_state_set_of(news: MasterNews) -> SyncStateSet:
 def _said(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"it did not end within {PROMOTION_MS} ms"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the disk of storePathRootDir is full: make room, it goes on trying"
     return str(error) or type(error).__name__
 
 

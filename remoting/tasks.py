@@ -18,21 +18,28 @@ HEALTHY_AFTER_MS = 10_000
 """A task that ran this long starts again with the first back-off."""
 
 
+class Trouble(Exception):
+    """What ends a task and is no fault of the program, as a full disk: told in one line, no traceback."""
+
+
 async def supervise(
     name: str, factory: Callable[[], Awaitable[None]], deaths: Counter[str] | None = None
 ) -> None:
-    """Run `factory()` until it returns; each exception is logged with its traceback, then it runs again."""
+    """Run `factory()` until it returns; each exception is logged, then it runs again."""
     backoff_ms = BACKOFF_FIRST_MS
     while True:
         started_ms = now_ms()
         try:
             return await factory()
-        except Exception:
+        except Exception as error:
             if now_ms() - started_ms >= HEALTHY_AFTER_MS:
                 backoff_ms = BACKOFF_FIRST_MS
             if deaths is not None:
                 deaths[name] += 1
-            logger.exception("background task %s died; it starts again in %d ms", name, backoff_ms)
+            if isinstance(error, Trouble):
+                logger.error("%s: %s; again in %d ms", name, error, backoff_ms)
+            else:
+                logger.exception("background task %s died; it starts again in %d ms", name, backoff_ms)
         await asyncio.sleep(backoff_ms / 1000)
         backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
 

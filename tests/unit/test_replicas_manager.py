@@ -215,7 +215,9 @@ async def test_only_a_demotion_sends_clients_away(broker: Broker) -> None:
     assert broker.scene.log[:3] == ["fence", "clients away", "find m:1"]
 
 
-async def test_a_failed_change_stays_fenced_and_is_repeated(broker: Broker) -> None:
+async def test_a_failed_change_stays_fenced_and_is_repeated(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Upstream stores the epoch first, so that a failed change is final (pitfall 25)."""
     broker.scene.fail_next = 1
     broker.controller.elect(2, epoch=4)
@@ -225,6 +227,8 @@ async def test_a_failed_change_stays_fenced_and_is_repeated(broker: Broker) -> N
     await broker.scene.until(lambda: "announce 4" in broker.scene.log)
     assert broker.scene.log.count("ha master 4 [2]") == 2
     assert broker.scene.writable
+    assert "replicas manager: no role change at masterEpoch 4: disk full; again in 100 ms" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker: Broker) -> None:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from remoting.tasks import TaskSet, wait_for_event
+from remoting.tasks import TaskSet, Trouble, wait_for_event
 
 
 async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,6 +27,23 @@ async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCa
     await tasks.stop()
     assert lives == 2 and tasks.deaths == {"mortal": 1}
     assert "background task mortal died" in caplog.text and "on purpose" in caplog.text
+
+
+async def test_trouble_of_the_machine_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    alive_again = asyncio.Event()
+
+    async def full_once() -> None:
+        if not caplog.records:
+            raise Trouble("the disk is full")
+        alive_again.set()
+
+    tasks = TaskSet()
+    tasks.start("writer", full_once)
+    async with asyncio.timeout(5):
+        await alive_again.wait()
+    await tasks.stop()
+    assert [record.getMessage() for record in caplog.records] == ["writer: the disk is full; again in 100 ms"]
+    assert "Traceback" not in caplog.text and tasks.deaths == {"writer": 1}
 
 
 async def test_stop_waits_for_all() -> None:
