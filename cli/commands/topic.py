@@ -8,7 +8,7 @@ from cli import layouts
 from cli.admin_shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
 from cli.commands.cluster import brokers_of, names_of_cluster
 from client.admin import AdminClient, AdminError, gather_some
-from remoting.codes import ResponseCode
+from remoting.codes import MASTER_ID, ResponseCode
 from remoting.operations.route import TopicRouteData
 
 HIDDEN = ("%RETRY%", "%DLQ%")
@@ -94,8 +94,18 @@ def delete_topic(
     async def action(admin: AdminClient) -> Output:
         info = await admin.cluster_info(namesrv_addr)
         brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
-        addresses = ";".join(address for each in brokers for address in each.broker_addrs.values())
-        at_brokers = await admin.each(addresses, lambda each: admin.delete_topic_in_broker(each, topic))
+        at_brokers = []
+        for of_masters in (True, False):  # slaves have it from their master then, and say so
+            addresses = [
+                address
+                for each in brokers
+                for broker_id, address in each.broker_addrs.items()
+                if (broker_id == MASTER_ID) is of_masters
+            ]
+            if addresses:
+                at_brokers += await admin.each(
+                    ";".join(addresses), lambda each: admin.delete_topic_in_broker(each, topic)
+                )
         at_servers = await admin.each(
             namesrv_addr, lambda each: admin.delete_topic_in_namesrv(each, topic, cluster_name)
         )

@@ -217,6 +217,12 @@ async def test_unknown_offsets_of_old_queues(desk: Desk) -> None:
     assert (await desk.ask(14, **fields)).code == 22
 
 
+async def test_a_slave_that_lacks_a_topic_has_its_deletion(desk: Desk) -> None:
+    """mqadmin deleteTopic asks masters, then slaves, which have it from their master by then."""
+    desk.metadata.gate.close(ROLE, "this broker is slave of 10.0.0.2:10911")
+    assert (await desk.ask(215, topic="T")).code == 0
+
+
 async def test_a_slave_and_a_fenced_master_change_nothing(desk: Desk) -> None:
     await desk.create("T")
     desk.metadata.gate.close(ROLE, "this broker is slave of 10.0.0.2:10911")
