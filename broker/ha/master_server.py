@@ -209,13 +209,23 @@ class MasterServer:
         self._protocols.clear()
 
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
-        if not self._open or len(self._protocols) >= LINKS_MAX:
-            why = f"{LINKS_MAX} connections already" if self._open else "this broker is not master"
-            logger.info("HA connection from %s refused: %s", protocol.address, why)
+        if not self._open:
+            logger.info("HA connection from %s refused: this broker is not master", protocol.address)
+            return None
+        if len(self._protocols) >= LINKS_MAX and not self._made_room():
+            logger.warning("HA connection from %s refused: %d slaves already", protocol.address, LINKS_MAX)
             return None
         link = MasterLink(self.state, self.settings, now_ms=self.clock())
         self._protocols[link] = protocol
         return link
+
+    def _made_room(self) -> bool:
+        """Strangers, who have not said which slave they are, never keep a slave out."""
+        strangers = (link for link in self._protocols if link.slave_id is None)
+        if (longest_here := next(strangers, None)) is None:
+            return False
+        self._protocols.pop(longest_here).close(f"more than {LINKS_MAX} connections")
+        return True
 
     def introduced(self, protocol: MasterProtocol, link: MasterLink) -> None:
         """The newest connection of a slave is the slave; the end of the older one means nothing."""
@@ -231,7 +241,8 @@ class MasterServer:
         link = protocol.link
         if link is None or self._protocols.pop(link, None) is None:
             return
-        logger.info("HA link of slave %s (%s) ended: %s", link.slave_id, protocol.address, reason)
+        who = "a stranger" if link.slave_id is None else f"slave {link.slave_id}"
+        logger.info("HA link of %s (%s) ended: %s", who, protocol.address, reason)
         if link.slave_id is not None and self.links.get(link.slave_id) is link:
             del self.links[link.slave_id]
             self._on_links_changed()

@@ -30,6 +30,21 @@ async def test_connections_that_die_at_once_leave_nothing_5(tmp_path: Path) -> N
         assert master.in_sync() == [1]
 
 
+async def test_strangers_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.ha.master_server.LINKS_MAX", 3)
+    async with group(tmp_path, 2) as (master, slave):
+        await master.lead(1)
+        quiet = [await asyncio.open_connection(*master.service.address) for _ in range(5)]
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "join")
+        quiet += [await asyncio.open_connection(*master.service.address) for _ in range(5)]
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(reader.read() for reader, _ in quiet[:8]), return_exceptions=True)
+        assert master.in_sync() == [1, 2] and len(master.service._server._protocols) == 3
+        for _, writer in quiet:
+            writer.close()
+
+
 async def test_an_error_does_not_end_the_care_for_the_set_8(tmp_path: Path) -> None:
     async with group(tmp_path, 2) as (master, slave):
         failures = 2
