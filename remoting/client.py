@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from remoting.codes import ResponseCode
 from remoting.command import BadRequest, RemotingCommand, decode_body, encode, parse_header, request_command
+from remoting.config import why_refused
 from remoting.connection import SCRATCH_BYTES, Connection, close_all
 from remoting.dispatch import Dispatcher
 from remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
@@ -200,7 +201,9 @@ class RemotingClient:
                 )
         except TimeoutError:
             return f"cannot connect to {address}: no answer in {self._connect_timeout_ms} ms"
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            return f"cannot connect to {address}: {why_refused(error)}"
+        except ValueError as error:
             return f"cannot connect to {address}: {error}"
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

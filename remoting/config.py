@@ -26,10 +26,13 @@ class ConfigError(Exception):
 
 
 def why_refused(error: OSError | UnicodeError) -> str:
-    """Of a port that cannot be opened: the reason alone, which asyncio hides in a text with the address."""
+    """Of a port that cannot be opened or reached: the reason alone, which asyncio hides in a text with the
+    address."""
     if isinstance(error, UnicodeError):
         return "that is no host name"
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)  # names that cannot be resolved have negative numbers
 
 
 def home_path(path: Path | None) -> Path | None:

@@ -144,8 +144,9 @@ async def _connected(hosts: list[str], port: int) -> tuple[asyncio.StreamReader,
 
 def _reason(remark: str) -> str:
     """ "connection refused" instead of where and how the library found out."""
-    found = re.search(r"\[Errno (\d+)\]", remark)
-    return os.strerror(int(found[1])).lower() if found else remark
+    if found := re.search(r"\[Errno (\d+)\]", remark):
+        return os.strerror(int(found[1])).lower()
+    return remark.rpartition("cannot connect to ")[2].partition(": ")[2].lower() or remark
 
 
 async def _resolved(host: str) -> list[str]:
