@@ -1,9 +1,10 @@
 """The message index: which records carry a key. IndexFiles in order of their creation, the last one growing.
 
-`offset` is the CommitLog offset up to which records are indexed. Dispatch adds records as they pass it; what
-lies behind dispatch (after a crash, or when the index is new) is caught up by index_behind() in slices. So a
-full disk stops the index alone, and it goes on where it stopped. Owned by the event loop thread; flush()
-alone may run in another. Source of the format: RocketMQ 5.3.3 IndexService.
+`offset` is the CommitLog offset up to which records are taken. Dispatch adds those that it passes. They are
+written many at once, when somebody looks for a key, or by the next round of the upkeep. What lies behind
+dispatch (after a crash, or when the index is new) is caught up from the log in slices. So a full disk stops
+the index alone, and it goes on where it stopped. Owned by the event loop thread; flush() alone may run in
+another. Source of the format: RocketMQ 5.3.3 IndexService.
 """
 
 import logging
@@ -14,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from broker.store.index_file import IndexFile, Keyed
+from broker.store.index_file import IndexFile
+from broker.store.indexed_keys import Keyed, columns
 from broker.store.mapped_file import StoreError, sync_directory
 from broker.store.record import key_hash
 from remoting.clock import wall_ms
@@ -27,7 +29,8 @@ PREPARE_ENTRIES_MIN: Final = 50_000  # smaller files are made on the spot
 PREPARE_AT: Final = 0.9  # of a file: the next one is made, in a helper thread
 _NAME = re.compile(r"\d{17}\Z")  # yyyyMMddHHmmssSSS, local time
 _SNAPSHOT_TRIES: Final = 1_000
-_NO_FILE: Final = -1
+KEPT_RECORDS_MAX: Final = 256
+"""The columns of so many are written in one go, in less than a millisecond."""
 
 
 class MessageIndex:
@@ -37,6 +40,8 @@ class MessageIndex:
         self.directory = directory
         self.offset = -1  # not loaded
         self.fault = ""
+        self._kept: list[Keyed] = []  # in front of `offset`, not in a file yet
+        self._settled_offset = 0  # the files have nothing at or behind it, between two settle()
         self._slots, self._entries = slots, entries
         self._files: list[IndexFile] = []
         self._unsaved: list[IndexFile] = []  # rolled since the last flush()
@@ -67,6 +72,7 @@ class MessageIndex:
         self.truncate(log_end)
         if self._files:
             self._known_offset = self.offset = max(self._files[-1].end_offset, log_min)
+            self._settled_offset = self.offset + 1
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.directory.iterdir() if _NAME.match(path.name))
@@ -74,33 +80,36 @@ class MessageIndex:
     # -- writing -----------------------------------------------------------------------------------------
 
     def add(self, records: list[Keyed], end: int) -> None:
-        """Records in log order, the last one of which ends at `end`. Without room on the disk `offset` stays
-        in front of the first that is not indexed."""
-        if not records or records[0][1] <= self._known_offset:
+        """Records in log order, the last one of which ends at `end`. They are kept, and written many at once:
+        by settle(), or by whoever asks for something."""
+        if records and records[0][1] <= self._known_offset:
             records = [each for each in records if each[1] > self._known_offset]
-        files = self._files
-        if files and files[-1].count + 2 * len(records) <= self._room_count:
-            if records:
-                files[-1].append(records)
-            self.offset = end
-        else:
-            self._add_with_room(records, end)
+        self._kept += records
+        self.offset = end
+        if len(self._kept) >= KEPT_RECORDS_MAX:
+            self.settle()
 
-    def _add_with_room(self, records: list[Keyed], end: int) -> None:
-        """The end of what is reserved, or of a file: entries one by one. After a failure some are there
-        twice: a search says them once."""
+    def settle(self) -> None:
+        """Write what is kept. Without room on the disk `offset` goes back to the first record that is not
+        indexed; of a record some keys may be there twice then: a search says them once."""
+        kept, self._kept = self._kept, []
+        if not kept:
+            self._settled_offset = self.offset
+            return
+        hashes, offsets, timestamps = columns(kept)
+        at, count = 0, len(hashes)
         try:
-            for prefix_hash, offset, timestamp, unique_key, keys in records:
-                self.offset = offset
-                if unique_key:
-                    self._with_room().append([(prefix_hash, offset, timestamp, unique_key, b"")])
-                if keys:
-                    self._with_room().append([(prefix_hash, offset, timestamp, b"", keys)])
+            while at < count:
+                file = self._with_room()
+                end = at + min(self._room_count - file.count, count - at)
+                file.append(hashes[at:end], offsets[at:end], timestamps[at:end])
+                at = end
         except OSError as error:
+            self.offset = offsets[at]
             self._stuck(error)
             return
         self.fault = ""
-        self.offset = end
+        self._settled_offset = self.offset
 
     def _with_room(self) -> IndexFile:
         """Where the next entry goes."""
@@ -151,6 +160,7 @@ class MessageIndex:
         may have the same hash: look at the record."""
         if not key:
             return []
+        self.settle()
         wanted, found = key_hash(prefix_hash, key), set[int]()
         for file in reversed(self._files):
             if len(found) >= limit:
@@ -161,12 +171,14 @@ class MessageIndex:
 
     def last(self) -> tuple[int, int]:
         """(store timestamp, offset) of the newest record that is indexed; zeros: none."""
+        self.settle()
         return (self._files[-1].end_timestamp, self._files[-1].end_offset) if self._files else (0, 0)
 
     # -- cutting -----------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
         """Forget records at or behind `offset`."""
+        self._kept = [each for each in self._kept if each[1] < offset]
         while self._files and self._files[-1].begin_offset >= offset:
             self._drop(self._files.pop())
         if self._files and self._files[-1].end_offset >= offset:
@@ -174,6 +186,7 @@ class MessageIndex:
         self._room_count = 0
         self._known_offset = min(self._known_offset, offset - 1)
         self.offset = min(self.offset, offset)
+        self._settled_offset = min(self._settled_offset, offset)
 
     def _drop(self, file: IndexFile) -> None:
         if file in self._unsaved:
@@ -186,6 +199,7 @@ class MessageIndex:
 
     def expired(self, log_min: int) -> list[IndexFile]:
         """Files without a record of the log any more, taken out: delete() them, in any thread."""
+        self.settle()
         gone = []
         while len(self._files) > 1 and self._files[0].end_offset < log_min:
             file = self._files.pop(0)
@@ -203,7 +217,7 @@ class MessageIndex:
         timestamp = 0
         for file in self._dirty():
             for _ in range(_SNAPSHOT_TRIES):
-                indexed = self.offset
+                indexed = self._settled_offset
                 state = file.state()
                 if state[3] < indexed:  # else: in the middle of a record
                     file.save(state)

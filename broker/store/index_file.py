@@ -14,19 +14,16 @@ IndexFile.
 import array
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from broker.store.mapped_file import MappedFile, StoreError
-from broker.store.record import FROM_ZERO, POWERS, ZEROS_HASHES, key_hash
 
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = HEADER.size
 SLOT_BYTES: Final = 4
 ENTRY = struct.Struct(">iqi4s")
-_PACK_ENTRY = struct.Struct(">iqi").pack_into  # without the previous entry's number
-_PACK_NUMBER = struct.Struct(">i").pack_into
 ENTRY_BYTES: Final = ENTRY.size
 RESERVE_BYTES: Final = 1 << 20
 SECONDS_MAX: Final = 2**31 - 1
@@ -35,23 +32,21 @@ _HASH_ONLY = struct.Struct(">i16x")
 _OFFSET_AT: Final = 4
 _PREVIOUS_AT: Final = 16
 _ENTRY_WORDS: Final = 5
-_PREVIOUS_WORD: Final = 4
-
-
-def keyed(prefix_hash: int, offset: int, timestamp: int, unique_key: bytes, keys: bytes) -> "list[Keyed]":
-    """A record's keys one by one: KEYS is blank-separated."""
-    first, *others = [key for key in keys.split(b" ") if key] or [b""]
-    rest = [(prefix_hash, offset, timestamp, b"", key) for key in others]
-    return [(prefix_hash, offset, timestamp, unique_key, first), *rest]
 
 
 State = tuple[int, int, int, int, int, int]
-Keyed = tuple[int, int, int, bytes, bytes]
-"""(java_hash(topic + "#"), CommitLog offset, store timestamp in ms, UNIQ_KEY, KEYS)"""
 
 
 def file_bytes_of(slots: int, entries: int) -> int:
     return HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
+
+
+def _raw(kind: str, values: Iterable[int]) -> "array.array[int]":
+    """As the file has them, most significant byte first."""
+    found = array.array(kind, values)
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
 
 
 class IndexFile:
@@ -113,46 +108,30 @@ class IndexFile:
         """Below this `count` there is room for one more entry."""
         return (self._room_end - self._entries_at) // ENTRY_BYTES
 
-    def append(self, records: Sequence[Keyed]) -> None:
-        """Entries for the keys of records in log order; there is room for two of each. KEYS is one key here.
+    def append(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
+        """Entries in log order, as many as there are hashes (one at least), for which there is room.
 
-        One function for a whole tick, with the hashes of record.key_hash() written out: half the cost."""
-        data, raw_slots, raw_words, slots = self._file.map, self._raw_slots, self._raw_words, self._slots
-        powers, number, used, stamp, seconds = POWERS, self.count, self.used_slots, -1, 0
-        if number == 1:
-            self.begin_offset, self.begin_timestamp = records[0][1], records[0][2]
-        at = self._entries_at + number * ENTRY_BYTES
-        for prefix_hash, offset, timestamp, unique_key, keys in records:
-            if timestamp != stamp:
-                stamp = timestamp
-                seconds = min(max((timestamp - self.begin_timestamp) // 1000, 0), SECONDS_MAX)
-            if unique_key:
-                try:
-                    hashed = prefix_hash * powers[len(unique_key)] + ZEROS_HASHES[len(unique_key)]
-                    hashed = hashed + int(unique_key.translate(FROM_ZERO), 31) & 0xFFFFFFFF
-                    hashed = hashed if hashed < 0x80000000 else -hashed & 0x7FFFFFFF
-                except (ValueError, IndexError):  # no upper-case hex
-                    hashed = key_hash(prefix_hash, unique_key)
-                slot = hashed % slots
-                previous = raw_slots[slot]
-                used += not previous
-                _PACK_ENTRY(data, at, hashed, offset, seconds)
-                raw_words[number * _ENTRY_WORDS + _PREVIOUS_WORD] = previous
-                _PACK_NUMBER(data, HEADER_BYTES + slot * SLOT_BYTES, number)
-                number += 1
-                at += ENTRY_BYTES
-            if keys:
-                hashed = key_hash(prefix_hash, keys)
-                slot = hashed % slots
-                previous = raw_slots[slot]
-                used += not previous
-                _PACK_ENTRY(data, at, hashed, offset, seconds)
-                raw_words[number * _ENTRY_WORDS + _PREVIOUS_WORD] = previous
-                _PACK_NUMBER(data, HEADER_BYTES + slot * SLOT_BYTES, number)
-                number += 1
-                at += ENTRY_BYTES
-        self.count, self.used_slots = number, used
-        self.end_offset, self.end_timestamp = offset, timestamp
+        Column by column: what a key alone needs is the look at its slot."""
+        first, count = self.count, len(hashes)
+        if first == 1:
+            self.begin_offset, self.begin_timestamp = offsets[0], timestamps[0]
+        raw_slots, slots = self._raw_slots, self._slots
+        previous: list[int] = []
+        for hashed, number in zip(hashes, _raw("I", range(first, first + count)), strict=True):
+            slot = hashed % slots
+            previous.append(raw_slots[slot])
+            raw_slots[slot] = number
+        begin = self.begin_timestamp
+        seconds = {each: min(max((each - begin) // 1000, 0), SECONDS_MAX) for each in set(timestamps)}
+        raw_offsets = memoryview(_raw("q", offsets)).cast("B").cast("I")
+        entries = self._raw_words[first * _ENTRY_WORDS : (first + count) * _ENTRY_WORDS]
+        entries[0::_ENTRY_WORDS] = memoryview(_raw("I", hashes))
+        entries[1::_ENTRY_WORDS] = raw_offsets[0::2]
+        entries[2::_ENTRY_WORDS] = raw_offsets[1::2]
+        entries[3::_ENTRY_WORDS] = memoryview(_raw("I", [seconds[each] for each in timestamps]))
+        entries[4::_ENTRY_WORDS] = memoryview(array.array("I", previous))
+        self.count, self.used_slots = first + count, self.used_slots + previous.count(0)
+        self.end_offset, self.end_timestamp = offsets[-1], timestamps[-1]
 
     # -- reading -----------------------------------------------------------------------------------------
 

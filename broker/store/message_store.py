@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.delay.levels import SCHEDULE_TOPIC
+from broker.delay.levels import LAID_BY
 from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
-from broker.store.index_file import Keyed, keyed
+from broker.store.indexed_keys import Keyed
 from broker.store.mapped_file import is_file_name, lock_directory, write_mark
-from broker.store.queues import QueueTable
+from broker.store.queues import SCAN_BYTES, QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
@@ -32,7 +32,6 @@ from remoting.clock import wall_ms
 log = logging.getLogger(__name__)
 
 ABORT_PREFIX: Final = "keelmq "  # our own process crashed: its checkpoint keeps flush_checkpoint()'s promise
-SCAN_BYTES: Final = 8 << 20
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
 DISPATCH_AT_START: Final = 4_096
@@ -249,10 +248,7 @@ class MessageStore:
                 end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = queued[0]
                 queue.append(queue_offset, log_offset, size, tags_code)
                 if indexing:
-                    if b" " in keys:
-                        keys_found += keyed(queue.key_prefix_hash, log_offset, timestamp, unique_key, keys)
-                    else:
-                        keys_found.append((queue.key_prefix_hash, log_offset, timestamp, unique_key, keys))
+                    keys_found.append((queue.key_prefix_hash, log_offset, timestamp, unique_key, keys))
                 queued.popleft()
                 self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
                 if queue.waiters:
@@ -329,18 +325,9 @@ class MessageStore:
     def catch_up_index(self, records_max: int) -> bool:
         """Index up to records_max records that dispatch has passed already. True: more to do."""
         index = self.index
-        if index is None or index.offset >= self.dispatch_offset:
-            return False
-        begin = max(index.offset, self.commit_log.min_offset)
-        view = self.commit_log.view(begin, SCAN_BYTES, end=self.dispatch_offset)
-        pos, count, index.offset = 0, 0, begin
-        while pos < len(view) and count < records_max:
-            parsed = parse(view, pos, len(view), offset=begin + pos)
-            if parsed is None or not self.queues.index_record(index, begin + pos, parsed):
-                break
-            pos += parsed[0]
-            count += 1
-        return pos > 0 and index.offset < self.dispatch_offset
+        return index is not None and self.queues.catch_up(
+            index, self.commit_log, self.dispatch_offset, records_max
+        )
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -436,6 +423,8 @@ class MessageStore:
         """clean: everything is made durable and the next start need not search. Else as after a crash."""
         self.is_master = False
         if clean:
+            if self.index is not None:
+                self.index.settle()
             self.flush_checkpoint(index_too=True)
         if self.index is not None:
             self.index.close()

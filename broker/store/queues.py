@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
-from broker.store.index_file import keyed
-from broker.store.record import Parsed, index_keys, java_hash
+from broker.store.record import Parsed, index_keys, java_hash, parse
 
+SCAN_BYTES: Final = 8 << 20
+"""Of the log, looked through in one go."""
 WAITERS_MAX: Final = 65_536
 
 
@@ -52,7 +54,7 @@ class QueueTable:
         return None if queues is None else queues.get(queue_id)
 
     def index_record(self, index: MessageIndex, offset: int, parsed: Parsed) -> bool:
-        """The record at `offset`, which index.offset points to. False: no room."""
+        """The record at `offset`, which index.offset points to. False: no room, index.offset went back."""
         size, topic, queue_id, _, _, timestamp, properties = parsed
         if not topic:
             index.offset = offset + size
@@ -60,8 +62,25 @@ class QueueTable:
         name = topic.decode("utf-8", "replace")
         queue = self.find(name, queue_id)
         prefix_hash = java_hash(f"{name}#") if queue is None else queue.key_prefix_hash
-        index.add(keyed(prefix_hash, offset, timestamp, *index_keys(properties)), offset + size)
-        return not index.fault
+        index.add([(prefix_hash, offset, timestamp, *index_keys(properties))], offset + size)
+        return index.offset == offset + size
+
+    def catch_up(self, index: MessageIndex, log: CommitLog, end: int, records_max: int) -> bool:
+        """Index up to records_max records in front of `end`. True: more to do."""
+        index.settle()
+        if index.offset >= end:
+            return False
+        begin = max(index.offset, log.min_offset)
+        view = log.view(begin, SCAN_BYTES, end=end)
+        pos, count, index.offset = 0, 0, begin
+        while pos < len(view) and count < records_max:
+            parsed = parse(view, pos, len(view), offset=begin + pos)
+            if parsed is None or not self.index_record(index, begin + pos, parsed):
+                break
+            pos += parsed[0]
+            count += 1
+        index.settle()
+        return pos > 0 and not index.fault and index.offset < end
 
     def topic_counts(self) -> dict[str, int]:
         """Messages that each topic has ever had, by the offsets of its queues."""

@@ -102,10 +102,10 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-_HIGH_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte // 31 % 31] for byte in range(256))
-_LOW_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte % 31] for byte in range(256))
-_DIGITS_MAX: Final = 1_024  # int() of very long texts is quadratic, and limited
-POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_DIGITS_MAX + 1))
+HIGH_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte // 31 % 31] for byte in range(256))
+LOW_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstu"[byte % 31] for byte in range(256))
+KEY_DIGITS_MAX: Final = 1_024  # int() of very long texts is quadratic, and limited
+POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(KEY_DIGITS_MAX + 1))
 _ZERO: Final = ord("0")  # upper-case hex has one digit per character, if counted from here
 FROM_ZERO: Final = bytes(
     b"0123456789abcdefghijklmnopqrstu"[byte - _ZERO] if 0 <= byte - _ZERO < 31 else ord("!")
@@ -120,8 +120,8 @@ def key_hash(prefix_hash: int, key: bytes) -> int:
     prefix_hash: java_hash() of the prefix. A Java hash is the text read as a number of base 31 whose digits
     are the characters. int() does that in C, once each for the characters' two digits of that base.
     """
-    if len(key) <= _DIGITS_MAX and key.isascii():
-        high, low = int(key.translate(_HIGH_DIGITS), 31), int(key.translate(_LOW_DIGITS), 31)
+    if len(key) <= KEY_DIGITS_MAX and key.isascii():
+        high, low = int(key.translate(HIGH_DIGITS), 31), int(key.translate(LOW_DIGITS), 31)
         value = (prefix_hash * POWERS[len(key)] + high * 31 + low) & 0xFFFFFFFF
     else:
         text = key.decode("utf-8", "surrogateescape")

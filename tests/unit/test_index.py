@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.index import MessageIndex
+from broker.store.index import KEPT_RECORDS_MAX, MessageIndex
 from broker.store.index_file import HEADER, IndexFile, file_bytes_of
 from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore, StoreConfig
@@ -125,6 +125,7 @@ def test_the_newest_win_and_times_bound(tmp_path: Path) -> None:
 def test_full_files_are_followed_by_the_next(tmp_path: Path) -> None:
     store = open_store(tmp_path, index_entries=8)
     offsets = [put_keyed(store, "a b c", timestamp=index + 1) for index in range(20)]
+    settle(store)
     assert len(list((tmp_path / "index").iterdir())) >= 60 // 7
     for key in "abc":
         assert found(store, key) == offsets
@@ -158,6 +159,7 @@ def test_after_a_crash_the_index_is_whole_again(tmp_path: Path, saved: int) -> N
     offsets = []
     for index in range(30):
         offsets.append(put_keyed(store, "k", f"u{index}", timestamp=index + 1))
+        settle(store)
         if index + 1 == saved:
             store.flush_checkpoint(index_too=True)
     crash(store)
@@ -215,6 +217,27 @@ def test_a_replica_indexes_what_it_dispatches(tmp_path: Path) -> None:
     slave.close()
 
 
+def test_keys_are_written_many_at_once_and_found_before(tmp_path: Path) -> None:
+    """Records wait for company, for a question, or for the upkeep's next round; a question finds all."""
+    store = open_store(tmp_path, index_entries=3 * KEPT_RECORDS_MAX)
+    assert store.index is not None
+    offsets = [put_keyed(store, "k  k2", f"u{index}") for index in range(KEPT_RECORDS_MAX - 1)]
+    assert not list((tmp_path / "index").iterdir())
+    offsets.append(put_keyed(store, "k", "last"))
+    assert len(list((tmp_path / "index").iterdir())) == 1
+    offsets.append(put_keyed(store, "k", "one"))
+    assert found(store, "k", limit=1_000) == offsets
+    assert store.index.last() == (1_000, offsets[-1])
+    offsets.append(put_keyed(store, "k", "two"))
+    assert store.index.last() == (1_000, offsets[-1])
+    offsets.append(put_keyed(store, "k", "three"))
+    assert not store.catch_up_index(100)
+    store.truncate(offsets[-2])
+    assert found(store, "k", limit=1_000) == offsets[:-2]
+    assert found(store, "two") == found(store, "three") == []
+    store.close()
+
+
 def test_a_full_disk_stops_the_index_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     put_keyed(store, "k")
@@ -244,9 +267,9 @@ def test_the_header_never_counts_what_is_not_durable(tmp_path: Path) -> None:
     path = tmp_path / "20260101000000000"
     file = IndexFile(path, 5, 10)
     file.make_room(3)
-    file.append([(0, 100, 5_000, b"", b"\x07")])
+    file.append([key_hash(0, b"\x07")], [100], [5_000])
     state = file.state()
-    file.append([(0, 200, 6_000, b"", b"\x0c")])
+    file.append([key_hash(0, b"\x0c")], [200], [6_000])
     file.save(state)
     header = HEADER.unpack_from(path.read_bytes())
     assert header == (5_000, 5_000, 100, 100, 1, 2)
@@ -264,6 +287,7 @@ def test_expired_files_are_taken_out(tmp_path: Path) -> None:
     offsets = [put_keyed(store, "k") for _ in range(30)]
     index = store.index
     assert isinstance(index, MessageIndex)
+    settle(store)
     before = len(list((tmp_path / "index").iterdir()))
     gone = index.expired(offsets[10])
     for file in gone:
