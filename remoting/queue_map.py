@@ -22,6 +22,12 @@ class QueueKey(NamedTuple):
     broker_name: str
     queue_id: int
 
+    @classmethod
+    def from_json(cls, text: str) -> "QueueKey":
+        """ValueError, KeyError, TypeError: it is none."""
+        value = json.loads(text)
+        return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
+
 
 def queue_json(queue: QueueKey) -> dict[str, Any]:
     """As an object: members in fastjson's order."""
@@ -36,11 +42,12 @@ def dump_queue_map(name: str, entries: Iterable[tuple[QueueKey, Any]], **members
 
 
 def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str, Any]]:
-    """The map called `name`, and the other members. ValueError: it is something else."""
+    """The map called `name`, and the other members; a map of queues deeper within them has JSON texts as keys
+    (QueueKey.from_json). ValueError: it is something else."""
     text = _TOKEN.sub(_quoted, raw.decode())
     try:
         value = json.loads(text)
-        table = {_queue_of(key): item for key, item in (value.pop(name, None) or {}).items()}
+        table = {QueueKey.from_json(key): item for key, item in (value.pop(name, None) or {}).items()}
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no map of queues: {error}") from None
     return table, value
@@ -48,11 +55,6 @@ def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str
 
 def _quoted(match: re.Match[str]) -> str:
     return match[0] if match["key"] is None else match["before"] + json.dumps(match["key"])
-
-
-def _queue_of(key: str) -> QueueKey:
-    value = json.loads(key)
-    return QueueKey(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
 
 
 def _compact(value: Any) -> str:

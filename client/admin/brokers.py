@@ -1,9 +1,12 @@
 """What AdminClient asks of one broker: how it is, its settings, its topics."""
 
-from client.admin.asking import ADMIN_TIMEOUT_MS, Asking, body_of, properties_of
+from dataclasses import dataclass
+
+from client.admin.asking import ADMIN_TIMEOUT_MS, AdminError, Asking, body_of, properties_of
 from remoting.operation import Empty
 from remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
+    GET_ALL_TOPIC_CONFIG,
     GET_BROKER_CONFIG,
     GET_BROKER_EPOCH_CACHE,
     GET_BROKER_HA_STATUS,
@@ -16,6 +19,35 @@ from remoting.operations.broker import (
     HaRuntimeInfo,
     TopicRequest,
 )
+from remoting.operations.broker_admin import (
+    UPDATE_BROKER_CONFIG,
+    VIEW_BROKER_STATS_DATA,
+    BrokerStatsData,
+    ViewStatsRequest,
+)
+from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
+from remoting.operations.clients import GET_TOPIC_STATS_INFO
+from remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper
+from remoting.queue_map import QueueKey, load_queue_map
+
+TEMPLATE_TOPIC = "TBW102"
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """last_update_timestamp: when the newest message was stored (ms), 0: there is none."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+@dataclass(frozen=True)
+class TopicStats:
+    """At one broker. put_tps: messages per second, mean of the last minute."""
+
+    queues: dict[QueueKey, QueueStats]
+    put_tps: float
 
 
 class BrokerQuestions(Asking):
@@ -39,6 +71,54 @@ class BrokerQuestions(Asking):
 
     async def broker_config(self, broker_addr: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> dict[str, str]:
         return properties_of(await self.ask(broker_addr, GET_BROKER_CONFIG, Empty(), timeout_ms=timeout_ms))
+
+    async def update_broker_config(self, broker_addr: str, key: str, value: str) -> str:
+        """The broker's remark: something that the operator should know, mostly nothing."""
+        body = f"{key}={value}\n".encode()
+        return (await self.ask(broker_addr, UPDATE_BROKER_CONFIG, Empty(), body)).remark
+
+    async def view_stats(self, broker_addr: str, name: str, key: str) -> BrokerStatsData:
+        """A counter, TOPIC_PUT_NUMS of a topic say, within the last minute, hour and day. AdminError 1: there
+        is none."""
+        header = ViewStatsRequest(stats_name=name, stats_key=key)
+        answer = await self.ask(broker_addr, VIEW_BROKER_STATS_DATA, header)
+        return body_of(answer, BrokerStatsData, VIEW_BROKER_STATS_DATA, broker_addr)
+
+    # -- topics ------------------------------------------------------------------------------------------
+
+    async def topics(self, broker_addr: str) -> dict[str, TopicConfig]:
+        answer = await self.ask(broker_addr, GET_ALL_TOPIC_CONFIG, Empty())
+        body = body_of(answer, TopicConfigSerializeWrapper, GET_ALL_TOPIC_CONFIG, broker_addr)
+        return dict(body.topic_config_table)
+
+    async def update_topic(
+        self, broker_addr: str, config: TopicConfig, attributes: str | None = None
+    ) -> None:
+        """attributes: changes, "+key=value,-key"; those of config do not count."""
+        header = CreateTopicRequest(
+            topic=config.topic_name,
+            default_topic=TEMPLATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=attributes,
+        )
+        await self.ask(broker_addr, UPDATE_AND_CREATE_TOPIC, header)
+
+    async def topic_stats(self, broker_addr: str, topic: str) -> TopicStats:
+        answer = await self.ask(broker_addr, GET_TOPIC_STATS_INFO, TopicRequest(topic=topic))
+        try:
+            table, members = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
+            queues = {
+                queue: QueueStats(row["minOffset"], row["maxOffset"], row["lastUpdateTimestamp"])
+                for queue, row in table.items()
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(GET_TOPIC_STATS_INFO.name, broker_addr, f"unreadable: {error}", 0) from error
+        return TopicStats(queues, float(members.get("topicPutTps") or 0))
 
     async def delete_topic_in_broker(self, broker_addr: str, topic: str) -> None:
         await self.ask(broker_addr, DELETE_TOPIC_IN_BROKER, TopicRequest(topic=topic))

@@ -198,6 +198,7 @@ class ConsumerCallRequest(Wire):
     consumer_group: str
     client_id: str
     msg_id: str | None = None
+    jstack_enable: bool | None = None
 
 
 class CheckClientBody(Wire):

@@ -1,0 +1,199 @@
+"""What AdminClient asks of one broker about consumers and producers: who is there, how far groups are, and
+changes of groups and of their offsets."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from client.admin.asking import AdminError, Asking, body_of
+from remoting.operation import Empty, Ok, Operation
+from remoting.operations.broker_admin import (
+    CLONE_GROUP_OFFSET,
+    GET_BROKER_CONSUME_STATS,
+    BrokerConsumeStatsRequest,
+    CloneOffsetRequest,
+)
+from remoting.operations.broker_metadata import (
+    DELETE_SUBSCRIPTIONGROUP,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    DeleteGroupRequest,
+    SubscriptionGroupConfig,
+    SubscriptionGroups,
+)
+from remoting.operations.clients import (
+    GET_ALL_PRODUCER_INFO,
+    GET_CONSUME_STATS,
+    GET_CONSUMER_CONNECTION_LIST,
+    GET_CONSUMER_RUNNING_INFO,
+    GET_PRODUCER_CONNECTION_LIST,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    ConsumerCallRequest,
+    ConsumerConnectionBody,
+    ConsumerGroupRequest,
+    ConsumeStatsRequest,
+    ProducerConnectionBody,
+    ProducerGroupRequest,
+    ResetOffsetRequest,
+)
+from remoting.queue_map import QueueKey, load_queue_map
+
+CONSUME_STATS_TIMEOUT_MS = 50_000
+"""Of all groups of a broker."""
+CALL_TIMEOUT_MS = 12_000
+"""The broker waits for the consumer's answer for 10 s."""
+
+
+@dataclass(frozen=True)
+class QueueProgress:
+    """Of a group in a queue. last_timestamp: when its last consumed message was stored (ms), 0: unknown."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int = 0
+    pull_offset: int = 0
+
+    @property
+    def behind(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Pulled, and not consumed yet."""
+        return max(self.pull_offset - self.consumer_offset, 0)
+
+
+@dataclass(frozen=True)
+class GroupProgress:
+    """Of a group at one broker. tps: messages that it was given per second, mean of the last minute."""
+
+    queues: dict[QueueKey, QueueProgress] = field(default_factory=dict)
+    tps: float = 0.0
+
+
+class GroupQuestions(Asking):
+    """One broker each."""
+
+    async def consume_stats(self, broker_addr: str, group: str, topic: str | None = None) -> GroupProgress:
+        """Empty: the group has consumed nothing there."""
+        header = ConsumeStatsRequest(consumer_group=group, topic=topic)
+        return _progress(
+            await self.ask(broker_addr, GET_CONSUME_STATS, header), GET_CONSUME_STATS, broker_addr
+        )
+
+    async def broker_consume_stats(
+        self, broker_addr: str, *, is_order: bool = False, timeout_ms: int = CONSUME_STATS_TIMEOUT_MS
+    ) -> dict[str, list[GroupProgress]]:
+        """Group -> its progress, topic by topic."""
+        header = BrokerConsumeStatsRequest(is_order=is_order)
+        answer = await self.ask(broker_addr, GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms)
+        try:
+            _, members = load_queue_map(bytes(answer.body or b""), "")
+            return {
+                group: [_progress_of(value) for value in values]
+                for groups in members.get("statsList") or []
+                for group, values in groups.items()
+            }
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise AdminError(GET_BROKER_CONSUME_STATS.name, broker_addr, f"unreadable: {error}", 0) from error
+
+    async def consumer_connections(self, broker_addr: str, group: str) -> ConsumerConnectionBody:
+        """AdminError 206: no member is connected there."""
+        header = ConsumerGroupRequest(consumer_group=group)
+        answer = await self.ask(broker_addr, GET_CONSUMER_CONNECTION_LIST, header)
+        return body_of(answer, ConsumerConnectionBody, GET_CONSUMER_CONNECTION_LIST, broker_addr)
+
+    async def producer_connections(self, broker_addr: str, group: str) -> ProducerConnectionBody:
+        """AdminError 1: no member is connected there."""
+        header = ProducerGroupRequest(producer_group=group)
+        answer = await self.ask(broker_addr, GET_PRODUCER_CONNECTION_LIST, header)
+        return body_of(answer, ProducerConnectionBody, GET_PRODUCER_CONNECTION_LIST, broker_addr)
+
+    async def producers(self, broker_addr: str) -> dict[str, list[dict[str, Any]]]:
+        """Group -> {clientId, language, remoteIP, version} of each producer."""
+        answer = await self.ask(broker_addr, GET_ALL_PRODUCER_INFO, Empty())
+        return dict((answer.body or {}).get("data") or {})
+
+    async def running_info(
+        self, broker_addr: str, group: str, client_id: str, *, jstack: bool = False
+    ) -> dict[str, Any]:
+        """What one consumer says about itself; mqTable: QueueKey -> its state."""
+        header = ConsumerCallRequest(consumer_group=group, client_id=client_id, jstack_enable=jstack)
+        answer = await self.ask(broker_addr, GET_CONSUMER_RUNNING_INFO, header, timeout_ms=CALL_TIMEOUT_MS)
+        try:
+            queues, members = load_queue_map(bytes(answer.body or b"{}"), "mqTable")
+        except ValueError as error:
+            raise AdminError(
+                GET_CONSUMER_RUNNING_INFO.name, broker_addr, f"unreadable: {error}", 0
+            ) from error
+        return members | {"mqTable": queues}
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    async def groups(self, broker_addr: str) -> dict[str, SubscriptionGroupConfig]:
+        answer = await self.ask(broker_addr, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Empty())
+        body = body_of(answer, SubscriptionGroups, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, broker_addr)
+        return dict(body.subscription_group_table)
+
+    async def update_group(self, broker_addr: str, config: SubscriptionGroupConfig) -> None:
+        """config.attributes are changes: "+key": value, "-key": ""."""
+        await self.ask(broker_addr, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), config)
+
+    async def delete_group(self, broker_addr: str, group: str, *, clean_offset: bool = False) -> None:
+        header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
+        await self.ask(broker_addr, DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def reset_offset(
+        self,
+        broker_addr: str,
+        group: str,
+        topic: str,
+        *,
+        timestamp: int,
+        queue_id: int = -1,
+        offset: int | None = None,
+        force: bool = True,
+    ) -> dict[QueueKey, int]:
+        """To the first message stored at `timestamp` (ms; -1: the end) or later, or to `offset` (of one
+        queue). The new offsets; consumers hear of them with their next pull."""
+        header = ResetOffsetRequest(
+            topic=topic, group=group, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=force
+        )
+        answer = await self.ask(broker_addr, INVOKE_BROKER_TO_RESET_OFFSET, header)
+        try:
+            offsets, _ = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
+        except ValueError as error:
+            remark = f"done, but the answer is unreadable: {error}"
+            raise AdminError(INVOKE_BROKER_TO_RESET_OFFSET.name, broker_addr, remark, 0) from error
+        return offsets
+
+    async def clone_offset(
+        self, broker_addr: str, source: str, target: str, topic: str | None = None, *, offline: bool = True
+    ) -> None:
+        """The group `target` begins where `source` is."""
+        header = CloneOffsetRequest(src_group=source, dest_group=target, topic=topic, offline=offline)
+        await self.ask(broker_addr, CLONE_GROUP_OFFSET, header)
+
+
+def _progress(answer: Ok[Any], operation: Operation[Any, Any], address: str) -> GroupProgress:
+    try:
+        table, members = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
+        return GroupProgress(
+            {queue: _queue(row) for queue, row in table.items()}, float(members.get("consumeTps") or 0)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise AdminError(operation.name, address, f"unreadable: {error}", 0) from error
+
+
+def _progress_of(value: dict[str, Any]) -> GroupProgress:
+    """A member of a larger answer, whose queues are JSON texts already."""
+    table = {QueueKey.from_json(key): _queue(row) for key, row in (value.get("offsetTable") or {}).items()}
+    return GroupProgress(table, float(value.get("consumeTps") or 0))
+
+
+def _queue(row: dict[str, Any]) -> QueueProgress:
+    return QueueProgress(
+        int(row["brokerOffset"]),
+        int(row["consumerOffset"]),
+        int(row.get("lastTimestamp") or 0),
+        int(row.get("pullOffset") or 0),
+    )
