@@ -35,6 +35,7 @@ def bind_operations(
         call_soon=asyncio.get_running_loop().call_soon,
         end_of_tick=end_of_tick,
         cluster_name=config.broker_cluster_name,
+        broker_name=config.broker_name,
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,

@@ -3,7 +3,7 @@
 Source: RocketMQ 5.3.3 BrokerConfig, MessageStoreConfig.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -40,6 +40,16 @@ class ClientSettings(TelemetryConfig):
     transaction_check_max: int = Field(
         15, ge=1, description="questions until a transaction is given up: TRANS_CHECK_MAX_TIME_TOPIC"
     )
+
+    timer_wheel_enable: bool = Field(True, description="take timer messages (TIMER_DELIVER_MS and others)")
+    timer_max_delay_sec: int = Field(
+        259_200, gt=0, description="s; fileReservedTime must not be shorter, or messages are gone by then"
+    )
+    timer_precision_ms: Literal[100, 1000] = Field(
+        1_000, description="ms; a timer is delivered at the next multiple; equal on all replicas"
+    )
+    timer_stop_enqueue: bool = Field(False, description="pause: timers that come now wait in their queue")
+    recall_message_enable: bool = Field(False, description="producers may take timer messages back (370)")
 
     @field_validator("message_delay_level")
     @classmethod

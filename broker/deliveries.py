@@ -1,4 +1,4 @@
-"""What a master does by itself with messages that were laid by: delay levels and transactions.
+"""What a master does by itself with messages that were laid by: delay levels, timers, transactions.
 
 Each is a supervised task, and a state that is made again from the log in every term. Wired here, out of what
 the broker app has.
@@ -11,6 +11,8 @@ from broker.handlers.parts import BrokerParts
 from broker.handlers.writer import Writer
 from broker.metadata.service import Metadata
 from broker.store_settings import HOUR_MS
+from broker.timers.handlers import TimerHandlers
+from broker.timers.service import Timers
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.service import Transactions
 from remoting.operation import OperationTable
@@ -32,12 +34,16 @@ class Deliveries:
             give_up_after_ms=config.file_reserved_time * HOUR_MS,
         )
 
+        self.timers = parts.timers = Timers(parts.store, metadata, writer, settings=config)
+
     def bind(self, table: OperationTable) -> None:
+        TimerHandlers(self._parts, self._writer, self._metadata.timers).bind(table)
         EndTransactionHandler(self._parts, self._writer, self.transactions).bind(table)
 
     def start(self, tasks: TaskSet) -> None:
         tasks.start("delayed messages", self._deliver_delayed)
         tasks.start("transactions", self.transactions.run)
+        tasks.start("timers", self.timers.run)
 
     async def _deliver_delayed(self) -> None:
         await DelayedDelivery(self._parts.store, self._metadata, self._writer).run()

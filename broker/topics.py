@@ -143,6 +143,7 @@ class TopicTable(FileStore[TopicConfig]):
             _config("SCHEDULE_TOPIC_XXXX", 18),
             _config("RMQ_SYS_TRANS_HALF_TOPIC", 1),
             _config("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1),
+            _config("rmq_sys_wheel_timer", 1),
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),
         ]

@@ -10,6 +10,11 @@ from typing import Final
 from broker.store.record import property_value
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+LAID_BY: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+"""Topics whose units have delivery times."""
+OUT_MS: Final = b"TIMER_OUT_MS"
+DELETE_KEY: Final = b"TIMER_DEL_UNIQKEY"
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LEVELS_MAX: Final = 64
 UNKNOWN_LEVEL_MS: Final = 1_000
@@ -44,6 +49,10 @@ class DelayLevels:
             raise ValueError(f"property DELAY is no level: {text[:20]!r}")
         return min(max(int(text), 0), self.count)
 
+    def queue_code(self, topic: str, properties: bytes, store_timestamp: int) -> int:
+        """The tags code of a record of one of LAID_BY."""
+        return timer_code(properties) if topic == TIMER_TOPIC else self.due_at(properties, store_timestamp)
+
     def due_at(self, properties: bytes, store_timestamp: int) -> int:
         """The tags code of a record of SCHEDULE_TOPIC: its delivery time. 0: it has no level."""
         try:
@@ -51,6 +60,15 @@ class DelayLevels:
         except ValueError:
             return 0
         return store_timestamp + self.delay_ms(level) if level else 0
+
+
+def timer_code(properties: bytes) -> int:
+    """The tags code of a record of TIMER_TOPIC: its delivery time, negative if it recalls another one. 0: it
+    has none."""
+    text = property_value(properties, OUT_MS)
+    if text is None or not text.isdigit() or len(text) > 18:
+        return 0
+    return -int(text) if property_value(properties, DELETE_KEY) is not None else int(text)
 
 
 def _delay_ms(part: str) -> int:

@@ -44,6 +44,13 @@ class HalfKeeper(Protocol):
     def stored(self, letter: "Letter", stored: "Stored") -> None: ...
 
 
+class TimerKeeper(Protocol):
+    """Who delivers timer messages: broker/timers/service.py."""
+
+    @property
+    def is_full(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class BrokerParts:
     """`call_soon` is the loop's; `end_of_tick` runs once per loop iteration in which something was put (the
@@ -73,4 +80,6 @@ class BrokerParts:
     settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
     cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory
     halves: HalfKeeper | None = None  # None: transactional messages are refused
+    timers: TimerKeeper | None = None  # None: timer messages are refused
+    broker_name: str = "broker"
     reads: ReadCounters = field(default_factory=ReadCounters)

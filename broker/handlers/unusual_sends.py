@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from broker.handlers.laid_by import LaidBySends
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.handlers.send_commands import NO_MAXIMUM, SendCommand
@@ -20,13 +21,13 @@ from broker.store.record import (
     offset_message_id,
     property_value,
 )
+from broker.timers.times import TIMER_PROPERTIES, recall_handle
 from broker.topics import DLQ_PREFIX, NOT_FOR_CLIENTS, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
-from broker.transactions.messages import half_letter, is_half
+from broker.transactions.messages import is_half
 from remoting.codes import ResponseCode
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
 _ALWAYS: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-_TIMERS: Final = (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
 BATCH_ITEMS_MAX: Final = 65_536
 COMPRESSED: Final = 1
 
@@ -49,7 +50,7 @@ def refusal(command: SendCommand, refused: Refused) -> bytes | None:
 
 class UnusualSends:
     def __init__(self, parts: BrokerParts, writer: Writer) -> None:
-        self._parts, self._writer = parts, writer
+        self._parts, self._writer, self._laid_by = parts, writer, LaidBySends(parts, writer)
         self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
         self._topics = parts.topics
         self._suffix = stored_suffix(parts.cluster_name)
@@ -68,19 +69,11 @@ class UnusualSends:
             return refusal(command, letter)
         if command.ext.batch:
             return self._send_batch(command, letter, properties, peer)
-        stored = self._put_half(letter) if _is_half(command, properties) else self._writer.put(letter)
+        stored = self._laid_by.put(command, letter, properties)
         if isinstance(stored, Refused):
             return refusal(command, stored)
         message_id = offset_message_id(self._store.store_host, stored.offset)
         return self._answer(command, letter, properties, message_id, stored, peer)
-
-    def _put_half(self, letter: Letter) -> Stored | Refused:
-        halves, half = self._parts.halves, half_letter(letter)
-        assert halves is not None, "checked"
-        stored = self._writer.put(half)
-        if isinstance(stored, Stored):
-            halves.stored(half, stored)
-        return stored
 
     # -- checks ------------------------------------------------------------------------------------------
 
@@ -101,7 +94,7 @@ class UnusualSends:
             return Refused(ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden")
         refused = (
             self._check_message(command, body, properties)
-            or self._check_half(command, properties)
+            or self._laid_by.refuse(command, properties)
             or self._check_load(properties)
         )
         if refused is not None:
@@ -130,14 +123,6 @@ class UnusualSends:
             return Refused(ResponseCode.SYSTEM_BUSY, remark)
         return None
 
-    def _check_half(self, command: SendCommand, properties: bytes) -> Refused | None:
-        if not _is_half(command, properties):
-            return None
-        halves = self._parts.halves
-        if halves is None:
-            return Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
-        return halves.refuse()
-
     def _check_message(self, command: SendCommand, body: bytes, properties: bytes) -> Refused | None:
         problem = self._problem(command, body, properties)
         return None if problem is None else Refused(ResponseCode.MESSAGE_ILLEGAL, problem)
@@ -151,18 +136,12 @@ class UnusualSends:
             return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
         if b"\0" in properties:  # recovery takes a zero for what a crash has torn off
             return "the properties contain a zero byte"
-        if _is_half(command, properties):
-            if ext.batch or not property_value(properties, b"PGROUP"):
-                return "a transactional message is no batch, and names its producers' group (PGROUP)"
-        elif ext.sys_flag & TRANSACTION_BITS and not is_half(properties):
+        if ext.sys_flag & TRANSACTION_BITS and not is_half(properties):
             return "sysFlag has transaction bits, and property TRAN_MSG is not true"
         try:
             delay_level = self._store.delay_levels.level_of(properties)
         except ValueError as error:
             return str(error)
-        for name in _TIMERS:
-            if not delay_level and property_value(properties, name) not in (None, b"0"):
-                return f"timer messages (property {name.decode()}) are not supported by this broker"
         if ext.batch and (delay_level or ext.topic.startswith(RETRY_PREFIX)):
             return "a batch is neither delayed nor a retry"
         if ext.batch and ext.sys_flag & COMPRESSED:
@@ -181,7 +160,7 @@ class UnusualSends:
         level = self._store.delay_levels.level_of(properties)
         queue_id = ext.queue_id
         if level:
-            properties = with_properties(properties, dict.fromkeys(_TIMERS))  # the level wins
+            properties = with_properties(properties, dict.fromkeys(TIMER_PROPERTIES))  # the level wins
         if topic.is_retry:
             group = ext.topic.removeprefix(RETRY_PREFIX)
             is_dead = self._is_dead(group, ext.reconsume_times, ext.max_reconsume_times)
@@ -250,16 +229,14 @@ class UnusualSends:
             "transactionId": key.decode("utf-8", "replace"),
             **_ALWAYS,
         }
+        if letter.timer_out_ms and not command.ext.topic.startswith(RETRY_PREFIX):
+            fields["recallHandle"] = recall_handle(
+                command.ext.topic, self._parts.broker_name, letter.timer_out_ms, fields["transactionId"]
+            )
         reply = encode(RemotingCommand(ResponseCode.SUCCESS, command.opaque, FLAG_RESPONSE, None, fields))
         if property_value(letter.properties, b"WAIT") == b"false":
             return reply
         return self._writer.reply_when_safe(stored, peer, reply, command.opaque)
-
-
-def _is_half(command: SendCommand, properties: bytes) -> bool:
-    """A consumer that sends a transaction's message back for a later retry sends all of its properties."""
-    is_retry = command.ext.reconsume_times > 0 and property_value(properties, b"DELAY") not in (None, b"0")
-    return not is_retry and is_half(properties)
 
 
 def _items(body: bytes, properties_bytes_max: int) -> Iterator[tuple[int, bytes, bytes]]:

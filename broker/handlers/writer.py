@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from broker.delay.levels import SCHEDULE_TOPIC, DelayLevels
+from broker.delay.levels import OUT_MS, SCHEDULE_TOPIC, TIMER_TOPIC, DelayLevels, timer_code
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.pending import HotPeer, SendGate
@@ -72,8 +72,8 @@ class Tick:
 
 @dataclass(slots=True)
 class Letter:
-    """properties: as they are to be stored. delay_level 0: at once. prepared_offset: where in the log the
-    half message is that this one commits."""
+    """properties: as they are to be stored. delay_level and timer_out_ms 0: at once. prepared_offset: where
+    in the log the half message is that this one commits."""
 
     topic: TopicLike
     queue_id: int
@@ -86,9 +86,11 @@ class Letter:
     reconsume_times: int
     delay_level: int = 0
     prepared_offset: int = 0
+    timer_out_ms: int = 0
 
 
 _SCHEDULE: Final = NamedTopic(SCHEDULE_TOPIC)
+_TIMER: Final = NamedTopic(TIMER_TOPIC)
 
 
 class Writer:
@@ -109,9 +111,12 @@ class Writer:
         topic, queue_id, properties = letter.topic, letter.queue_id, letter.properties
         if letter.delay_level:
             topic, queue_id = _SCHEDULE, letter.delay_level - 1
-            real = {b"REAL_TOPIC": letter.topic.name.encode(), b"REAL_QID": b"%d" % letter.queue_id}
-            properties = with_properties(properties, real)
+            properties = with_properties(properties, _real(letter))
             code = self._levels.due_at(properties, tick.wall_ms)
+        elif letter.timer_out_ms:
+            topic, queue_id = _TIMER, 0
+            properties = with_properties(properties, _real(letter) | {OUT_MS: b"%d" % letter.timer_out_ms})
+            code = timer_code(properties)
         else:
             code = tags_code(properties)
         # fmt: off
@@ -161,6 +166,10 @@ class Writer:
             return reply
         self._pending.add(stored.end, peer, reply, self.tick.ms, opaque)
         return None
+
+
+def _real(letter: Letter) -> dict[bytes, bytes | None]:
+    return {b"REAL_TOPIC": letter.topic.name.encode(), b"REAL_QID": b"%d" % letter.queue_id}
 
 
 def not_available(gate: SendGate) -> str:

@@ -19,6 +19,7 @@ from broker.metadata.groups import Group, GroupTable, illegal_group
 from broker.metadata.notes import TruncationNotes
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
+from broker.metadata.timers import TimerProgressTable
 from broker.pending import SendGate
 from broker.topics import TopicTable
 from remoting.clock import now_ms
@@ -81,10 +82,12 @@ class Metadata:
         self.groups = GroupTable(directory / "subscriptionGroup.json", auto_create=auto_create_groups)
         self.offsets = ConsumerOffsetTable(directory / "consumerOffset.json")
         self.delays = DelayOffsetTable(directory / "delayOffset.json")
+        self.timers = TimerProgressTable(directory / "timerProgress.json")
         self.stores: dict[str, MetadataStore[Any]] = {
-            store.name: store for store in (self.topics, self.groups, self.offsets, self.delays)
+            store.name: store
+            for store in (self.topics, self.groups, self.offsets, self.delays, self.timers)
         }
-        self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays)
+        self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays, self.timers)
         self.gate = gate
         self.resets = PendingResets()
         self.notes = TruncationNotes(directory / "truncation.json")

@@ -306,8 +306,8 @@ class MessageStore:
     def _dispatch_record(self, offset: int, parsed: Parsed) -> None:
         size, raw_topic, queue_id, queue_offset, tags_code, stored, properties = parsed
         topic = raw_topic.decode("utf-8", "replace")
-        if topic == SCHEDULE_TOPIC:
-            tags_code = self.delay_levels.due_at(properties, stored)
+        if topic in LAID_BY:
+            tags_code = self.delay_levels.queue_code(topic, properties, stored)
         try:
             queue = self._queues[topic][queue_id]
         except KeyError:

@@ -32,12 +32,14 @@ class SendMessageRequestV2(Wire):
 
 
 class SendMessageResponse(Wire):
-    """master_address (ours): the broker that was asked sent the message on to this one; the route is old."""
+    """master_address (ours): the broker that was asked sent the message on to this one; the route is old.
+    recall_handle: by which a timer message is taken back."""
 
     msg_id: str
     queue_id: int
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None
     master_address: str | None = None
 
 

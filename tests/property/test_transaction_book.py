@@ -128,3 +128,14 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     book.end(0, End.ROLLED_BACK)
     book.op_stored(4_999, 0)
     assert (book.half_position, book.op_position) == (5_000, 5_000)
+
+
+def test_ops_of_rocketmq_name_any_copy() -> None:
+    """Its decisions that cross a question end the copy that they name: the others are of the same message."""
+    for named in (0, 1):
+        book = TransactionBook(half_end=named)
+        book.replay_op(0, [named])
+        for at in range(named, 3):
+            book.replay_half(Half(at, 0, 0, 1, 0, at))
+        book.replayed()
+        assert len(book) == 0 and book.half_position == 3

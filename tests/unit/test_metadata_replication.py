@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
+from broker.metadata.timers import READ_MS
 from broker.metadata.wire import encode_updates
 from broker.pending import SendGate
 from broker.slave_sync import Leader, SlaveSync
@@ -51,6 +53,7 @@ from remoting.operations.broker_metadata import (
     UpdateConsumerOffsetRequest,
 )
 from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from remoting.operations.timers import GET_TIMER_CHECK_POINT
 from tests.unit.door_parts import until
 from tests.unit.metadata_parts import open_metadata
 from tests.unit.store_parts import open_store
@@ -377,7 +380,7 @@ async def test_an_answer_of_another_epoch_is_not_looked_at(tmp_path: Path) -> No
 
 
 class RocketMqMaster:
-    """Answers the four polls, and 29001 with "not supported"."""
+    """Answers the five polls, and 29001 with "not supported"."""
 
     def __init__(self) -> None:
         version = DataVersion(counter=4, state_version=3, timestamp=5)
@@ -387,6 +390,7 @@ class RocketMqMaster:
         for operation, body in (
             (GET_ALL_CONSUMER_OFFSET, ConsumerOffsets(offset_table={"J@g": {0: 3}})),
             (GET_ALL_DELAY_OFFSET, DelayOffsets(offset_table={1: 2})),
+            (GET_TIMER_CHECK_POINT, struct.pack(">7q", 5_000, 0, 4, 4, 3, 5, 4)),
             (
                 GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
                 SubscriptionGroups(subscription_group_table={"g": SubscriptionGroupConfig(group_name="g")}),
@@ -418,6 +422,7 @@ async def test_a_rocketmq_master_is_polled(tmp_path: Path) -> None:
         await until(lambda: metadata.groups.get("g") is not None)
         assert metadata.topics.get("J") is not None and metadata.topics.get("TBW102") is not None
         assert metadata.offsets.query("g", "J", 0) == 3 and metadata.delays.get(1) == 2
+        await until(lambda: metadata.timers.get(READ_MS, -1) == 4_999)
         assert metadata.groups.get("ours") is None
         assert all(store.data_version.state_version == 3 for store in metadata.stores.values())
         asked = java.asked

@@ -1,0 +1,79 @@
+"""How far timers are delivered (config/timerProgress.json and its journal), replicated like all metadata.
+
+RocketMQ keeps it in `timercheck`, and its replicas ask for that as 56 bytes (60). Source: RocketMQ 5.3.3
+TimerCheckpoint.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from broker.metadata.core.table import Update, Version
+from broker.metadata.store import JournaledStore
+
+READ_MS: Final = "readMs"
+READ_OFFSET: Final = "readOffset"
+PHASE_OFFSET: Final = "phaseOffset"
+SLOT_MS: Final = "slotMs"
+SLOT_OFFSET: Final = "slotOffset"
+FIRST_OFFSET: Final = "firstOffset"
+_CHECKPOINT = struct.Struct(">7q")
+_SHORT_CHECKPOINT = struct.Struct(">4q")
+"""lastReadTimeMs | lastTimerLogFlushPos | lastTimerQueueOffset | masterTimerQueueOffset, and in newer
+versions stateVersion | timestamp | counter"""
+
+
+class TimerProgressTable(JournaledStore[int]):
+    name: ClassVar[str] = "timerProgress"
+    what: ClassVar[str] = "the progress of timers"
+    rows_max: ClassVar[int] = 16
+
+    def row_of(self, value: Any) -> int:
+        return int(value)
+
+    def json_of(self, row: int) -> Any:
+        return row
+
+    def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        return {str(name): int(row) for name, row in (value.get("progress") or {}).items()}, {}
+
+    def file_of(self, rows: Mapping[str, int], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        return {
+            "dataVersion": {
+                "counter": version.counter,
+                "stateVersion": version.state_version,
+                "timestamp": version.timestamp,
+            },
+            "progress": {name: rows[name] for name in sorted(rows)},
+        }
+
+    def get(self, name: str, default: int) -> int:
+        return self.table.rows.get(name, default)
+
+    def advance(self, rows: Mapping[str, int]) -> None:
+        for name, value in rows.items():
+            if self.table.rows.get(name) != value:
+                self.stage(name, value)
+
+    def checkpoint(self, precision_ms: int) -> bytes:
+        """As RocketMQ's replicas read it: slots before the first number are delivered."""
+        read_ms, offset, version = self.get(READ_MS, -1), self.get(READ_OFFSET, 0), self.table.version
+        next_slot_ms = (read_ms // precision_ms + 1) * precision_ms if read_ms >= 0 else 0
+        return _CHECKPOINT.pack(
+            next_slot_ms, 0, offset, offset, version.state_version, version.timestamp, version.counter
+        )
+
+    def adopt(self, body: bytes, source_epoch: int) -> str | None:
+        """A RocketMQ master's. Why not; None: it is taken, or there is nothing new."""
+        if len(body) < _SHORT_CHECKPOINT.size:
+            return f"a checkpoint of {len(body)} bytes"
+        version = self.table.version
+        if source_epoch < version.state_version:
+            return f"epoch {source_epoch} is below epoch {version.state_version} of the table"
+        next_slot_ms, _, offset, _ = _SHORT_CHECKPOINT.unpack_from(body)
+        rows = {READ_MS: next_slot_ms - 1, READ_OFFSET: offset, PHASE_OFFSET: 0, FIRST_OFFSET: 0}
+        changed = {name: row for name, row in rows.items() if self.table.rows.get(name, 0) != row}
+        if not changed:
+            return None
+        counted = Version(max(source_epoch, version.state_version), version.counter + 1, version.timestamp)
+        return self.accept(self.to_wire(Update(counted, changed, {}, version)))

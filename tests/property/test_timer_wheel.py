@@ -1,0 +1,123 @@
+"""The wheel against a plain list: random timers, phases that are cut off anywhere, and new masters that know
+an older frontier. Nothing is lost, nothing goes out before it is due, and what a frontier has never goes out
+again.
+"""
+
+import random
+
+import pytest
+
+from broker.timers.core.wheel import Frontier, TimerWheel
+
+
+class Model:
+    """The queue as a list of (time, key that is recalled or None); `out` counts deliveries by offset."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.queue: list[tuple[int, bytes | None]] = []
+        self.out: dict[int, int] = {}
+        self.now = 1_000
+        self.wheel = TimerWheel()
+        self.kept: list[tuple[Frontier, int, dict[int, int]]] = [(Frontier(), 0, {})]
+        """Frontiers that could be known to a new master, where it begins to read, and what was out then."""
+
+    def send(self) -> None:
+        for _ in range(self.random.randrange(4)):
+            late = self.random.choice([-30, 0, 5, 20, 100])
+            recalls = b"%d" % self.random.randrange(40) if self.random.random() < 0.2 else None
+            self.queue.append((self.now + late, recalls))
+
+    def read(self) -> None:
+        if self.wheel.in_phase:
+            return
+        for at in range(self.wheel.read_end, len(self.queue)):
+            out_ms, recalls = self.queue[at]
+            if recalls is None:
+                self.wheel.add(out_ms, at)
+            else:
+                self.wheel.recall(out_ms, at, recalls)
+
+    def deliver(self) -> None:
+        self.now += self.random.choice([0, 1, 10, 50])
+        if not self.wheel.in_phase:
+            self.read()
+            self.wheel.begin_phase(self.now)
+        last = (-1, -1)
+        for _ in range(self.random.randrange(6)):
+            due = self.wheel.next_due()
+            if due is None:
+                return
+            assert last < due and due[0] <= self.now, "in order, and not early"
+            last = due
+            self.take(*due)
+            self.wheel.delivered()
+
+    def take(self, out_ms: int, at: int) -> None:
+        assert self.queue[at][0] == out_ms
+        if self.queue[at][1] is None and not self.wheel.is_recalled(out_ms, b"%d" % (at % 40)):
+            self.out[at] = self.out.get(at, 0) + 1
+
+    def keep(self) -> None:
+        self.kept.append((self.wheel.frontier, self.wheel.first_offset(), dict(self.out)))
+
+    def crash(self) -> None:
+        """A new master, whose log ends where this frontier was made: what went out later is not in it."""
+        frontier, start, out = self.random.choice(self.kept[-3:])
+        self.kept = self.kept[: next(i for i, each in enumerate(self.kept) if each[0] is frontier) + 1]
+        self.out = dict(out)
+        self.wheel = TimerWheel(frontier, start=start)
+
+    def check(self) -> None:
+        self.wheel.check_invariants()
+
+    def finish(self) -> None:
+        self.now += 1_000
+        if self.wheel.in_phase:
+            self.drain()
+        self.read()
+        self.wheel.begin_phase(self.now)
+        self.drain()
+
+    def drain(self) -> None:
+        while (due := self.wheel.next_due()) is not None:
+            self.take(*due)
+            self.wheel.delivered()
+
+    def expected(self) -> set[int]:
+        return {at for at, (_, recalls) in enumerate(self.queue) if recalls is None}
+
+
+@pytest.mark.parametrize("recalls", [False, True])
+@pytest.mark.parametrize("seed", range(150))
+def test_each_goes_out_once(seed: int, recalls: bool) -> None:
+    model = Model(seed)
+    for _ in range(150):
+        model.random.choice([model.send, model.read, model.deliver, model.deliver, model.keep, model.check,
+                             model.crash if model.random.random() < 0.3 else model.keep])()  # fmt: skip
+        if not recalls:
+            model.queue = [(out_ms, None) for out_ms, _ in model.queue]
+    model.finish()
+    model.check()
+    assert all(times == 1 for times in model.out.values()), "twice"
+    assert len(model.wheel) == 0
+    if recalls:
+        assert model.out.keys() <= model.expected()
+        taken_back = {(out_ms, key) for out_ms, key in model.queue if key is not None}
+        spared = {at for at in model.expected() if (model.queue[at][0], b"%d" % (at % 40)) not in taken_back}
+        assert spared <= model.out.keys(), "a timer that nobody took back is lost"
+    else:
+        assert model.out.keys() == model.expected(), "lost"
+
+
+def test_ten_thousand_timers_need_little() -> None:
+    wheel = TimerWheel()
+    for at in range(10_000):
+        wheel.add(1_000 + at % 7, at)
+    wheel.begin_phase(2_000)
+    order = []
+    while (due := wheel.next_due()) is not None:
+        order.append(due)
+        wheel.delivered()
+    assert order == sorted(order) and len(order) == 10_000 and wheel._slots == {} and wheel._heap == []
+    assert wheel.frontier == Frontier(2_000, 10_000)

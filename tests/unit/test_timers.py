@@ -1,0 +1,331 @@
+"""Timer messages: what is stored (as RocketMQ stores it), when they go out, recalls, new terms, limits."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client_settings import ClientSettings
+from broker.delay.levels import TIMER_TOPIC
+from broker.metadata.timers import READ_MS, TimerProgressTable
+from broker.pending import ROLE
+from broker.store.record import Record, decode, parse_properties
+from broker.timers.handlers import TimerHandlers
+from broker.timers.service import Timers
+from broker.timers.times import deliver_at, out_ms, parse_handle, recall_handle
+from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.command import decode as decode_frame
+from tests.unit.handler_parts import Broker
+from tests.unit.metadata_parts import open_metadata
+from tests.unit.store_parts import FakePeer, crash, open_store
+from tests.unit.test_record import RECORDS
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+PRECISION_MS = 1_000
+
+
+class Scene:
+    """A master with its timers; virtual time for what goes out."""
+
+    def __init__(self, path: Path, **settings: object) -> None:
+        self.path, self.broker = path, Broker(path)
+        self.metadata = open_metadata(path / "metadata")
+        self.metadata.gate = self.broker.gate
+        self.settings = ClientSettings.model_validate({"recallMessageEnable": True} | settings)
+        self.broker.parts.settings = self.settings
+        self.broker.parts.broker_name = "b"
+        self.now = wall_ms()
+        self.restart()
+        writer = self.broker.handlers.send.writer
+        TimerHandlers(self.broker.parts, writer, self.metadata.timers).bind(self.broker.table)
+
+    def restart(self) -> None:
+        """A new master of the same log: it knows what the log and the progress say."""
+        writer = self.broker.handlers.send.writer
+        self.timers = self.broker.parts.timers = Timers(
+            self.broker.store, self.metadata, writer, settings=self.settings, clock=lambda: self.now
+        )
+        self.run()
+
+    def run(self, more_ms: int = 0) -> None:
+        self.now += more_ms
+        for _ in range(4):
+            while self.timers.round():
+                pass
+            self.broker.tick()
+            self.broker.store.flush()
+        self.timers.wheel.check_invariants()
+
+    def send(self, body: bytes = b"timer", **properties: object) -> RemotingCommand:
+        text = "".join(f"{key}\x01{value}\x02" for key, value in ({"UNIQ_KEY": "K"} | properties).items())
+        reply = self.broker.send(body, i=text)
+        assert reply is not None
+        self.broker.tick()
+        return reply
+
+    def records(self, topic: str = "TopicA", queue_id: int = 0) -> list[Record]:
+        queue = self.broker.store.find_queue(topic, queue_id)
+        units = [queue.unit(at) for at in range(queue.min_offset, queue.max_offset)] if queue else []
+        return [decode(self.broker.store.commit_log.view(offset, size)) for offset, size, _ in units]
+
+    def bodies(self) -> list[bytes]:
+        return [record.body for record in self.records()]
+
+    async def recall(self, handle: str, topic: str = "TopicA") -> RemotingCommand:
+        ext = {"producerGroup": "P", "topic": topic, "recallHandle": handle}
+        raw = await self.broker.dispatcher._answer(RemotingCommand(370, 9, 0, None, ext), FakePeer())
+        assert raw is not None
+        self.broker.tick()
+        return decode_frame(raw[4:])
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+# -- what is stored ----------------------------------------------------------------------------------------
+
+
+def test_the_slot_of_a_time() -> None:
+    """Captured: 3 s from ...22693 are in slot ...25000. A timer never goes out before it is due."""
+    assert out_ms(1_795_247_422_693 + 3_000, PRECISION_MS) == 1_795_247_425_000
+    for deliver_ms in (5_000, 5_001, 5_999, 6_000):
+        goes_out = out_ms(deliver_ms, PRECISION_MS) + PRECISION_MS
+        assert deliver_ms <= goes_out < deliver_ms + PRECISION_MS
+
+
+def test_the_three_ways_to_say_when() -> None:
+    assert deliver_at(b"TIMER_DELAY_SEC\x013\x02", 100) == 3_100
+    assert deliver_at(b"TIMER_DELAY_MS\x013\x02", 100) == 103
+    assert deliver_at(b"A\x01b\x02TIMER_DELIVER_MS\x01300", 100) == 300
+    assert deliver_at(b"XTIMER_DELIVER_MS\x01300", 100) is None
+
+
+def test_records_are_those_of_rocketmq(scene: Scene) -> None:
+    theirs, *_ = [record for _, record in RECORDS if record.topic == TIMER_TOPIC]
+    their_copy, *_ = [record for _, record in RECORDS if record.topic == "FxTimer"]
+    added = {"TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", "MSG_REGION", "TRACE_ON", "CLUSTER"}
+    sent = {key: value for key, value in parse_properties(theirs.properties).items() if key not in added}
+    reply = scene.send(b"timer message", **sent)
+    assert (reply.code, reply.ext_fields["queueId"], reply.ext_fields["queueOffset"]) == (0, "0", "0")
+    (waiting,) = scene.records(TIMER_TOPIC)
+    seen, expected = parse_properties(waiting.properties), parse_properties(theirs.properties)
+    slot_ms = int(seen["TIMER_OUT_MS"])
+    changed = {"TIMER_OUT_MS": str(slot_ms), "REAL_TOPIC": "TopicA", "CLUSTER": "c"}
+    assert seen == expected | changed
+    assert 0 <= waiting.store_timestamp + 3_000 - slot_ms <= PRECISION_MS
+    assert scene.bodies() == []
+    scene.now = slot_ms + PRECISION_MS - 1
+    scene.run()
+    assert scene.bodies() == []
+    scene.run(1)
+    (copy,) = scene.records()
+    assert copy.body == b"timer message" and copy.sys_flag == their_copy.sys_flag
+    assert parse_properties(copy.properties).keys() == parse_properties(their_copy.properties).keys()
+    assert parse_properties(copy.properties)["TIMER_DEQUEUE_MS"] == str(scene.now)
+
+
+def test_units_are_made_again_from_the_log(scene: Scene) -> None:
+    """A replica, and recovery, find the delivery times in the records."""
+    for seconds in (5, 3, 9):
+        scene.send(TIMER_DELAY_SEC=seconds)
+    queue = scene.broker.store.find_queue(TIMER_TOPIC, 0)
+    assert queue is not None
+    units = [queue.unit(at) for at in range(3)]
+    assert [code for _, _, code in units] == [
+        int(parse_properties(record.properties)["TIMER_OUT_MS"]) for record in scene.records(TIMER_TOPIC)
+    ]
+    crash(scene.broker.store)
+    store = open_store(scene.path, commit_log_file_bytes=1 << 20)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    while store.dispatch(100):
+        pass
+    again = store.find_queue(TIMER_TOPIC, 0)
+    assert again is not None and [again.unit(at) for at in range(3)] == units
+    store.close()
+
+
+# -- when they go out --------------------------------------------------------------------------------------
+
+
+def test_in_the_order_of_their_times(scene: Scene) -> None:
+    for seconds in (30, 10, 20, 10):
+        scene.send(b"%d" % seconds, TIMER_DELAY_SEC=seconds)
+    scene.send(b"past", TIMER_DELIVER_MS=1_000)
+    assert scene.bodies() == [b"past"], "it is stored at once"
+    scene.run(12_000)
+    assert scene.bodies() == [b"past", b"10", b"10"]
+    scene.run(20_000)
+    assert scene.bodies() == [b"past", b"10", b"10", b"20", b"30"]
+    assert len(scene.timers.wheel) == 0
+
+
+def test_a_level_wins_and_a_transaction_is_not_delayed(scene: Scene) -> None:
+    assert scene.send(DELAY=3, TIMER_DELAY_SEC=5).code == 0
+    (waiting,) = scene.records("SCHEDULE_TOPIC_XXXX", 2)
+    assert "TIMER_DELAY_SEC" not in parse_properties(waiting.properties)
+    assert scene.records(TIMER_TOPIC) == []
+
+
+@pytest.mark.parametrize(
+    ("properties", "settings", "code"),
+    [
+        ({"TIMER_DELAY_SEC": 259_201}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": 11}, {"timerMaxDelaySec": 10}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": "x"}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELIVER_MS": "9" * 30}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": 3, "p": "v" * 32_300}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELIVER_MS": 1, "TIMER_DEL_UNIQKEY": "T+K"}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": 3}, {"timerWheelEnable": False}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_refused(tmp_path: Path, properties: dict[str, Any], settings: dict[str, Any], code: int) -> None:
+    scene = Scene(tmp_path, **settings)
+    assert scene.send(**properties).code == code
+    assert scene.broker.store.commit_log.max_offset == 0
+
+
+def test_too_many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.timers.core.wheel.TIMERS_MAX", 1)
+    assert scene.send(TIMER_DELAY_SEC=3).code == 0
+    scene.run()
+    reply = scene.send(TIMER_DELAY_SEC=3)
+    assert reply.code == ResponseCode.SYSTEM_ERROR and "flow control" in (reply.remark or "")
+
+
+def test_a_pause(tmp_path: Path) -> None:
+    """timerStopEnqueue: what comes meanwhile waits in the queue."""
+    scene = Scene(tmp_path, timerStopEnqueue=True)
+    scene.send(TIMER_DELAY_SEC=3)
+    scene.run(10_000)
+    assert scene.bodies() == []
+    scene.settings = ClientSettings.model_validate({})
+    scene.restart()
+    assert scene.bodies() == [b"timer"]
+
+
+def test_what_cannot_be_delivered_holds_up_nobody(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is illegal is passed over; one that finds no room is tried again."""
+    for body in (b"illegal", b"good"):
+        scene.send(body, TIMER_DELAY_SEC=3)
+    put, problems = scene.broker.store.put, [OSError(28, "full"), ValueError("illegal")]
+
+    def fails(*args: Any, **more: Any) -> tuple[int, int, int]:
+        if problems:
+            raise problems.pop(0)
+        return put(*args, **more)
+
+    monkeypatch.setattr(scene.broker.store, "put", fails)
+    scene.now += 5_000
+    scene.timers.round()
+    assert len(problems) == 1 and scene.bodies() == []
+    scene.run()
+    assert scene.bodies() == [b"good"]
+
+
+# -- recalls -----------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_taken_back(scene: Scene) -> None:
+    """Of two for the same time, the one with the key; also by a master that came later."""
+    handle = scene.send(b"taken back", UNIQ_KEY="K1", TIMER_DELAY_SEC=60).ext_fields["recallHandle"]
+    slot_ms = parse_handle(handle).deliver_ms - 1
+    scene.send(b"stays", UNIQ_KEY="K2", TIMER_DELIVER_MS=slot_ms + 1)
+    scene.send(b"also", UNIQ_KEY="K3", TIMER_DELIVER_MS=slot_ms + 1)
+    answer = await scene.recall(handle)
+    assert (answer.code, answer.ext_fields["msgId"]) == (0, "K1")
+    scene.run()
+    scene.restart()
+    scene.run(62_000)
+    assert scene.bodies() == [b"stays", b"also"]
+
+
+async def test_recalls_that_are_refused(scene: Scene, tmp_path: Path) -> None:
+    good = scene.send(TIMER_DELAY_SEC=60).ext_fields["recallHandle"]
+    deliver_ms = parse_handle(good).deliver_ms
+    for handle, topic, code in (
+        ("???", "TopicA", 604),
+        ("djEgYQ==", "TopicA", 604),
+        (recall_handle("TopicA", "other", deliver_ms, "K"), "TopicA", 604),
+        (recall_handle("Other", "b", deliver_ms, "K"), "TopicA", 604),
+        (recall_handle("TopicA", "b", 1_000, "K"), "TopicA", 604),
+        (recall_handle("TopicA", "b", deliver_ms + 10**9, "K"), "TopicA", 604),
+        (good, "Absent", ResponseCode.TOPIC_NOT_EXIST),
+    ):
+        assert (await scene.recall(handle, topic)).code == code, (handle, topic)
+    closed = Scene(tmp_path / "closed", recallMessageEnable=False)
+    assert (await closed.recall(good)).code == ResponseCode.NO_PERMISSION
+
+
+# -- terms -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_master_goes_on(scene: Scene) -> None:
+    """What was delivered is not delivered again, and nothing is forgotten."""
+    for seconds in (5, 50, 5, 100):
+        scene.send(b"%d" % seconds, TIMER_DELAY_SEC=seconds)
+    scene.run(7_000)
+    assert scene.bodies() == [b"5", b"5"]
+    scene.restart()
+    scene.run(50_000)
+    assert scene.bodies() == [b"5", b"5", b"50"]
+    scene.send(b"late", TIMER_DELAY_SEC=1)  # of real time, that is: long since due
+    scene.restart()
+    scene.run(50_000)
+    assert scene.bodies() == [b"5", b"5", b"50", b"late", b"100"]
+
+
+def test_progress_follows_when_nothing_can_be_lost_any_more(scene: Scene) -> None:
+    scene.send(TIMER_DELAY_SEC=3)
+    scene.run()
+    scene.broker.gate.wait = True  # from now on nothing is confirmed
+    scene.run(10_000)
+    assert scene.metadata.timers.get(READ_MS, -1) == -1
+    scene.broker.replicated()
+    assert scene.bodies() == [b"timer"]
+    scene.run()
+    scene.restart()
+    scene.run()
+    assert scene.bodies() == [b"timer"]
+
+
+def test_a_master_without_timers_writes_nothing(scene: Scene) -> None:
+    scene.run(10_000)
+    assert not scene.metadata.timers.is_staged and scene.broker.store.commit_log.max_offset == 0
+
+
+def test_only_a_master_delivers(scene: Scene) -> None:
+    scene.send(TIMER_DELAY_SEC=3)
+    scene.broker.gate.close(ROLE, "slave")
+    scene.run(10_000)
+    assert scene.bodies() == []
+    scene.broker.gate.open(ROLE)
+    scene.run()
+    assert scene.bodies() == [b"timer"]
+
+
+# -- RocketMQ's replicas and masters -----------------------------------------------------------------------
+
+
+async def test_the_checkpoint_of_rocketmq(scene: Scene, tmp_path: Path) -> None:
+    """Captured: 60 answers 56 bytes. What a master of theirs has delivered is known here."""
+    theirs = decode_frame((FIXTURES / "frames" / "60-timer-checkpoint-broker.resp.bin").read_bytes()[4:])
+    next_slot_ms, _, offset, *_ = struct.unpack(">7q", theirs.body)
+    table = TimerProgressTable(tmp_path / "theirs.json")
+    table.load()
+    assert table.adopt(theirs.body, 3) is None
+    assert table.data_version.state_version == 3
+    again = struct.unpack(">7q", table.checkpoint(PRECISION_MS))
+    assert (again[0], again[2], again[3]) == (next_slot_ms // 1_000 * 1_000, offset, offset)
+    assert table.adopt(theirs.body, 3) is None and table.adopt(theirs.body, 2) is not None
+    assert table.adopt(b"short", 3) is not None
+    table.journal.close()
+    for code in (60, 61):
+        raw = await scene.broker.dispatcher._answer(RemotingCommand(code, 9), FakePeer())
+        assert raw is not None
+        answer = decode_frame(raw[4:])
+        assert answer.code == 0 and (len(answer.body) == 56 or b"timingCount" in answer.body)
