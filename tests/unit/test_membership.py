@@ -1,0 +1,94 @@
+"""Heartbeats to everybody who should know, at once after a lost connection, and a farewell."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from client.membership import Membership, make_client_id
+from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, Reply
+from remoting.operations.clients import (
+    HEART_BEAT,
+    UNREGISTER_CLIENT,
+    HeartbeatData,
+    HeartbeatResponse,
+    ProducerData,
+    UnregisterClientRequest,
+)
+from tests.unit.client_parts import until
+from tests.unit.fake_cluster import Server
+
+
+class Registrar(Server):
+    def __init__(self) -> None:
+        super().__init__()
+        self.beats = 0
+        self.left: list[str | None] = []
+        self.refuses = False
+        self.table.bind(HEART_BEAT, self._beat)
+        self.table.bind(UNREGISTER_CLIENT, self._leave)
+
+    async def _beat(self, _: Empty, call: Call) -> HeartbeatResponse:
+        assert [each.group_name for each in call.body.producer_data_set] == ["g"]
+        self.beats += 1
+        if self.refuses:
+            raise CommandError(ResponseCode.SYSTEM_BUSY, "later")
+        return HeartbeatResponse()
+
+    async def _leave(self, header: UnregisterClientRequest, _: Call) -> Reply:
+        assert header.client_id == "me"
+        self.left.append(header.producer_group)
+        return Reply()
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[tuple[Registrar, Registrar]]:
+    async with Registrar() as one, Registrar() as two:
+        yield one, two
+
+
+async def test_only_brokers_of_the_routes_are_told(brokers: tuple[Registrar, Registrar]) -> None:
+    """clients.md pitfall 21: one that has left the routes hears nothing more, and no farewell."""
+    one, two = brokers
+    addresses = {one.address, two.address}
+    data = HeartbeatData(clientID="me", producer_data_set=[ProducerData(group_name="g")])
+    client = RemotingClient()
+    try:
+        member = Membership(client, data=lambda: data, addresses=lambda: addresses)
+        assert await member.beat() and (one.beats, two.beats) == (1, 1)
+        addresses.remove(two.address)
+        assert await member.beat() and (one.beats, two.beats) == (2, 1)
+        await member.leave(producer_group="g")
+        assert (one.left, two.left) == (["g"], [])
+    finally:
+        await client.close()
+
+
+async def test_after_a_lost_connection_the_next_heartbeat_is_at_once(
+    brokers: tuple[Registrar, Registrar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is not taken is repeated soon; the interval is half a minute."""
+    one, _ = brokers
+    monkeypatch.setattr("client.membership.AGAIN_MS", 10)
+    data = HeartbeatData(clientID="me", producer_data_set=[ProducerData(group_name="g")])
+    client = RemotingClient(on_closed=lambda address: member.lost(address))
+    member = Membership(client, data=lambda: data, addresses=lambda: {one.address})
+    running = asyncio.create_task(member.run())
+    try:
+        await until(lambda: one.beats == 1)
+        client.drop(one.address)
+        await until(lambda: one.beats == 2)
+        one.refuses = True
+        member.wake()
+        await until(lambda: one.beats >= 5)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await client.close()
+
+
+def test_client_ids() -> None:
+    assert make_client_id() != make_client_id(), "two members of one process are two members"
+    assert make_client_id("a") == make_client_id("a") and make_client_id("a").endswith("@a")
