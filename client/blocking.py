@@ -25,10 +25,15 @@ from client.push_consumer import PushConsumer
 from client.reading import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
 from client.sending import SendResult
 from client.settings import ConsumerSettings
+from client.transaction import Transaction, TransactionProducer, TransactionState
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
 G = TypeVar("G", bound=PushConsumer | LitePullConsumer)
+P = TypeVar("P", bound=Producer)
+
+CHECK_THREADS = 4
+"""For questions about transactions."""
 
 BlockingListener = Callable[[tuple[MessageExt, ...]], None]
 
@@ -141,20 +146,8 @@ class _Blocking(Generic[C]):
         return self._run(called())
 
 
-class BlockingProducer(_Blocking[Producer]):
+class _Sender(_Blocking[P]):
     """See client.producer.Producer."""
-
-    def __init__(
-        self,
-        namesrv_addr: str,
-        group: str = "DEFAULT_PRODUCER",
-        *,
-        avoid_slow_brokers: bool = False,
-        hooks: Iterable[ClientHook] = (),
-    ) -> None:
-        super().__init__(
-            lambda: Producer(namesrv_addr, group, avoid_slow_brokers=avoid_slow_brokers, hooks=hooks)
-        )
 
     def send(
         self,
@@ -183,6 +176,84 @@ class BlockingProducer(_Blocking[Producer]):
         self, messages: Sequence[Message], *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
     ) -> list[SendResult]:
         return self._run(self._open_client.send_batch(messages, key=key, timeout_ms=timeout_ms))
+
+
+class BlockingProducer(_Sender[Producer]):
+    """See client.producer.Producer."""
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        avoid_slow_brokers: bool = False,
+        hooks: Iterable[ClientHook] = (),
+    ) -> None:
+        super().__init__(
+            lambda: Producer(namesrv_addr, group, avoid_slow_brokers=avoid_slow_brokers, hooks=hooks)
+        )
+
+
+class BlockingTransaction:
+    """See client.transaction.Transaction. As a context manager it commits at the end of the block and rolls
+    back when it raises."""
+
+    def __init__(self, transaction: Transaction, run: Callable[[Coroutine[Any, Any, bool]], bool]) -> None:
+        self._transaction, self._run = transaction, run
+
+    @property
+    def msg_id(self) -> str:
+        """What `check` will see as message.msg_id."""
+        return self._transaction.msg_id
+
+    def commit(self) -> bool:
+        """False: no broker could be told. It will ask, and `check` must say the same."""
+        return self._run(self._transaction.commit())
+
+    def rollback(self) -> bool:
+        return self._run(self._transaction.rollback())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._transaction.state is None:
+            _ = self.commit() if error is None else self.rollback()
+
+
+class BlockingTransactionProducer(_Sender[TransactionProducer]):
+    """See client.transaction.TransactionProducer. `check` is called in threads of its own."""
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str,
+        check: Callable[[MessageExt], TransactionState],
+        *,
+        topics: Iterable[str] = (),
+        hooks: Iterable[ClientHook] = (),
+    ) -> None:
+        self._threads = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}")
+
+        async def in_a_thread(message: MessageExt) -> TransactionState:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check, message)
+
+        super().__init__(
+            lambda: TransactionProducer(namesrv_addr, group, in_a_thread, topics=topics, hooks=hooks)
+        )
+
+    def transaction(
+        self, message: Message, *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
+    ) -> BlockingTransaction:
+        """The broker has the message, and shows it to nobody before commit(). SendError: it has not."""
+        begun = self._run(self._open_client.begin(message, key=key, timeout_ms=timeout_ms))
+        return BlockingTransaction(begun, self._run)
+
+    def close(self) -> None:
+        super().close()
+        self._threads.shutdown(wait=False)
 
 
 class BlockingPullConsumer(_Blocking[PullConsumer]):

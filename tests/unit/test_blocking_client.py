@@ -11,7 +11,9 @@ from client.blocking import (
     BlockingProducer,
     BlockingPullConsumer,
     BlockingPushConsumer,
+    BlockingTransactionProducer,
 )
+from client.transaction import TransactionState
 from keelmq.testing import TestBroker
 from tests.unit.client_parts import broker
 
@@ -85,3 +87,21 @@ def test_errors_are_those_of_the_asyncio_client(broker: TestBroker) -> None:
         producer.send(Message("T", b""), timeout_ms=50)
     with pytest.raises(RuntimeError, match="use it by `with`"):
         producer.send(Message("T", b""))
+
+
+def test_transactions(broker: TestBroker) -> None:
+    broker.create_topic("BlockingTx")
+
+    def never(message: MessageExt) -> TransactionState:
+        raise AssertionError(f"asked about {message.body!r}")
+
+    with (
+        BlockingTransactionProducer(broker.namesrv_addr, "btx", never, topics=["BlockingTx"]) as producer,
+        BlockingLitePullConsumer(broker.namesrv_addr, "btx", settings=FIRST).subscribe("BlockingTx") as one,
+    ):
+        with pytest.raises(ZeroDivisionError), producer.transaction(Message("BlockingTx", b"bad")):
+            1 / 0  # noqa: B018
+        with producer.transaction(Message("BlockingTx", b"good")) as transaction:
+            assert len(transaction.msg_id) == 32
+        assert [message.body for message in one.poll()] == [b"good"]
+        assert producer.send(Message("BlockingTx", b"plain")).msg_id != transaction.msg_id
