@@ -41,7 +41,7 @@ from remoting.config_store import Given
 from remoting.doors.http_late import LateHttp, http_listen_port
 from remoting.doors.tcp import TcpDoor
 from remoting.operation import OperationTable
-from remoting.operations.route import RegisterBrokerResponse
+from remoting.operations.route import RegisterBrokerResponse, TopicRouteData
 from remoting.tasks import TaskSet
 from remoting.telemetry import TelemetryWriter
 
@@ -245,6 +245,9 @@ class Broker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.shutdown_hand_over_timeout / 1000):
                 await self._controlled.leave()
+
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        return await self._routes.find(topic)
 
     def send_here(self, command: SendCommand, body: bytes, peer: HotPeer) -> bytes | None:
         assert self._handlers is not None

@@ -47,6 +47,7 @@ def bind_operations(
         resets=metadata.resets,
         settings=config,
         cached_bytes=cached_bytes(),
+        find_route=broker.find_route,
         reads=broker.stats.reads,
     )
     handlers = bind_broker_operations(table, parts)

@@ -51,6 +51,16 @@ class ClientSettings(TelemetryConfig):
     timer_stop_enqueue: bool = Field(False, description="pause: timers that come now wait in their queue")
     recall_message_enable: bool = Field(False, description="producers may take timer messages back (370)")
 
+    pop_polling_size: int = Field(
+        1_024, gt=0, description="pops that may wait for one topic (or queue) and group; 209 for more"
+    )
+    default_message_request_mode: Literal["PULL", "POP"] = Field(
+        "PULL", description="how groups consume that let the broker decide, and are not told by 401"
+    )
+    default_pop_share_queue_num: int = Field(
+        -1, description="whose queues a popping consumer shares, beside its own; 0 or -1: everybody's"
+    )
+
     @field_validator("message_delay_level")
     @classmethod
     def _levels(cls, text: str) -> str:

@@ -10,6 +10,7 @@ from broker.delay.service import DelayedDelivery
 from broker.handlers.parts import BrokerParts
 from broker.handlers.writer import Writer
 from broker.metadata.service import Metadata
+from broker.pop.consumption import PopConsumption
 from broker.store_settings import HOUR_MS
 from broker.timers.handlers import TimerHandlers
 from broker.timers.service import Timers
@@ -35,12 +36,15 @@ class Deliveries:
         )
 
         self.timers = parts.timers = Timers(parts.store, metadata, writer, settings=config)
+        self.pop = PopConsumption(parts, metadata, writer, broker_name=config.broker_name)
 
     def bind(self, table: OperationTable) -> None:
+        self.pop.bind(table)
         TimerHandlers(self._parts, self._writer, self._metadata.timers).bind(table)
         EndTransactionHandler(self._parts, self._writer, self.transactions).bind(table)
 
     def start(self, tasks: TaskSet) -> None:
+        self.pop.start(tasks)
         tasks.start("delayed messages", self._deliver_delayed)
         tasks.start("transactions", self.transactions.run)
         tasks.start("timers", self.timers.run)

@@ -14,10 +14,13 @@ from functools import partial
 from remoting.client import RemotingClient
 from remoting.operation import Failed, Ok
 from remoting.operations.route import (
+    GET_ROUTEINFO_BY_TOPIC,
     REGISTER_BROKER,
     UNREGISTER_BROKER,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    RouteRequest,
+    TopicRouteData,
     UnregisterBrokerRequest,
 )
 from remoting.tasks import TaskSet, wait_for_event
@@ -26,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
 UNREGISTER_TIMEOUT_MS = 1_000
+FIND_TIMEOUT_MS = 1_000
 
 Registration = tuple[RegisterBrokerRequest, bytes]
 
@@ -57,6 +61,17 @@ class RouteRegistration:
     def registered(self) -> tuple[str, ...]:
         """The name servers that took our last registration."""
         return tuple(address for address, registered in self._registered.items() if registered)
+
+    async def find(self, topic: str) -> TopicRouteData | None:
+        """The topic's route, as the first name server that answers knows it."""
+        for address in self.registered:
+            outcome = await self._client.call(
+                address, GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic), timeout_ms=FIND_TIMEOUT_MS
+            )
+            if isinstance(outcome, Ok):
+                found: TopicRouteData | None = outcome.body
+                return found
+        return None
 
     def trigger(self) -> None:
         for wake in self._wake.values():

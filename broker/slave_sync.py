@@ -26,6 +26,7 @@ from remoting.operations.broker_metadata import (
     MetadataVersions,
     PullMetadataRequest,
 )
+from remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE
 from remoting.operations.timers import GET_TIMER_CHECK_POINT
 from remoting.tasks import wait_for_event
 
@@ -170,6 +171,7 @@ class SlaveSync:
             (GET_ALL_DELAY_OFFSET, metadata.delays.adopt),
             (GET_ALL_SUBSCRIPTIONGROUP_CONFIG, metadata.groups.adopt),
             (GET_TIMER_CHECK_POINT, metadata.timers.adopt),
+            (GET_ALL_MESSAGE_REQUEST_MODE, metadata.request_modes.adopt),
         ):
             body = await self._fetch(leader, operation)
             refusal = adopt(body, epoch) if body is not None else None

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
 from broker.metadata.core.table import Update, Version
 from broker.metadata.store import FileStore, data_version, version_of
+from broker.pop.core.handles import REVIVE_QUEUES, revive_topic
 from broker.store.record import TOPIC_V1_BYTES_MAX, topic_bytes
 from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
@@ -144,6 +145,7 @@ class TopicTable(FileStore[TopicConfig]):
             _config("RMQ_SYS_TRANS_HALF_TOPIC", 1),
             _config("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1),
             _config("rmq_sys_wheel_timer", 1),
+            _config(revive_topic(self._cluster_name), REVIVE_QUEUES),
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),
         ]

@@ -18,6 +18,7 @@ from broker.topics import TopicTable
 from remoting.clock import now_ms
 from remoting.operation import Operation, Outcome, Wire
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
+from remoting.operations.route import TopicRouteData
 
 if TYPE_CHECKING:
     from broker.handlers.writer import Letter, Refused, Stored
@@ -27,6 +28,10 @@ HandOn: TypeAlias = Callable[[Operation[Any, Any], Wire], Awaitable[Outcome[Any]
 
 
 async def _to_nobody(operation: Operation[Any, Any], header: Wire) -> Outcome[Any] | None:
+    return None
+
+
+async def _no_route(topic: str) -> TopicRouteData | None:
     return None
 
 
@@ -77,6 +82,7 @@ class BrokerParts:
     sends_to_master: Callable[[], bool] = lambda: False  # a replica that consumers should leave
     resets: PendingResets = field(default_factory=PendingResets)
     hand_on: HandOn = _to_nobody
+    find_route: Callable[[str], Awaitable[TopicRouteData | None]] = _no_route  # as name servers know it
     settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
     cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory
     halves: HalfKeeper | None = None  # None: transactional messages are refused

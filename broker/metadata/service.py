@@ -18,6 +18,7 @@ from broker.metadata.core.term import Term
 from broker.metadata.groups import Group, GroupTable, illegal_group
 from broker.metadata.notes import TruncationNotes
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
+from broker.metadata.request_modes import RequestModeTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
 from broker.metadata.timers import TimerProgressTable
 from broker.pending import SendGate
@@ -83,10 +84,13 @@ class Metadata:
         self.offsets = ConsumerOffsetTable(directory / "consumerOffset.json")
         self.delays = DelayOffsetTable(directory / "delayOffset.json")
         self.timers = TimerProgressTable(directory / "timerProgress.json")
+        self.request_modes = RequestModeTable(directory / "messageRequestMode.json")
         self.stores: dict[str, MetadataStore[Any]] = {
             store.name: store
-            for store in (self.topics, self.groups, self.offsets, self.delays, self.timers)
-        }
+            for store in (
+                self.topics, self.groups, self.offsets, self.delays, self.timers, self.request_modes,
+            )
+        }  # fmt: skip
         self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays, self.timers)
         self.gate = gate
         self.resets = PendingResets()

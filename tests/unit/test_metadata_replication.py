@@ -52,6 +52,7 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroups,
     UpdateConsumerOffsetRequest,
 )
+from remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE, RequestModeBody, RequestModes
 from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from remoting.operations.timers import GET_TIMER_CHECK_POINT
 from tests.unit.door_parts import until
@@ -379,8 +380,11 @@ async def test_an_answer_of_another_epoch_is_not_looked_at(tmp_path: Path) -> No
         await door.close()
 
 
+POPS = RequestModeBody(topic="J", consumer_group="g", mode="POP")
+
+
 class RocketMqMaster:
-    """Answers the five polls, and 29001 with "not supported"."""
+    """Answers the six polls, and 29001 with "not supported"."""
 
     def __init__(self) -> None:
         version = DataVersion(counter=4, state_version=3, timestamp=5)
@@ -390,6 +394,7 @@ class RocketMqMaster:
         for operation, body in (
             (GET_ALL_CONSUMER_OFFSET, ConsumerOffsets(offset_table={"J@g": {0: 3}})),
             (GET_ALL_DELAY_OFFSET, DelayOffsets(offset_table={1: 2})),
+            (GET_ALL_MESSAGE_REQUEST_MODE, RequestModes(message_request_mode_map={"J": {"g": POPS}})),
             (GET_TIMER_CHECK_POINT, struct.pack(">7q", 5_000, 0, 4, 4, 3, 5, 4)),
             (
                 GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -423,6 +428,7 @@ async def test_a_rocketmq_master_is_polled(tmp_path: Path) -> None:
         assert metadata.topics.get("J") is not None and metadata.topics.get("TBW102") is not None
         assert metadata.offsets.query("g", "J", 0) == 3 and metadata.delays.get(1) == 2
         await until(lambda: metadata.timers.get(READ_MS, -1) == 4_999)
+        await until(lambda: metadata.request_modes.get("J", "g") == POPS)
         assert metadata.groups.get("ours") is None
         assert all(store.data_version.state_version == 3 for store in metadata.stores.values())
         asked = java.asked

@@ -1,0 +1,80 @@
+"""How groups consume topics when the broker decides it: config/messageRequestMode.json.
+
+Replicated like topics and groups. Key of a row: topic@group. Source: RocketMQ 5.3.3
+MessageRequestModeManager.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from broker.metadata.core.table import Update, Version
+from broker.metadata.offsets import SEPARATOR, split_key
+from broker.metadata.store import FileStore, data_version
+from remoting.operations.pop import RequestModeBody, RequestModes
+
+
+class RequestModeTable(FileStore[RequestModeBody]):
+    name: ClassVar[str] = "messageRequestModes"
+    what: ClassVar[str] = "the table of message request modes"
+
+    def row_of(self, value: Any) -> RequestModeBody:
+        return RequestModeBody.model_validate(value)
+
+    def json_of(self, row: RequestModeBody) -> Any:
+        return row.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+    def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, RequestModeBody], dict[str, int]]:
+        modes = RequestModes.model_validate(value).message_request_mode_map
+        rows = {
+            f"{topic}{SEPARATOR}{group}": mode
+            for topic, groups in modes.items()
+            for group, mode in groups.items()
+        }
+        return rows, {}
+
+    def file_of(
+        self, rows: Mapping[str, RequestModeBody], gone: Mapping[str, int], version: Version
+    ) -> dict[str, Any]:
+        body = _body(rows).model_dump(by_alias=True, mode="json")
+        return {"dataVersion": data_version(version).model_dump(by_alias=True)} | body
+
+    def body(self) -> RequestModes:
+        """The whole table (402)."""
+        return _body(self.table.rows)
+
+    def get(self, topic: str, group: str) -> RequestModeBody | None:
+        return self.table.rows.get(f"{topic}{SEPARATOR}{group}")
+
+    def update(self, mode: RequestModeBody) -> Version:
+        """The version that has it. ValueError: the table is full. OSError."""
+        key = f"{mode.topic}{SEPARATOR}{mode.consumer_group}"
+        rows = self.table.rows
+        if rows.get(key) == mode:
+            return self.table.version
+        if key not in rows and len(rows) >= self.rows_max:
+            raise ValueError(f"there are {self.rows_max} message request modes already")
+        return self.change({key: mode})
+
+    def adopt(self, body: RequestModes, source_epoch: int) -> str | None:
+        """The whole table of a master that knows no 29001; it has no version of its own. None: taken, or
+        nothing new."""
+        rows, _ = self.read_file(body.model_dump(by_alias=True))
+        base = self.table.version
+        if rows == self.table.rows and source_epoch <= base.state_version:
+            return None
+        version = Version(max(source_epoch, base.state_version), base.counter + 1, base.timestamp)
+        return self.accept(self.to_wire(Update(version, rows)))
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Of a topic or a group that is deleted."""
+        gone = [key for key in self.table.rows if topic == split_key(key)[0] or group == split_key(key)[1]]
+        if gone:
+            self.change({}, dict.fromkeys(gone, 0))
+
+
+def _body(rows: Mapping[str, RequestModeBody]) -> RequestModes:
+    found: dict[str, dict[str, RequestModeBody]] = {}
+    for key in sorted(rows):
+        topic, group = split_key(key)
+        found.setdefault(topic, {})[group] = rows[key]
+    return RequestModes(message_request_mode_map=found)

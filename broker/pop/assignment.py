@@ -1,0 +1,120 @@
+"""Who works on which queues, and in which mode, for clients that let the broker decide (400, 401, 402).
+
+The queues of all brokers that have the topic are shared out among the group's members that this broker knows;
+it asks its name servers for the former, and keeps the answer for a while. Source: RocketMQ 5.3.3
+QueryAssignmentProcessor.
+"""
+
+from typing import Final
+
+from broker.client_settings import ClientSettings
+from broker.clients.core.registry import BROADCASTING
+from broker.handlers.parts import BrokerParts
+from broker.metadata.service import Metadata
+from broker.pop.core.allocate import STRATEGIES, Queue, for_pop, for_pull
+from broker.topics import PERM_READ, RETRY_PREFIX
+from remoting.clock import now_ms
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.clients import MessageQueueBody
+from remoting.operations.pop import (
+    GET_ALL_MESSAGE_REQUEST_MODE,
+    QUERY_ASSIGNMENT,
+    SET_MESSAGE_REQUEST_MODE,
+    MessageQueueAssignment,
+    MessageQueueAssignments,
+    QueryAssignmentBody,
+    RequestModeBody,
+)
+
+KEPT_MS: Final = 5_000
+KEPT_MAX: Final = 4_096
+POP: Final = "POP"
+
+
+class AssignmentHandlers:
+    def __init__(self, parts: BrokerParts, metadata: Metadata, broker_name: str) -> None:
+        self._parts, self._metadata = parts, metadata
+        self._settings: ClientSettings = parts.settings
+        self._broker_name = broker_name
+        self._routes: dict[str, tuple[int, list[Queue]]] = {}
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(QUERY_ASSIGNMENT, self.query_assignment)
+        table.bind(SET_MESSAGE_REQUEST_MODE, self.set_message_request_mode)
+        table.bind(GET_ALL_MESSAGE_REQUEST_MODE, self.get_all_message_request_mode)
+
+    async def query_assignment(self, header: Empty, call: Call) -> Reply:
+        body = call.body
+        if not isinstance(body, QueryAssignmentBody):
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
+        strategy = STRATEGIES.get(body.strategy_name)
+        if strategy is None:
+            remark = f"strategyName {body.strategy_name} is none of {', '.join(STRATEGIES)}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        queues = await self._queues(body.topic)
+        mode = self._mode(body.topic, body.consumer_group)
+        group = self._parts.registry.consumers.get(body.consumer_group)
+        clients = sorted(group.client_ids) if group is not None else []
+        if body.message_model == BROADCASTING:
+            mine = queues
+        elif mode.mode == POP:
+            mine = for_pop(body.client_id, clients, queues, strategy, mode.pop_share_queue_num)
+        else:
+            mine = for_pull(body.client_id, clients, queues, strategy)
+        assigned = [
+            MessageQueueAssignment(message_queue=MessageQueueBody(**queue._asdict()), mode=mode.mode)
+            for queue in dict.fromkeys(mine)
+        ]
+        return Reply(body=MessageQueueAssignments(message_queue_assignments=assigned))
+
+    def _mode(self, topic: str, group: str) -> RequestModeBody:
+        """Retries of pulling groups are pulled; those of popping ones come with the pops."""
+        mode = self._metadata.request_modes.get(topic, group)
+        if mode is not None:
+            return mode
+        is_retry = topic.startswith(RETRY_PREFIX)
+        return RequestModeBody(
+            topic=topic,
+            consumer_group=group,
+            mode="PULL" if is_retry else self._settings.default_message_request_mode,
+            pop_share_queue_num=self._settings.default_pop_share_queue_num,
+        )
+
+    async def _queues(self, topic: str) -> list[Queue]:
+        """In order. Without an answer of a name server: this broker's own."""
+        now = now_ms()
+        kept = self._routes.get(topic)
+        if kept is not None and now < kept[0]:
+            return kept[1]
+        route = await self._parts.find_route(topic)
+        if route is not None:
+            counts = [(data.broker_name, data.read_queue_nums) for data in route.queue_datas
+                      if data.perm & PERM_READ]  # fmt: skip
+        else:
+            mine = self._parts.topics.get(topic)
+            counts = [] if mine is None else [(self._broker_name, mine.read_queue_nums)]
+        queues = sorted(Queue(topic, name, queue_id) for name, count in counts for queue_id in range(count))
+        if len(self._routes) >= KEPT_MAX:
+            self._routes.clear()
+        self._routes[topic] = (now + KEPT_MS, queues)
+        return queues
+
+    async def set_message_request_mode(self, header: Empty, call: Call) -> Reply:
+        if not isinstance(call.body, RequestModeBody):
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
+        if call.body.topic.startswith(RETRY_PREFIX):
+            remark = "retry topic is not allowed to set mode"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
+        gate, modes = self._metadata.gate, self._metadata.request_modes
+        if not gate.writable:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"can't change it here: {gate.remark}")
+        try:
+            version = modes.update(call.body)
+        except (ValueError, OSError) as error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be kept: {error}") from error
+        await self._metadata.replicated(modes, version)
+        return Reply()
+
+    async def get_all_message_request_mode(self, header: Empty, call: Call) -> Reply:
+        return Reply(body=self._metadata.request_modes.body())

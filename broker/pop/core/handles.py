@@ -1,0 +1,128 @@
+"""Receipt handles and the texts around them, as clients read and write them. Pure.
+
+A handle (extraInfo, also the property POP_CK) names a delivered message for whoever acknowledges it:
+`ckQueueOffset popTime invisibleTime reviveQid retryFlag brokerName queueId [msgQueueOffset]`. Source:
+RocketMQ 5.3.3 ExtraInfoUtil, KeyBuilder.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+ORDER_REVIVE_QUEUE: Final = 999
+"""The reviveQid of messages that were popped in order: no checkpoint of theirs is in a revive queue."""
+RETRY_PREFIX: Final = "%RETRY%"
+NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+REVIVE_QUEUES: Final = 8
+NUMBER_CHARS_MAX: Final = 19
+BITS_MAX: Final = 4_096
+"""Messages that one batch acknowledgement can name: far more than one pop can hand out."""
+
+
+class BadHandle(ValueError):
+    """Not a receipt handle."""
+
+
+class Handle(NamedTuple):
+    """start_offset: of the checkpoint, in the queue that was popped. retry: which topic that is."""
+
+    start_offset: int
+    pop_ms: int
+    invisible_ms: int
+    revive_queue: int
+    retry: str
+    broker_name: str
+    queue_id: int
+    offset: int | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.revive_queue == ORDER_REVIVE_QUEUE
+
+    def text(self) -> str:
+        fields = self if self.offset is not None else self[:-1]
+        return " ".join(str(value) for value in fields)
+
+
+def parse_handle(text: str) -> Handle:
+    """BadHandle."""
+    fields = text.split(" ")
+    if not 7 <= len(fields) <= 8:
+        raise BadHandle(f"a receipt handle has 7 or 8 fields, not {len(fields)}: {text!r}")
+    start, pop, invisible, queue, retry, broker_name, queue_id, *offset = fields
+    if retry not in (NORMAL, RETRY_V1, RETRY_V2):
+        raise BadHandle(f"the retry flag of a receipt handle is 0, 1 or 2, not {retry!r}")
+    return Handle(
+        _number(start), _number(pop), _number(invisible), _number(queue), retry, broker_name,
+        _number(queue_id), _number(offset[0]) if offset else None,
+    )  # fmt: skip
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
+        raise BadHandle(f"not a number in a receipt handle: {text!r}")
+    return int(text)
+
+
+# -- topics ----------------------------------------------------------------------------------------------
+
+
+def revive_topic(cluster_name: str) -> str:
+    return f"rmq_sys_REVIVE_LOG_{cluster_name}"
+
+
+def retry_topic(group: str, topic: str) -> str:
+    """Where the group's messages of this topic come again; v1, the peer's default."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Both kinds: a group that was moved here may have some of the other one."""
+    return retry_topic(group, topic), f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def retry_flag(name: str, group: str) -> str:
+    """Of the topic that a message was popped from."""
+    if name.startswith(f"{RETRY_PREFIX}{group}+"):
+        return RETRY_V2
+    return RETRY_V1 if name.startswith(RETRY_PREFIX) else NORMAL
+
+
+def topic_of(flag: str, group: str, topic: str) -> str:
+    """The topic that was popped, of a request that names the topic that was subscribed to."""
+    return topic if flag == NORMAL else retry_topics(group, topic)[flag == RETRY_V2]
+
+
+# -- what a pop says about its messages ------------------------------------------------------------------
+
+
+def join_infos(entries: Iterable[str]) -> str:
+    return ";".join(entries)
+
+
+def start_offset_info(flag: str, queue_id: int, offset: int) -> str:
+    return f"{flag} {queue_id} {offset}"
+
+
+def msg_offset_info(flag: str, queue_id: int, offsets: Iterable[int]) -> str:
+    return f"{flag} {queue_id} {','.join(map(str, offsets))}"
+
+
+def order_count_infos(flag: str, queue_id: int, counts: dict[int, int], messages: int) -> Iterator[str]:
+    """counts: of the messages that came before, by offset. Old clients read one number per queue."""
+    for offset, count in sorted(counts.items()):
+        yield f"{flag} qo{queue_id}%{offset} {count}"
+    least = min(counts.values()) if counts and len(counts) == messages else 0
+    yield f"{flag} {queue_id} {least}"
+
+
+def bits_of(text: str) -> list[int]:
+    """Indexes of the set bits of a batch acknowledgement: base64, the lowest bit first. BadHandle."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadHandle(f"not a base64 bit set: {text[:64]!r}") from None
+    if len(raw) * 8 > BITS_MAX:
+        raise BadHandle(f"a bit set of {len(raw) * 8} bits; {BITS_MAX} is the limit")
+    return [8 * at + bit for at, byte in enumerate(raw) for bit in range(8) if byte >> bit & 1]

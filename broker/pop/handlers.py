@@ -1,0 +1,352 @@
+"""Pop consumption (200050..200055, 200151) for clients: checks in RocketMQ's order, waiting, answers.
+
+A pop is answered when its checkpoint is as safe as a message would be, and so is an acknowledgement: a handle
+that a client has is known to every master to come, and what it was told is done stays done. Source: RocketMQ
+5.3.3 PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
+"""
+
+from typing import Final
+
+from broker.filter.core.sql import BadSubscription
+from broker.filter.core.subscription import EVERYTHING, SQL92, TAG, Wanted, parse
+from broker.handlers.elsewhere import ask_master
+from broker.handlers.parts import BrokerParts
+from broker.handlers.pull import FORBIDDEN_READ
+from broker.handlers.writer import Refused, Writer, not_available
+from broker.metadata.service import Metadata
+from broker.pop.core.book import Key
+from broker.pop.core.handles import (
+    ORDER_REVIVE_QUEUE,
+    RETRY_PREFIX,
+    BadHandle,
+    Handle,
+    bits_of,
+    parse_handle,
+    topic_of,
+)
+from broker.pop.core.order import QueueOfGroup
+from broker.pop.reading import MESSAGES_MAX, Popper, Take, Wish
+from broker.pop.service import Pop
+from broker.pop.waiting import Place, Waiter, Waiting
+from broker.store.record import tag_code
+from broker.topics import PERM_READ, Topic
+from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
+from remoting.command import response_frame
+from remoting.operation import Call, CommandError, Empty, OperationTable, Reply, Wire
+from remoting.operations.pop import (
+    ACK_MESSAGE,
+    BATCH_ACK_MESSAGE,
+    CHANGE_MESSAGE_INVISIBLETIME,
+    NOTIFICATION,
+    PEEK_MESSAGE,
+    POLLING_INFO,
+    POP_MESSAGE,
+    AckMessageRequest,
+    BatchAck,
+    BatchAckBody,
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+    NotificationRequest,
+    NotificationResponse,
+    PeekMessageRequest,
+    PollingInfoRequest,
+    PollingInfoResponse,
+    PopMessageRequest,
+    PopMessageResponse,
+)
+
+STALE_MS: Final = 500
+"""A request that is older than its wait and so much: its client has given it up."""
+READY_MS: Final = 2_000
+"""How long a request waits for a new master to have read what its predecessor left."""
+NO_SQL: Final = "the broker does not support consumer to filter message by SQL92: enablePropertyFilter"
+
+
+class PopHandlers:
+    def __init__(self, parts: BrokerParts, metadata: Metadata, writer: Writer, pop: Pop) -> None:
+        self._parts, self._metadata, self._writer, self._pop = parts, metadata, writer, pop
+        self._popper = Popper(parts, pop)
+        self.waiting = Waiting(parts.store, parts.topics, per_place_max=parts.settings.pop_polling_size)
+        pop.on_free = self.waiting.free
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(POP_MESSAGE, self.pop)
+        table.bind(ACK_MESSAGE, self.ack)
+        table.bind(BATCH_ACK_MESSAGE, self.batch_ack)
+        table.bind(CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time)
+        table.bind(NOTIFICATION, self.notification)
+        table.bind(PEEK_MESSAGE, self.peek)
+        table.bind(POLLING_INFO, self.polling_info)
+
+    def expire(self, now: int) -> None:
+        """Several times a second."""
+        if len(self.waiting):
+            self.waiting.expire(now)
+
+    # -- popping -----------------------------------------------------------------------------------------
+
+    async def pop(self, header: PopMessageRequest, call: Call) -> Reply | None:
+        if wall_ms() - header.born_time - header.poll_time > STALE_MS:
+            raise CommandError(
+                ResponseCode.POLLING_TIMEOUT, "the pop is older than the time that it may wait"
+            )
+        if not 0 < header.max_msg_nums <= MESSAGES_MAX:
+            remark = f"maxMsgNums {header.max_msg_nums} is not in 1..{MESSAGES_MAX}"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        topic = self._readable(header.consumer_group, header.topic, header.queue_id)
+        wish = Wish(
+            header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
+            header.invisible_time, self._wanted(header), header.init_mode, header.order,
+            header.attempt_id or "",
+        )  # fmt: skip
+        await self._must_serve()
+        if self._pop_now(wish, call):
+            return None
+        return self._wait(wish, header.poll_time, call)
+
+    def _readable(self, group_name: str, topic_name: str, queue_id: int) -> Topic:
+        if not self._parts.readable:
+            raise CommandError(ResponseCode.NO_PERMISSION, "the broker pop message is forbidden")
+        topic = self._parts.topics.get(topic_name)
+        if topic is None:
+            remark = f"topic[{topic_name}] not exist, apply first please!"
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not topic.perm & PERM_READ:
+            remark = f"the topic[{topic_name}] peeking message is forbidden"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
+        if queue_id >= topic.read_queue_nums:
+            remark = (
+                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            )
+            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        group = self._parts.find_group(group_name)
+        if group is None:
+            remark = f"subscription group [{group_name}] does not exist"
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.config.consume_enable or group.forbidden.get(topic_name, 0) & FORBIDDEN_READ:
+            remark = f"subscription group no permission, {group_name}"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
+        return topic
+
+    def _wanted(self, header: PopMessageRequest) -> Wanted:
+        if not header.exp:
+            return EVERYTHING
+        kind = header.exp_type or TAG
+        if kind == SQL92 and not self._parts.settings.enable_property_filter:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, NO_SQL)
+        try:
+            return parse(header.exp, kind, tag_code)
+        except BadSubscription as error:
+            remark = f"parse the consumer's subscription failed: {error}"
+            raise CommandError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+
+    async def _must_serve(self) -> None:
+        """As for messages: nothing is promised that fewer replicas than minInSyncReplicas would keep."""
+        gate, parts = self._parts.gate, self._parts
+        if gate.in_sync < gate.min_in_sync or (gate.wait and parts.pending.is_full):
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
+        if not gate.writable or not (self._pop.is_ready or await self._pop.ready(READY_MS)):
+            raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(gate))
+
+    def _pop_now(self, wish: Wish, call: Call) -> bool:
+        """False: there is nothing."""
+        if not self._pop.is_ready or self._is_full(wish):
+            return False
+        take = self._popper.pop(wish, wall_ms())
+        if not take.messages:
+            if take.refused is None:
+                return False
+            call.peer.send(response_frame(call.opaque, *take.refused))
+            return True
+        reply = self._found(wish, take, call)
+        if take.end and self._parts.gate.wait:
+            self._parts.pending.add(take.end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        else:
+            call.peer.send(reply)
+        return True
+
+    def _is_full(self, wish: Wish) -> bool:
+        return self._pop.order.is_full if wish.is_ordered else self._pop.book.is_full
+
+    def _found(self, wish: Wish, take: Take, call: Call) -> bytes:
+        body = b"".join(take.bodies)
+        return response_frame(call.opaque, ResponseCode.SUCCESS, "FOUND", take.header(wish), body)
+
+    def _wait(self, wish: Wish, poll_ms: int, call: Call) -> Reply | None:
+        nothing = PopMessageResponse(invisible_time=wish.invisible_ms)
+
+        def give_up() -> None:
+            code = ResponseCode.POLLING_TIMEOUT
+            call.peer.send(response_frame(call.opaque, code, "NO_MESSAGE_IN_QUEUE", nothing))
+
+        if poll_ms <= 0:
+            return Reply(nothing, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
+        place = Place(wish.group, wish.topic, max(wish.queue_id, -1))
+        deadline_ms = self._parts.now_ms() + min(poll_ms, self._parts.settings.suspend_ms_max)
+        waiter = Waiter(place, call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up)
+        if self.waiting.add(waiter):
+            return None
+        return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many consumers wait already")
+
+    # -- acknowledging -----------------------------------------------------------------------------------
+
+    async def ack(self, header: AckMessageRequest, call: Call) -> Reply | None:
+        if not self._parts.gate.writable and await ask_master(self._parts, ACK_MESSAGE, header):
+            return Reply()
+        handle, key = self._named(header)
+        await self._must_serve()
+        if handle.is_ordered:
+            return await self._ack_ordered(key, [header.offset], call)
+        return self._acked(self._pop.ack(key, handle.revive_queue, [header.offset]), call)
+
+    def _named(self, header: AckMessageRequest | ChangeInvisibleTimeRequest) -> tuple[Handle, Key]:
+        """The handle, and the checkpoint that it belongs to."""
+        try:
+            handle = parse_handle(header.extra_info)
+        except BadHandle as error:
+            raise CommandError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        group, topic = header.consumer_group, header.topic
+        if not topic.startswith(RETRY_PREFIX):
+            topic = topic_of(handle.retry, group, topic)
+        self._must_exist(topic, header.queue_id)
+        store = self._parts.store
+        low = store.min_queue_offset(topic, header.queue_id)
+        high = store.max_queue_offset(topic, header.queue_id)
+        if not low <= header.offset <= high:
+            remark = f"offset {header.offset} is outside of {topic}/{header.queue_id}: {low}..{high}"
+            raise CommandError(ResponseCode.NO_MESSAGE, remark)
+        return handle, Key(group, topic, header.queue_id, handle.start_offset, handle.pop_ms)
+
+    def _must_exist(self, name: str, queue_id: int) -> None:
+        topic = self._parts.topics.get(name)
+        if topic is None:
+            remark = f"topic[{name}] not exist, apply first please!"
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not 0 <= queue_id < topic.read_queue_nums:
+            remark = f"queueId[{queue_id}] is illegal, topic:[{name}]"
+            raise CommandError(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+    def _acked(self, end: int | Refused, call: Call, header: Wire | None = None) -> Reply | None:
+        """When it is as safe as a message would be."""
+        if isinstance(end, Refused):
+            raise CommandError(*end)
+        if not end or not self._parts.gate.wait or call.is_oneway:
+            return Reply(header)
+        reply = response_frame(call.opaque, ResponseCode.SUCCESS, None, header)
+        self._parts.pending.add(end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        return None
+
+    async def _ack_ordered(self, key: Key, offsets: list[int], call: Call) -> Reply:
+        """What is acknowledged is the group's offset: it counts when the replicas have it."""
+        place = QueueOfGroup(key.group, key.topic, key.queue_id)
+        block = None
+        for offset in offsets:
+            block = self._pop.order.ack(place, offset, key.pop_ms) or block
+        if block is None:
+            return Reply()  # of an earlier pop: it went out again since
+        self._pop.progress.commit(place, block.progress)
+        if not self._pop.order.is_blocked(place, "", now_ms=wall_ms()):
+            self.waiting.free(key.group, key.topic)
+        if not call.is_oneway:
+            offsets_table = self._metadata.offsets
+            await self._metadata.replicated(offsets_table, offsets_table.seal())
+        return Reply()
+
+    async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
+        body = call.body if isinstance(call.body, BatchAckBody) else BatchAckBody()
+        if not body.acks:
+            return Reply()
+        await self._must_serve()
+        end = 0
+        for ack in body.acks:
+            end = max(end, await self._ack_batch(ack, call))
+        return self._acked(end, call)
+
+    async def _ack_batch(self, ack: BatchAck, call: Call) -> int:
+        try:
+            offsets = [ack.start_offset + bit for bit in bits_of(ack.bits)]
+        except BadHandle as error:
+            raise CommandError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        topic = ack.topic if ack.topic.startswith(RETRY_PREFIX) else topic_of(ack.retry, ack.group, ack.topic)
+        self._must_exist(topic, ack.queue_id)
+        key = Key(ack.group, topic, ack.queue_id, ack.start_offset, ack.pop_ms)
+        if ack.revive_queue == ORDER_REVIVE_QUEUE:
+            await self._ack_ordered(key, offsets, call)
+            return 0
+        end = self._pop.ack(key, ack.revive_queue, offsets)
+        if isinstance(end, Refused):
+            raise CommandError(*end)
+        return end
+
+    async def change_invisible_time(self, header: ChangeInvisibleTimeRequest, call: Call) -> Reply | None:
+        handle, key = self._named(header)
+        await self._must_serve()
+        if handle.is_ordered:
+            return self._change_ordered(handle, key, header)
+        changed = self._pop.change(key, handle.revive_queue, header.offset, header.invisible_time)
+        if isinstance(changed, Refused):
+            raise CommandError(*changed)
+        pop_ms, end = changed
+        answer = ChangeInvisibleTimeResponse(
+            pop_time=pop_ms, invisible_time=header.invisible_time, revive_qid=handle.revive_queue
+        )
+        return self._acked(end, call, answer)
+
+    def _change_ordered(self, handle: Handle, key: Key, header: ChangeInvisibleTimeRequest) -> Reply:
+        """The pop stays the same; its invisible time is counted from then."""
+        place = QueueOfGroup(key.group, key.topic, key.queue_id)
+        visible_ms = wall_ms() + header.invisible_time
+        if self._pop.order.change(place, header.offset, handle.pop_ms, visible_ms) is None:
+            raise CommandError(ResponseCode.NO_MESSAGE, "the receipt handle is over: it went out again since")
+        answer = ChangeInvisibleTimeResponse(
+            pop_time=handle.pop_ms,
+            invisible_time=visible_ms - handle.pop_ms,
+            revive_qid=ORDER_REVIVE_QUEUE,
+        )
+        return Reply(answer)
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
+        topic = self._readable(header.consumer_group, header.topic, header.queue_id)
+        messages = min(max(header.max_msg_nums, 1), MESSAGES_MAX)
+        wish = Wish(header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0)
+        take = self._popper.peek(wish, wall_ms())
+        answer = PopMessageResponse(pop_time=take.pop_ms, rest_num=take.rest)
+        if not take.messages:
+            return Reply(answer, code=ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE")
+        return Reply(answer, b"".join(take.bodies), remark="FOUND")
+
+    async def notification(self, header: NotificationRequest, call: Call) -> Reply | None:
+        topic = self._readable(header.consumer_group, header.topic, header.queue_id)
+        await self._must_serve()
+        wish = Wish(
+            header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, 1, 0,
+            is_ordered=header.order,
+        )  # fmt: skip
+        if self._popper.has_any(wish, wall_ms()):
+            return Reply(NotificationResponse(has_msg=True))
+        if header.poll_time <= 0:
+            return Reply(NotificationResponse(has_msg=False))
+
+        def tell(has_message: bool) -> None:
+            answer = NotificationResponse(has_msg=has_message)
+            call.peer.send(response_frame(call.opaque, ResponseCode.SUCCESS, None, answer))
+
+        def look() -> bool:
+            found = self._popper.has_any(wish, wall_ms())
+            if found:
+                tell(True)
+            return found
+
+        place = Place(wish.group, wish.topic, max(wish.queue_id, -1))
+        deadline_ms = self._parts.now_ms() + min(header.poll_time, self._parts.settings.suspend_ms_max)
+        if self.waiting.add(Waiter(place, call.peer, deadline_ms, look, lambda: tell(False))):
+            return None
+        return Reply(NotificationResponse(has_msg=False, polling_full=True))
+
+    async def polling_info(self, header: PollingInfoRequest, call: Call) -> PollingInfoResponse:
+        place = Place(header.consumer_group, header.topic, max(header.queue_id, -1))
+        return PollingInfoResponse(polling_num=self.waiting.count_at(place))

@@ -1,0 +1,285 @@
+"""Taking messages out of queues for a group: where it goes on, what it gets, and what is written about it.
+
+Nothing of this waits, so no two pops can meet in a queue (broker-ops pitfall 17). Source: RocketMQ 5.3.3
+PopMessageProcessor.popMsgFromQueue.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.filter.core.subscription import EVERYTHING, Wanted
+from broker.filter.matching import select
+from broker.handlers.parts import BrokerParts
+from broker.handlers.property_text import with_properties
+from broker.handlers.writer import Refused
+from broker.pop.core.book import Checkpoint, Key
+from broker.pop.core.handles import (
+    ORDER_REVIVE_QUEUE,
+    REVIVE_QUEUES,
+    Handle,
+    join_infos,
+    msg_offset_info,
+    order_count_infos,
+    retry_flag,
+    retry_topics,
+    start_offset_info,
+)
+from broker.pop.core.order import Block, QueueOfGroup
+from broker.pop.service import Pop
+from broker.store.reading import GetResult, GetStatus
+from broker.store.record import decode, encode
+from remoting.operations.pop import PopMessageResponse
+
+BODY_BYTES_MAX: Final = 262_144
+MESSAGES_MAX: Final = 32
+LOOKS_MAX: Final = 16
+"""Times that one pop looks at a queue where the filter passes nothing; the next pop goes on."""
+RETRY_FIRST_ONE_IN: Final = 5
+"""So often the retry topic comes before the topic itself: neither starves the other."""
+MIN_MODE: Final = 0
+
+
+@dataclass(slots=True)
+class Wish:
+    """What a consumer asks for. queue_id -1: of any queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queues: int
+    messages: int
+    invisible_ms: int
+    wanted: Wanted = EVERYTHING
+    init_mode: int = MIN_MODE
+    is_ordered: bool = False
+    attempt_id: str = ""
+
+    @property
+    def queue_ids(self) -> Sequence[int]:
+        """In an order that favours none."""
+        if self.queue_id >= 0:
+            return (self.queue_id,)
+        start = random.randrange(max(self.queues, 1))
+        return [(start + step) % self.queues for step in range(self.queues)]
+
+
+@dataclass(slots=True)
+class Take:
+    """What it gets. end: where the log must be safe up to before it is told."""
+
+    pop_ms: int
+    revive_queue: int
+    bodies: list[bytes] = field(default_factory=list)
+    starts: list[str] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+    messages: int = 0
+    body_bytes: int = 0
+    rest: int = 0
+    end: int = 0
+    refused: Refused | None = None
+
+    def header(self, wish: Wish) -> PopMessageResponse:
+        return PopMessageResponse(
+            pop_time=self.pop_ms,
+            invisible_time=wish.invisible_ms,
+            revive_qid=self.revive_queue,
+            rest_num=self.rest,
+            start_offset_info=join_infos(self.starts),
+            msg_offset_info=join_infos(self.offsets),
+            order_count_info=join_infos(self.order_counts) if wish.is_ordered else None,
+        )
+
+
+class Popper:
+    def __init__(self, parts: BrokerParts, pop: Pop) -> None:
+        self._parts, self._store, self._pop = parts, parts.store, pop
+        self._turn = 0
+
+    def pop(self, wish: Wish, now_ms: int) -> Take:
+        self._turn += 1
+        queue = ORDER_REVIVE_QUEUE if wish.is_ordered else self._turn % REVIVE_QUEUES
+        take = Take(now_ms, queue)
+        retry_first = self._turn % RETRY_FIRST_ONE_IN == 0
+        if not wish.is_ordered and retry_first:
+            self._pop_retries(wish, take)
+        for queue_id in wish.queue_ids:
+            self._pop_queue(wish, take, wish.topic, queue_id)
+        if not wish.is_ordered and not retry_first:
+            self._pop_retries(wish, take)
+        return take
+
+    def _pop_retries(self, wish: Wish, take: Take) -> None:
+        """Whatever tags they have: what was out once passed the filter."""
+        for name in retry_topics(wish.group, wish.topic):
+            topic = self._parts.topics.get(name)
+            for queue_id in range(topic.read_queue_nums) if topic is not None else ():
+                self._pop_queue(replace(wish, wanted=EVERYTHING), take, name, queue_id)
+
+    # -- one queue ---------------------------------------------------------------------------------------
+
+    def has_any(self, wish: Wish, now_ms: int) -> bool:
+        """For notifications: perhaps the filter passes nothing of it."""
+        retries = () if wish.is_ordered else retry_topics(wish.group, wish.topic)
+        places = [QueueOfGroup(wish.group, wish.topic, queue_id) for queue_id in wish.queue_ids]
+        places += [QueueOfGroup(wish.group, name, 0) for name in retries]
+        return any(self._has_message(place, wish.is_ordered, now_ms) for place in places)
+
+    def _has_message(self, place: QueueOfGroup, ordered: bool, now_ms: int) -> bool:
+        if ordered and self._pop.order.is_blocked(place, "", now_ms=now_ms):
+            return False
+        return self.rest(place, self._start(place, MIN_MODE, ordered=ordered)) > 0
+
+    def rest(self, place: QueueOfGroup, start: int) -> int:
+        return max(self._store.max_queue_offset(place.topic, place.queue_id) - start, 0)
+
+    def _pop_queue(self, wish: Wish, take: Take, topic: str, queue_id: int) -> None:
+        place = QueueOfGroup(wish.group, topic, queue_id)
+        self._take_reset(place)
+        start = self._start(place, wish.init_mode, ordered=wish.is_ordered)
+        blocked = wish.is_ordered and self._pop.order.is_blocked(place, wish.attempt_id, now_ms=take.pop_ms)
+        left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
+        if left <= 0 or room <= 0 or blocked or take.refused is not None:
+            take.rest += self.rest(place, start)
+            return
+        result = self._look(place, start, left, room, wish.wanted)
+        if result.views:
+            self._hand_out(wish, take, place, result)
+        take.rest += self.rest(place, self._start(place, wish.init_mode, ordered=wish.is_ordered))
+
+    def _take_reset(self, place: QueueOfGroup) -> None:
+        """An operator has set the group's offset (broker-ops pitfall 15)."""
+        resets = self._parts.resets
+        offset = resets.take(*place) if resets.offsets else None
+        if offset is not None:
+            self._pop.order.forget(place)
+            self._pop.progress.set(place, offset, self._store.commit_log.max_offset)
+
+    def _start(self, place: QueueOfGroup, init_mode: int, *, ordered: bool) -> int:
+        block = self._pop.order.blocks.get(place) if ordered else None
+        if block is not None:
+            return block.progress
+        offset = self._pop.progress.get(place)
+        return offset if offset >= 0 else self._first(place, init_mode)
+
+    def _first(self, place: QueueOfGroup, init_mode: int) -> int:
+        """Of a group that is new here. Retries always from their beginning (broker-ops pitfall 16), and so a
+        young topic, all of which is in memory."""
+        queue = self._store.find_queue(place.topic, place.queue_id)
+        if queue is None:
+            return 0
+        is_retry = place.topic in retry_topics_of(place)
+        if init_mode == MIN_MODE or is_retry or queue.max_offset <= queue.min_offset:
+            return queue.min_offset
+        log_offset, _, _ = queue.unit(queue.min_offset)
+        is_young = self._store.commit_log.max_offset - log_offset <= self._parts.cached_bytes
+        return queue.min_offset if queue.min_offset == 0 and is_young else queue.max_offset - 1
+
+    def _look(self, place: QueueOfGroup, start: int, messages: int, size: int, wanted: Wanted) -> GetResult:
+        """What is passed over is passed over for good. An empty queue moves nothing (broker-ops pitfall
+        18)."""
+        for _ in range(LOOKS_MAX):
+            result = self._store.get(place.topic, place.queue_id, start, messages, size, wanted.tag_codes)
+            if wanted.sql is not None and result.views:
+                result = select(result, wanted.sql)
+            if result.views or result.status not in _GOES_ON or result.next_begin_offset == start:
+                break
+            start = result.next_begin_offset
+            self._pop.progress.set(place, start, self._store.commit_log.max_offset)
+            self._pop.order.forget(place)
+        return result
+
+    def _hand_out(self, wish: Wish, take: Take, place: QueueOfGroup, result: GetResult) -> None:
+        offsets = tuple(_offsets(result.views))
+        start, flag = offsets[0], retry_flag(place.topic, wish.group)
+        if wish.is_ordered:
+            block = Block(take.pop_ms, wish.invisible_ms, offsets, result.next_begin_offset, wish.attempt_id)
+            self._pop.order.popped(place, block)
+            self._pop.progress.commit(place, start)
+            take.order_counts += order_count_infos(flag, place.queue_id, block.counts, len(offsets))
+        else:
+            key = Key(*place, start, take.pop_ms)
+            end = self._pop.hand_out(
+                Checkpoint(key, wish.invisible_ms, offsets, result.next_begin_offset, take.revive_queue)
+            )
+            if isinstance(end, Refused):
+                take.refused = end
+                return
+            take.end = end
+        take.starts.append(start_offset_info(flag, place.queue_id, start))
+        take.offsets.append(msg_offset_info(flag, place.queue_id, offsets))
+        take.messages += len(offsets)
+        take.body_bytes += result.body_bytes
+        if place.topic == wish.topic:
+            take.bodies += map(bytes, result.views)
+        else:
+            take.bodies += self._under_their_name(wish, take, place, start, result.views)
+        self._parts.reads.got(wish.topic, wish.group, len(offsets), result.body_bytes)
+
+    def _under_their_name(
+        self, wish: Wish, take: Take, place: QueueOfGroup, start: int, views: list[memoryview]
+    ) -> list[bytes]:
+        """Retries as messages of the topic that was subscribed to; they carry their handle, since the client
+        would make a wrong one of that name."""
+        found = []
+        flag = retry_flag(place.topic, wish.group)
+        for view in views:
+            at = 0
+            while at < len(view):
+                record = decode(view, at)
+                at += record.size
+                handle = Handle(
+                    start, take.pop_ms, wish.invisible_ms, take.revive_queue, flag, self._pop.broker_name,
+                    place.queue_id, record.queue_offset,
+                )  # fmt: skip
+                properties = with_properties(record.properties, {b"POP_CK": handle.text().encode()})
+                found.append(encode(replace(record, topic=wish.topic, properties=properties)))
+        return found
+
+    # -- looking only ------------------------------------------------------------------------------------
+
+    def peek(self, wish: Wish, now_ms: int) -> Take:
+        """The next messages, which stay where they are."""
+        take = Take(now_ms, 0)
+        names = [(wish.topic, queue_id) for queue_id in wish.queue_ids]
+        names += [(n, 0) for n in retry_topics(wish.group, wish.topic) if n in self._parts.topics.topics]
+        for topic, queue_id in names:
+            place = QueueOfGroup(wish.group, topic, queue_id)
+            start = self._start(place, MIN_MODE, ordered=False)
+            left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
+            if left > 0 and room > 0:
+                result = self._store.get(topic, queue_id, start, left, room, None)
+                take.bodies += map(bytes, result.views)
+                take.messages += result.message_count
+                take.body_bytes += result.body_bytes
+            take.rest += self.rest(place, start)
+        return take
+
+
+_GOES_ON: Final = frozenset(
+    {
+        GetStatus.NO_MATCHED_MESSAGE,
+        GetStatus.MESSAGE_WAS_REMOVING,
+        GetStatus.OFFSET_FOUND_NULL,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        GetStatus.OFFSET_TOO_SMALL,
+    }
+)
+
+
+def retry_topics_of(place: QueueOfGroup) -> tuple[str, ...]:
+    """The place's topic, if it is a retry topic of its group."""
+    return (place.topic,) if retry_flag(place.topic, place.group) != "0" else ()
+
+
+def _offsets(views: list[memoryview]) -> list[int]:
+    found = []
+    for view in views:
+        at = 0
+        while at < len(view):
+            size = int.from_bytes(view[at : at + 4], "big")
+            found.append(int.from_bytes(view[at + 20 : at + 28], "big"))
+            at += size
+    return found

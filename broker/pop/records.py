@@ -1,0 +1,141 @@
+"""The records of a revive queue (checkpoint, acknowledgement), and messages on their way to their next try.
+
+Names and bodies as RocketMQ has them; it delays these records until they count, we write them at once and
+keep the time ourselves. Ours in a checkpoint: `no`, where the group goes on. Source: RocketMQ 5.3.3
+PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broker.handlers.property_text import with_properties
+from broker.handlers.writer import Letter
+from broker.pop.core.book import Checkpoint, Key
+from broker.store.record import Record, offset_message_id, property_value
+from broker.store.settings import TopicLike
+
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+"""Its consumer offsets: from where on the revive queues are read again."""
+CHECKPOINT, ACK, BATCH_ACK = b"ck", b"ack", b"bAck"
+FIRST_POP_TIME: Final = b"1ST_POP_TIME"
+
+
+class CheckpointBody(msgspec.Struct, rename={
+    "start_offset": "so", "pop_ms": "pt", "invisible_ms": "it", "acked": "bm", "count": "n", "queue_id": "q",
+    "topic": "t", "group": "c", "differences": "d", "broker_name": "bn", "next_offset": "no",
+}):  # fmt: skip
+    start_offset: int
+    pop_ms: int
+    invisible_ms: int
+    topic: str
+    group: str
+    queue_id: int
+    count: int = 0
+    acked: int = 0
+    differences: list[int] = []
+    broker_name: str = ""
+    next_offset: int = 0
+
+
+class AckBody(msgspec.Struct, omit_defaults=True, rename={
+    "offset": "ao", "offsets": "aol", "start_offset": "so", "pop_ms": "pt", "queue_id": "q", "topic": "t",
+    "group": "c", "broker_name": "bn",
+}):  # fmt: skip
+    start_offset: int
+    pop_ms: int
+    topic: str
+    group: str
+    queue_id: int
+    offset: int = -1
+    offsets: list[int] = []
+    broker_name: str = ""
+
+
+_read_checkpoint = msgspec.json.Decoder(CheckpointBody, strict=False).decode
+_read_ack = msgspec.json.Decoder(AckBody, strict=False).decode
+
+
+def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
+    key, count = checkpoint.key, len(checkpoint.offsets)
+    body = CheckpointBody(
+        key.start_offset, key.pop_ms, checkpoint.invisible_ms, key.topic, key.group, key.queue_id, count,
+        ~checkpoint.open & ((1 << count) - 1), [offset - key.start_offset for offset in checkpoint.offsets],
+        broker_name, checkpoint.next_offset,
+    )  # fmt: skip
+    return msgspec.json.encode(body)
+
+
+def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint | None:
+    """None: it is none."""
+    try:
+        body = _read_checkpoint(raw)
+    except msgspec.MsgspecError:
+        return None
+    differences = body.differences or list(range(body.count))
+    offsets = tuple(body.start_offset + difference for difference in differences)
+    if not offsets:
+        return None
+    key = Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms)
+    is_open = ~body.acked & ((1 << len(offsets)) - 1)
+    return Checkpoint(
+        key, body.invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue, open=is_open
+    )
+
+
+def ack_body(key: Key, offsets: Sequence[int], broker_name: str) -> tuple[bytes, bytes]:
+    """Tag and body."""
+    body = AckBody(key.start_offset, key.pop_ms, key.topic, key.group, key.queue_id, broker_name=broker_name)
+    if len(offsets) == 1:
+        body.offset = offsets[0]
+        return ACK, msgspec.json.encode(body)
+    body.offsets = list(offsets)
+    return BATCH_ACK, msgspec.json.encode(body)
+
+
+def ack_of(raw: bytes) -> tuple[Key, list[int]] | None:
+    try:
+        body = _read_ack(raw)
+    except msgspec.MsgspecError:
+        return None
+    offsets = body.offsets or [body.offset]
+    return Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms), offsets
+
+
+def revive_letter(
+    topic: TopicLike, revive_queue: int, tag: bytes, body: bytes, host: bytes, now_ms: int
+) -> Letter:
+    return Letter(topic, revive_queue, body, b"TAGS\x01%b\x02" % tag, 0, 0, now_ms, host, 0)
+
+
+def next_try(record: Record, topic: TopicLike, group: str, pop_ms: int) -> Letter:
+    """The message once more, for this group only."""
+    properties = record.properties
+    first = property_value(properties, FIRST_POP_TIME) if record.reconsume_times else None
+    changes: dict[bytes, bytes | None] = {
+        FIRST_POP_TIME: first or b"%d" % pop_ms,
+        b"ORIGIN_GROUP": group.encode(),
+        b"POP_CK": None,
+    }
+    return _letter(record, topic, with_properties(properties, changes))
+
+
+def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> Letter:
+    properties = record.properties
+    origin = offset_message_id(record.store_host, record.offset).encode()
+    changes: dict[bytes, Any] = {
+        b"RETRY_TOPIC": origin_topic.encode(),
+        b"ORIGIN_MESSAGE_ID": property_value(properties, b"ORIGIN_MESSAGE_ID") or origin,
+        b"DLQ_ORIGIN_TOPIC": origin_topic.encode(),
+        b"DLQ_ORIGIN_MESSAGE_ID": property_value(properties, b"ORIGIN_MESSAGE_ID") or origin,
+        b"POP_CK": None,
+    }
+    return _letter(record, topic, with_properties(properties, changes))
+
+
+def _letter(record: Record, topic: TopicLike, properties: bytes) -> Letter:
+    return Letter(
+        topic, 0, record.body, properties, record.flag, record.sys_flag, record.born_timestamp,
+        record.born_host, record.reconsume_times + 1,
+    )  # fmt: skip

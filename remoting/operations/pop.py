@@ -1,0 +1,198 @@
+"""The requests of pop consumption (200050..200055, 200151), and who works how on which queues (400..402).
+
+Source: RocketMQ 5.3.3 PopMessageRequestHeader, AckMessageRequestHeader, BatchAckMessageRequestBody,
+ChangeInvisibleTimeRequestHeader, NotificationRequestHeader, QueryAssignmentRequestBody.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from remoting.codes import RequestCode
+from remoting.operation import Empty, Operation, Wire
+from remoting.operations.clients import MessageQueueBody
+
+MessageRequestMode = Annotated[
+    Literal["PULL", "POP"], BeforeValidator(lambda value: str(value).upper() if value is not None else value)
+]
+
+
+class PopMessageRequest(Wire):
+    """queue_id -1: any. Times in ms; born_time: when the client sent it. init_mode of a new group: 0 begins
+    at the first message, 1 at the last one."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    max_msg_nums: int
+    invisible_time: int = Field(ge=0)
+    poll_time: int
+    born_time: int
+    init_mode: int = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopMessageResponse(Wire):
+    pop_time: int = 0
+    invisible_time: int = 0
+    revive_qid: int = 0
+    rest_num: int = 0
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class AckMessageRequest(Wire):
+    """extra_info: the receipt handle. forwarded (ours): by a broker that is not master any more."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    offset: int
+    forwarded: bool | None = None
+
+
+class BatchAck(Wire):
+    """bits: base64, the lowest bit first; bit i: the message at start_offset + i. retry: flag of a handle."""
+
+    group: str = Field(alias="c")
+    topic: str = Field(alias="t")
+    retry: str = Field("0", alias="r")
+    start_offset: int = Field(alias="so")
+    queue_id: int = Field(alias="q")
+    revive_queue: int = Field(alias="rq")
+    pop_ms: int = Field(alias="pt")
+    invisible_ms: int = Field(0, alias="it")
+    bits: str = Field("", alias="b")
+
+
+class BatchAckBody(Wire):
+    broker_name: str | None = None
+    acks: list[BatchAck] = Field(default_factory=list)
+
+
+class ChangeInvisibleTimeRequest(Wire):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    offset: int
+    invisible_time: int = Field(ge=0)
+    forwarded: bool | None = None
+
+
+class ChangeInvisibleTimeResponse(Wire):
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+
+
+class NotificationRequest(Wire):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    poll_time: int
+    born_time: int
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class NotificationResponse(Wire):
+    has_msg: bool
+    polling_full: bool = False
+
+
+class PeekMessageRequest(Wire):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    max_msg_nums: int
+
+
+class PollingInfoRequest(Wire):
+    consumer_group: str
+    topic: str
+    queue_id: int
+
+
+class PollingInfoResponse(Wire):
+    polling_num: int
+
+
+class QueryAssignmentBody(Wire):
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = "AVG"
+    message_model: str = "CLUSTERING"
+
+
+class MessageQueueAssignment(Wire):
+    message_queue: MessageQueueBody
+    mode: str = "PULL"
+    attachments: dict[str, str] | None = None
+
+
+class MessageQueueAssignments(Wire):
+    message_queue_assignments: list[MessageQueueAssignment] = Field(default_factory=list)
+
+
+class RequestModeBody(Wire):
+    """pop_share_queue_num 0 or -1: everybody takes from every queue."""
+
+    topic: str
+    consumer_group: str
+    mode: MessageRequestMode = "PULL"
+    pop_share_queue_num: int = 0
+
+
+class RequestModes(Wire):
+    """topic -> group -> mode."""
+
+    message_request_mode_map: dict[str, dict[str, RequestModeBody]] = Field(default_factory=dict)
+
+
+POP_MESSAGE = Operation(
+    RequestCode.POP_MESSAGE, "popMessage", PopMessageRequest, PopMessageResponse, response_body=bytes
+)
+ACK_MESSAGE = Operation(RequestCode.ACK_MESSAGE, "ackMessage", AckMessageRequest, Empty)
+BATCH_ACK_MESSAGE = Operation(
+    RequestCode.BATCH_ACK_MESSAGE, "batchAckMessage", Empty, Empty, request_body=BatchAckBody
+)
+CHANGE_MESSAGE_INVISIBLETIME = Operation(
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    "changeMessageInvisibleTime",
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+)
+NOTIFICATION = Operation(RequestCode.NOTIFICATION, "notification", NotificationRequest, NotificationResponse)
+PEEK_MESSAGE = Operation(
+    RequestCode.PEEK_MESSAGE, "peekMessage", PeekMessageRequest, PopMessageResponse, response_body=bytes
+)
+POLLING_INFO = Operation(RequestCode.POLLING_INFO, "pollingInfo", PollingInfoRequest, PollingInfoResponse)
+QUERY_ASSIGNMENT = Operation(
+    RequestCode.QUERY_ASSIGNMENT,
+    "queryAssignment",
+    Empty,
+    Empty,
+    request_body=QueryAssignmentBody,
+    response_body=MessageQueueAssignments,
+)
+SET_MESSAGE_REQUEST_MODE = Operation(
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    "setMessageRequestMode",
+    Empty,
+    Empty,
+    request_body=RequestModeBody,
+)
+GET_ALL_MESSAGE_REQUEST_MODE = Operation(
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    "getAllMessageRequestMode",
+    Empty,
+    Empty,
+    response_body=RequestModes,
+)

@@ -1,0 +1,356 @@
+"""Pop consumption: what goes out, what is acknowledged, what comes again, and what a new master knows."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.pop.records import REVIVE_GROUP
+from broker.topics import DLQ_PREFIX
+from remoting.clock import now_ms
+from remoting.codes import ResponseCode
+from remoting.command import decode as decode_frame
+from remoting.operations.broker_metadata import SubscriptionGroupConfig
+from tests.unit.pop_parts import INVISIBLE_MS, Message, Scene, read
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return sorted(message.body for message in messages)
+
+
+async def test_a_message_goes_out_once_until_its_time_is_over(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    scene.send(b"3", queue_id=2)
+    assert bodies(await scene.pop()) == [b"1", b"2", b"3"]
+    assert await scene.pop() == []
+    scene.run(INVISIBLE_MS - 1)
+    assert await scene.pop() == []
+    scene.run(1)
+    again = await scene.pop()
+    assert bodies(again) == [b"1", b"2", b"3"]
+    assert {message.topic for message in again} == {"TopicA"}  # under the name that was subscribed to
+    assert {message.tries for message in again} == {1}
+    assert {message.popped_from for message in again} == {"%RETRY%g_TopicA"}
+
+
+async def test_what_is_acknowledged_never_comes_again(scene: Scene) -> None:
+    scene.send(b"1", b"2", b"3")
+    first, second, third = await scene.pop()
+    assert (await scene.ack(second)).code == 0
+    assert (await scene.ack(second)).code == 0  # a repeat
+    scene.run(INVISIBLE_MS)
+    again = await scene.pop()
+    assert bodies(again) == [b"1", b"3"]
+    for message in again:
+        await scene.ack(message)
+    await scene.ack(first)  # too late: it came again
+    scene.run(2 * INVISIBLE_MS)
+    assert await scene.pop() == []
+    assert len(scene.pop_state.book) == 0
+    assert third.offset == 2
+
+
+async def test_the_header_of_an_answer(scene: Scene) -> None:
+    scene.send(b"1", b"2", b"3", queue_id=1)
+    reply = await scene.raw_pop(maxMsgNums=2)
+    assert reply is not None and (reply.code, reply.remark) == (0, "FOUND")
+    header = dict(reply.ext_fields)
+    assert header.pop("reviveQid") in {str(queue) for queue in range(8)}
+    assert header == {
+        "popTime": str(scene.now), "invisibleTime": str(INVISIBLE_MS), "restNum": "1",
+        "startOffsetInfo": "0 1 0", "msgOffsetInfo": "0 1 0,1",
+    }  # fmt: skip
+
+
+async def test_checks(scene: Scene) -> None:
+    async def code(**changed: object) -> int:
+        reply = await scene.raw_pop(**changed)
+        assert reply is not None
+        return reply.code
+
+    scene.send(b"1")
+    assert await code(bornTime=scene.now - 501) == ResponseCode.POLLING_TIMEOUT
+    assert await code(maxMsgNums=33) == ResponseCode.INVALID_PARAMETER
+    assert await code(topic="None") == ResponseCode.TOPIC_NOT_EXIST
+    assert await code(queueId=4) == ResponseCode.INVALID_PARAMETER
+    assert await code(exp="a >", expType="SQL92") == ResponseCode.SYSTEM_ERROR
+    assert await code(exp="a", expType="ABC") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert await code(queueId=3) == ResponseCode.POLLING_TIMEOUT
+    scene.broker.gate.close("test", "no master")
+    assert await code() == ResponseCode.SERVICE_NOT_AVAILABLE
+    scene.broker.gate.open("test")
+    assert await code() == 0
+
+
+async def test_checks_of_acknowledgements(scene: Scene) -> None:
+    scene.send(b"1")
+    (message,) = await scene.pop()
+    assert (await scene.ack(message, topic="None")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await scene.ack(message, queueId=9)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await scene.ack(message, offset=7)).code == ResponseCode.NO_MESSAGE
+    assert (await scene.ack(message, extraInfo="0 1")).code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await scene.ack(message, extraInfo="x 1 2 3 0 b 0")).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_filters_pass_over_for_good(scene: Scene) -> None:
+    scene.send(b"1", b"2", tag="A")
+    scene.send(b"3", tag="B")
+    scene.send(b"4", tag="A")
+    assert bodies(await scene.pop(exp="B")) == [b"3"]
+    assert await scene.pop(exp="B") == []
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop(exp="A", consumerGroup="h")) == [b"1", b"2", b"4"]
+
+
+async def test_the_invisible_time_is_changed(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    first, _ = await scene.pop()
+    scene.run(1_000)
+    reply = await scene.change(first, 3 * INVISIBLE_MS)
+    assert reply.code == 0
+    assert reply.ext_fields["invisibleTime"] == str(3 * INVISIBLE_MS)
+    assert reply.ext_fields["popTime"] == str(scene.now)
+    changed = Message(
+        first.body, first.topic, first.queue_id, first.offset,
+        f"0 {scene.now} {3 * INVISIBLE_MS} {reply.ext_fields['reviveQid']} 0 b 0 0", 0, {},
+    )  # fmt: skip
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"2"]
+    assert (await scene.change(first, 1)).code == ResponseCode.NO_MESSAGE  # the handle is another one now
+    assert (await scene.ack(changed)).code == 0
+    scene.run(3 * INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_batches_are_acknowledged(scene: Scene) -> None:
+    scene.send(*(b"%d" % index for index in range(10)))
+    messages = await scene.pop()
+    start, pop_ms, invisible_ms, revive_queue, *_ = messages[0].handle.split(" ")
+    ack = {
+        "c": "g", "t": "TopicA", "r": "0", "so": int(start), "q": 0, "rq": int(revive_queue),
+        "pt": int(pop_ms), "it": int(invisible_ms), "b": base64.b64encode(bytes((0b11111101, 0b10))).decode(),
+    }  # fmt: skip
+    body = json.dumps({"brokerName": "b", "acks": [ack]}).encode()
+    reply = await scene.request(200151, {}, body)
+    assert reply is not None and reply.code == 0
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"1", b"8"]
+
+
+async def test_a_new_master_knows_what_is_out_and_what_is_done(scene: Scene) -> None:
+    scene.send(b"1", b"2", b"3")
+    _, second, _ = await scene.pop()
+    await scene.ack(second)
+    scene.restart()
+    assert await scene.pop() == []
+    scene.run(INVISIBLE_MS)
+    scene.restart()
+    again = await scene.pop()
+    assert bodies(again) == [b"1", b"3"]
+    scene.restart()
+    for message in again:
+        await scene.ack(message)
+    scene.restart()
+    scene.run(INVISIBLE_MS)
+    scene.restart()
+    assert await scene.pop() == []
+
+
+async def test_offsets_follow_what_cannot_be_lost(scene: Scene) -> None:
+    scene.broker.gate.wait = True
+    reply = scene.broker.send(b"1")
+    assert reply is None
+    scene.broker.tick()
+    scene.broker.replicated()
+    assert await scene.raw_pop() is None  # nothing is said before the checkpoint is on the replicas
+    scene.broker.tick()
+    scene.pop_state.round()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == -1
+    scene.broker.replicated()
+    scene.broker.store.flush()
+    scene.pop_state.round()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 1
+    (message,) = read(decode_frame(scene.peer.sent[-1][4:]))
+    scene.peer.sent.clear()
+    fields = {"consumerGroup": "g", "topic": "TopicA", "queueId": 0, "extraInfo": message.handle, "offset": 0}
+    assert await scene.request(200051, fields) is None  # nor is an acknowledgement
+    scene.broker.replicated()
+    assert decode_frame(scene.peer.sent[-1][4:]).code == 0
+
+
+async def test_the_revive_log_is_read_from_where_it_matters(scene: Scene) -> None:
+    scene.pop_state._replay_max = 20
+    scene.send(b"slow")
+    (slow,) = await scene.pop(invisibleTime=100 * INVISIBLE_MS)
+    for index in range(300):
+        scene.send(b"%d" % index)
+        (message,) = await scene.pop()
+        await scene.ack(message)
+        if index % 50 == 0:
+            scene.run()
+    scene.run()
+    topic = scene.pop_state.topic.name
+    for queue_id in range(8):
+        end = scene.broker.store.max_queue_offset(topic, queue_id)
+        assert end - scene.metadata.offsets.query(REVIVE_GROUP, topic, queue_id) <= 21
+    scene.restart()
+    assert (await scene.ack(slow)).code == 0
+    scene.run(100 * INVISIBLE_MS)
+    assert await scene.pop() == []
+
+
+async def test_dead_letters(scene: Scene) -> None:
+    scene.metadata.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+    scene.send(b"poison")
+    for tries in range(3):
+        (message,) = await scene.pop()
+        assert message.tries == tries
+        scene.run(INVISIBLE_MS)
+    assert await scene.pop() == []
+    assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 1
+    assert message.properties["1ST_POP_TIME"]
+
+
+async def test_a_waiting_pop_gets_the_next_message(scene: Scene) -> None:
+    assert await scene.raw_pop(pollTime=15_000) is None
+    assert await scene.raw_pop(pollTime=15_000) is None
+    info = await scene.request(200055, {"consumerGroup": "g", "topic": "TopicA", "queueId": -1})
+    assert info is not None and info.ext_fields == {"pollingNum": "2"}
+    scene.send(b"1", queue_id=3)
+    assert len(scene.peer.sent) == 1  # one message wakes one consumer
+    (message,) = read(decode_frame(scene.peer.sent.pop()[4:]))
+    assert message.body == b"1"
+    scene.part.handlers.expire(now_ms() + 15_000)
+    (frame,) = scene.peer.sent
+    assert decode_frame(frame[4:]).code == ResponseCode.POLLING_TIMEOUT
+    assert scene.broker.store.queues.waiter_count == 0
+
+
+async def test_a_waiting_pop_gets_what_comes_again(scene: Scene) -> None:
+    scene.send(b"1")
+    assert len(await scene.pop()) == 1
+    assert await scene.raw_pop(pollTime=90_000) is None
+    scene.run(INVISIBLE_MS)
+    (message,) = read(decode_frame(scene.peer.sent[0][4:]))
+    assert (message.body, message.tries) == (b"1", 1)
+
+
+async def test_not_too_many_wait(scene: Scene) -> None:
+    scene.part.handlers.waiting._per_place_max = 1
+    assert await scene.raw_pop(pollTime=15_000) is None
+    reply = await scene.raw_pop(pollTime=15_000)
+    assert reply is not None and reply.code == ResponseCode.POLLING_FULL
+
+
+async def test_notifications_and_peeks(scene: Scene) -> None:
+    fields = {"consumerGroup": "g", "topic": "TopicA", "queueId": -1, "bornTime": scene.now}
+    peek = {"consumerGroup": "g", "topic": "TopicA", "queueId": -1, "maxMsgNums": 9}
+    reply = await scene.request(200052, peek)
+    assert reply is not None and reply.code == ResponseCode.PULL_NOT_FOUND
+    assert await scene.request(200054, fields | {"pollTime": 15_000}) is None
+    scene.send(b"1")
+    assert decode_frame(scene.peer.sent.pop()[4:]).ext_fields == {"hasMsg": "true", "pollingFull": "false"}
+    for _ in range(2):
+        reply = await scene.request(200052, peek)
+        assert reply is not None and reply.code == 0 and reply.ext_fields["restNum"] == "1"
+    assert len(await scene.pop()) == 1
+    reply = await scene.request(200054, fields | {"pollTime": 0})
+    assert reply is not None and reply.ext_fields["hasMsg"] == "false"
+
+
+async def test_in_order(scene: Scene) -> None:
+    scene.send(b"1", b"2", b"3", b"4")
+    first, second = await scene.pop(order="true", queueId=0, maxMsgNums=2)
+    assert first.handle.split(" ")[3] == "999"
+    assert await scene.pop(order="true", queueId=0) == []
+    await scene.ack(first)
+    assert await scene.pop(order="true", queueId=0) == []
+    scene.run(INVISIBLE_MS)
+    reply = await scene.raw_pop(order="true", queueId=0, maxMsgNums=2)
+    assert reply is not None
+    assert reply.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+    second, third = read(reply)
+    assert (second.body, third.body) == (b"2", b"3")
+    assert (await scene.change(second, 2 * INVISIBLE_MS)).code == 0
+    await scene.ack(third)
+    scene.run(INVISIBLE_MS)
+    assert await scene.pop(order="true", queueId=0) == []  # the second one's time is longer now
+    assert await scene.raw_pop(order="true", queueId=0, pollTime=15_000) is None
+    await scene.ack(second)
+    (fourth,) = read(decode_frame(scene.peer.sent.pop()[4:]))  # it waited for that
+    assert fourth.body == b"4"
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 3
+    scene.restart()
+    assert bodies(await scene.pop(order="true", queueId=0)) == [b"4"]
+
+
+async def test_the_same_attempt_gets_the_same_messages(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    for _ in range(2):
+        assert len(await scene.pop(order="true", queueId=0, attemptId="a")) == 2
+    assert await scene.pop(order="true", queueId=0, attemptId="b") == []
+
+
+async def test_new_groups_begin_where_they_say(scene: Scene) -> None:
+    """broker-ops pitfall 16: retries are never skipped, whatever the init mode is."""
+    scene.send(b"1", b"2", b"3")
+    scene.broker.parts.cached_bytes = 0
+    assert bodies(await scene.pop(initMode=1, queueId=0)) == [b"3"]
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop(initMode=1)) == [b"3"]
+
+
+async def test_an_empty_queue_keeps_its_offset(scene: Scene) -> None:
+    """broker-ops pitfall 18: a read that finds nothing does not set the offset to 0."""
+    scene.send(b"1")
+    (message,) = await scene.pop()
+    await scene.ack(message)
+    scene.run()
+    assert await scene.pop() == []
+    scene.run()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 1
+
+
+async def test_reset(scene: Scene) -> None:
+    """broker-ops pitfall 15: popping groups follow a reset of their offset."""
+    scene.send(b"1", b"2")
+    for message in await scene.pop():
+        await scene.ack(message)
+    scene.metadata.resets.set("g", "TopicA", 0, 1)
+    assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_arrivals_while_a_pop_begins_to_wait_are_seen(scene: Scene) -> None:
+    """broker-ops pitfall 19: a message between the empty read and the waiting is not missed."""
+    scene.send(b"1")
+    assert len(await scene.pop()) == 1
+    assert await scene.raw_pop(pollTime=15_000) is None
+    scene.send(b"2")
+    assert len(scene.peer.sent) == 1
+
+
+async def test_request_modes_and_assignments(scene: Scene) -> None:
+    async def assigned(client_id: str = "c1") -> list[tuple[int, str]]:
+        body = {"topic": "TopicA", "consumerGroup": "g", "clientId": client_id, "strategyName": "AVG",
+                "messageModel": "CLUSTERING"}  # fmt: skip
+        reply = await scene.request(400, {}, json.dumps(body).encode())
+        assert reply is not None and reply.code == 0
+        queues = json.loads(reply.body)["messageQueueAssignments"]
+        return [(each["messageQueue"]["queueId"], each["mode"]) for each in queues]
+
+    assert await assigned() == []  # it has sent no heartbeat
+    mode = {"topic": "TopicA", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+    reply = await scene.request(401, {}, json.dumps(mode).encode())
+    assert reply is not None and reply.code == 0
+    assert await assigned() == [(-1, "POP")]
+    reply = await scene.request(402, {})
+    assert reply is not None
+    assert json.loads(reply.body) == {"messageRequestModeMap": {"TopicA": {"g": mode}}}
+    reply = await scene.request(401, {}, json.dumps(mode | {"topic": "%RETRY%g"}).encode())
+    assert reply is not None and reply.code == ResponseCode.NO_PERMISSION
