@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remoting.config import in_words
+
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from cryptography.x509 import Certificate, CertificateBuilder, KeyUsage, Name
@@ -50,7 +52,7 @@ def certificates(
         for line in make(members, output, days=days, ca_days=ca_days, together=together):
             print(line)
     except (CertificatesError, OSError) as error:
-        print(f"keelmq certificates: {error}", file=sys.stderr)
+        print(f"keelmq certificates: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.repair import Loss, RepairError, Survey, resync, survey, what_goes, wipe_after
+from remoting.config import in_words
 
 CAUTION = (
     "What goes here must be on another replica: look at `mqadmin getSyncStateSet` first. A message that only"
@@ -43,7 +44,7 @@ def repair(
         else:
             _offer(found, wipe, anew)
     except (RepairError, OSError) as error:
-        print(f"keelmq repair: {error}", file=sys.stderr)
+        print(f"keelmq repair: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
 
 

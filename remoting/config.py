@@ -35,6 +35,13 @@ def why_refused(error: OSError | UnicodeError) -> str:
     return error.strerror or str(error)  # names that cannot be resolved have negative numbers
 
 
+def in_words(error: Exception) -> str:
+    """What to print of it: of a file's trouble which file and why, without the number."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def home_path(path: Path | None) -> Path | None:
     """With ~ and ~user replaced. ValueError, as validators want it: there is no such home."""
     try:

@@ -181,7 +181,7 @@ class MasterServer:
     async def start(self, host: str, port: int) -> None:
         """OSError: the port is taken."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: MasterProtocol(self), host, port)
+        self._listener = await loop.create_server(lambda: MasterProtocol(self), host, port, backlog=LINKS_MAX)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from client import MessageQueue, PullConsumer, PullError
 from client.route import DEFAULT_TOPIC
 from remoting.client import RemotingClient
 from remoting.clock import now_ms, wall_ms
+from remoting.config import in_words
 from remoting.operation import Ok
 from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 
@@ -220,7 +221,7 @@ def run_check(path: Path) -> int:
     try:
         return check_file(path)
     except (OSError, HistoryError) as error:
-        print(f"keelmq chaos: {error}", file=sys.stderr)
+        print(f"keelmq chaos: {in_words(error)}", file=sys.stderr)
         return 2
 
 
