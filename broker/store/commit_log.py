@@ -9,7 +9,7 @@ after it. Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 PREPARED_NAME: Final = "next.prepared"  # not a log file's name: recovery never sees a file nobody wrote to
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
-BYTES_OF_LENGTH: Final = 2  # of the properties
+JOINED_BYTES_MAX: Final = 32 << 10  # below, one store of all parts is cheaper than one of each
+FIXED_BYTES: Final = HEADER_BYTES + 2  # with the length of the properties
 TOUCH_BYTES: Final = 8 << 20  # pages faulted in ahead of the writer
 ZEROS_BYTES: Final = 4 * TOUCH_BYTES  # written into the next file for every TOUCH_BYTES of this one, about
 _NEVER: Final = sys.maxsize
@@ -226,32 +227,34 @@ class CommitLog:
         of the half message, for one that commits it. struct.error: a number out of its field's range;
         OSError: no room for a new file. Neither leaves anything behind.
         """
-        body_length = len(body)
-        tail = topic_raw + PACK_I16(len(properties)) + properties
-        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
+        body_length, properties_length, topic_length = len(body), len(properties), len(topic_raw)
+        magic = MAGIC_V1 if topic_length <= TOPIC_V1_RAW_MAX else MAGIC_V2
         hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
-        header_bytes = HEADER_BYTES + hosts_extra
-        size = header_bytes + body_length + len(tail)
+        size = FIXED_BYTES + hosts_extra + body_length + topic_length + properties_length
         offset = self.max_offset
         if offset + size + BLANK_BYTES > self._end:
             offset = self._close_file(size)
-        at = offset - self._base
         pack_header = pack_wide_header if hosts_extra else PACK_HEADER
         # fmt: off
         header = pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
                              sys_flag, born_timestamp, born_host, store_timestamp, store_host,
                              reconsume_times, prepared_offset, body_length)
         # fmt: on
-        body_at = at + header_bytes
-        body_end = body_at + body_length
-        log = self._map
-        log[at:body_at] = header
-        log[body_at:body_end] = body
-        log[body_end : at + size] = tail
-        self.max_offset = offset = offset + size
-        if offset > self._ahead_offset:
+        at = offset - self._base
+        parts = (header, body, topic_raw, PACK_I16(properties_length), properties)
+        if size <= JOINED_BYTES_MAX:
+            self._map[at : at + size] = b"".join(parts)
+        else:
+            self._store_parts(at, parts)
+        self.max_offset = end = offset + size
+        if end > self._ahead_offset:
             self._look_ahead()
-        return offset - size
+        return offset
+
+    def _store_parts(self, at: int, parts: Iterable[bytes]) -> None:
+        for part in parts:
+            self._map[at : at + len(part)] = part
+            at += len(part)
 
     def append_batch(
         self,
@@ -269,7 +272,7 @@ class CommitLog:
         """Records of (flag, body, properties) behind each other in one file, with consecutive queue offsets:
         (offset, size) of each. As append(): all of them, or nothing."""
         hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
-        fixed = HEADER_BYTES + hosts_extra + len(topic_raw) + BYTES_OF_LENGTH
+        fixed = FIXED_BYTES + hosts_extra + len(topic_raw)
         total = sum(len(body) + len(properties) for _, body, properties in items) + fixed * len(items)
         offset = start = self.max_offset
         if start + total + BLANK_BYTES > self._end:
