@@ -22,6 +22,7 @@ from broker.controlled import NO_ROLE, Controlled
 from broker.core.promise import promises
 from broker.core.readiness import RoleName, Standing
 from broker.deliveries import Deliveries
+from broker.fast_port import open_fast_port
 from broker.group_commit import GroupCommit
 from broker.handlers.admin import BrokerHandlers
 from broker.handlers.send_commands import SendCommand
@@ -99,6 +100,7 @@ class Broker:
         self._handlers: BrokerHandlers | None = None
         self._deliveries: Deliveries | None = None
         self._door: TcpDoor | None = None
+        self._fast_door: TcpDoor | None = None
         self._telemetry: BrokerTelemetry | None = None
         self._http: LateHttp | None = None
         self._loaded = self._listening = self._serving = False
@@ -137,6 +139,13 @@ class Broker:
         )
         await self._door.start()
         self._port, self._listening = self._door.address[1], True
+        self._fast_door = await open_fast_port(
+            table,
+            host=config.bind_address,
+            configured=config.fast_listen_port,
+            listen_port=config.listen_port,
+            on_closed=self.clients.connection_closed,
+        )
         self._bind_http()
         self.store.store_host = store_host(self.host, self._port)
         if config.telemetry_enable:
@@ -211,8 +220,8 @@ class Broker:
             await self._http.close()
         if self._controlled is not None:
             await self._controlled.stop()
-        if self._door is not None:
-            await self._door.close()
+        for door in self._doors:
+            await door.close()
         await self._client.close()
         if self._telemetry is not None:
             await self._telemetry.close()
@@ -255,8 +264,8 @@ class Broker:
 
     def close_clients(self) -> None:
         """Clients read the route again when their connection closes."""
-        if self._door is not None:
-            self._door.close_connections()
+        for door in self._doors:
+            door.close_connections()
 
     async def _drain(self) -> None:
         for _ in range(DRAIN_MS // DRAIN_STEP_MS):
@@ -271,6 +280,10 @@ class Broker:
         """host:port that clients are told."""
         assert self._listening, "not started"
         return f"{self.host}:{self._port}"
+
+    @property
+    def _doors(self) -> list[TcpDoor]:
+        return [door for door in (self._door, self._fast_door) if door is not None]
 
     @property
     def ha_address(self) -> str:
@@ -310,7 +323,7 @@ class Broker:
     @property
     def connection_count(self) -> int:
         """Open connections of clients."""
-        return 0 if self._door is None else self._door.connection_count
+        return sum(door.connection_count for door in self._doors)
 
     @property
     def role_name(self) -> RoleName:

@@ -79,6 +79,12 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
     namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
     bind_address: str = Field("0.0.0.0", description="interface for all listening ports")
     listen_port: int = Field(10911, ge=0, le=PORT_MAX, description="clients' port; 0: any free one")
+    fast_listen_port: int = Field(
+        0,
+        ge=-1,
+        le=PORT_MAX,
+        description="port of clients' VIP channel; 0: listenPort - 2 if it is free, -1: none (ours)",
+    )
     http_port: int = Field(
         0,
         ge=-1,

@@ -282,6 +282,7 @@ class Cluster:
                 "bindAddress": self._place.bind(f"broker-{index}"),
                 "brokerIP1": host,
                 "listenPort": _port(address),
+                "fastListenPort": "-1",  # it might be the port of one that starts later
                 "httpPort": http_port,
                 "haListenPort": str(next(ports)),
                 "namesrvAddr": self.namesrv_addr,

@@ -94,6 +94,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
     if file.broker is not None:
         host, listen = file.broker.bind_address, file.broker.listen_port
         found.append(Port("broker", host, listen))
+        found.append(Port("fast", host, max(file.broker.fast_listen_port, 0)))
         if file.broker.enable_controller_mode and listen:
             found.append(Port("HA", host, file.broker.ha_listen_port or listen + 1))
         http = http_listen_port(file.broker.http_port, listen_port=listen, bound_port=listen)
