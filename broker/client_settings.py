@@ -49,6 +49,9 @@ class ClientSettings(TelemetryConfig):
         1_000, description="ms; a timer is delivered at the next multiple; equal on all replicas"
     )
     timer_stop_enqueue: bool = Field(False, description="pause: timers that come now wait in their queue")
+    store_reply_message_enable: bool = Field(
+        True, description="keep replies (324, 325) in the topic <cluster>_REPLY_TOPIC, too"
+    )
     recall_message_enable: bool = Field(False, description="producers may take timer messages back (370)")
 
     pop_polling_size: int = Field(

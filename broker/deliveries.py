@@ -8,6 +8,7 @@ from broker.clients.service import Clients
 from broker.config import BrokerConfig
 from broker.delay.service import DelayedDelivery
 from broker.handlers.parts import BrokerParts
+from broker.handlers.reply import ReplyHandlers
 from broker.handlers.writer import Writer
 from broker.metadata.service import Metadata
 from broker.pop.consumption import PopConsumption
@@ -25,6 +26,7 @@ class Deliveries:
         self, config: BrokerConfig, metadata: Metadata, clients: Clients, parts: BrokerParts, writer: Writer
     ) -> None:
         self._parts, self._metadata, self._writer = parts, metadata, writer
+        self.replies = ReplyHandlers(parts, writer, clients)
         self.transactions = parts.halves = Transactions(
             parts.store,
             metadata,
@@ -40,6 +42,7 @@ class Deliveries:
 
     def bind(self, table: OperationTable) -> None:
         self.pop.bind(table)
+        self.replies.bind(table)
         TimerHandlers(self._parts, self._writer, self._metadata.timers).bind(table)
         EndTransactionHandler(self._parts, self._writer, self.transactions).bind(table)
 

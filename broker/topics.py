@@ -145,6 +145,7 @@ class TopicTable(FileStore[TopicConfig]):
             _config("RMQ_SYS_TRANS_HALF_TOPIC", 1),
             _config("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1),
             _config("rmq_sys_wheel_timer", 1),
+            _config(f"{self._cluster_name}_REPLY_TOPIC", 1),
             _config(revive_topic(self._cluster_name), REVIVE_QUEUES),
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),

@@ -4,15 +4,15 @@ The broker hands them on over the connection that the consumer opened, and gives
 RocketMQ 5.3.3 AdminBrokerProcessor.callConsumer.
 """
 
-import asyncio
-from typing import Final, TypeAlias
+from typing import Final
 
+from broker.clients.exchange import Exchange
 from broker.clients.service import Clients
 from broker.store.message_store import MessageStore
 from broker.store.querying import record_at
 from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand, encode
-from remoting.operation import Call, CommandError, OperationTable, Peer, Reply
+from remoting.command import RemotingCommand
+from remoting.operation import Call, CommandError, OperationTable, Reply
 from remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_CONSUMER_RUNNING_INFO,
@@ -25,14 +25,10 @@ WAITING_MAX: Final = 256
 MESSAGE_ID_DIGITS: Final = 32  # of IPv4: address, port, offset
 
 
-Pending: TypeAlias = "dict[int, asyncio.Future[RemotingCommand | None]]"
-"""Of a connection: who waits for which answer."""
-
-
 class ConsumerCalls:
     def __init__(self, clients: Clients, store: MessageStore, *, answer_ms_max: int = ANSWER_MS_MAX) -> None:
-        self._clients, self._store, self._answer_ms_max = clients, store, answer_ms_max
-        self._waiting = 0
+        self._clients, self._store = clients, store
+        self._exchange = Exchange(clients, answer_ms_max=answer_ms_max, waiting_max=WAITING_MAX)
 
     def bind(self, table: OperationTable) -> None:
         table.bind(GET_CONSUMER_RUNNING_INFO, self.get_running_info)
@@ -56,35 +52,12 @@ class ConsumerCalls:
     async def _ask(self, code: int, header: ConsumerCallRequest, call: Call, body: bytes) -> Reply:
         client = self._clients.registry.find(header.consumer_group, header.client_id)
         peer = None if client is None else self._clients.peer_of(client.connection_id)
-        pending: Pending | None = getattr(peer, "pending", None)  # a connection has it, the HTTP door not
-        if client is None or peer is None or pending is None:
+        if client is None or peer is None:
             remark = f"the consumer <{header.consumer_group}> <{header.client_id}> not online"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         if client.version < VERSION_MIN:
             remark = f"the consumer <{header.client_id}> is too old for that: {client.version}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        if self._waiting >= WAITING_MAX:
-            raise CommandError(ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} consumers are being asked already")
-        answer = await self._exchange(
-            peer, pending, RemotingCommand(code, 0, 0, None, dict(call.ext_fields), body)
-        )
+        question = RemotingCommand(code, 0, 0, None, dict(call.ext_fields), body)
+        answer = await self._exchange.ask(peer, question)
         return Reply(code=answer.code, remark=answer.remark, body=answer.body)
-
-    async def _exchange(self, peer: Peer, pending: Pending, command: RemotingCommand) -> RemotingCommand:
-        command.opaque = self._clients.next_opaque()
-        future: asyncio.Future[RemotingCommand | None] = asyncio.get_running_loop().create_future()
-        pending[command.opaque] = future
-        self._waiting += 1
-        try:
-            peer.send(encode(command))
-            async with asyncio.timeout(self._answer_ms_max / 1000):
-                answer = await future
-        except TimeoutError:
-            answer = None
-        finally:
-            self._waiting -= 1
-            pending.pop(command.opaque, None)
-        if answer is None:
-            remark = f"the consumer at {peer.address} has not answered"
-            raise CommandError(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
-        return answer

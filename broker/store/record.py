@@ -350,6 +350,13 @@ def host_bytes(host: str, port: int) -> bytes:
     return socket.inet_pton(family, host) + struct.pack(">i", port)
 
 
+def host_text(host: bytes) -> str:
+    """ "address:port" of what host_bytes() gives."""
+    family = socket.AF_INET if len(host) == HOST_V4_BYTES else socket.AF_INET6
+    (port,) = _UNPACK_I32(host, len(host) - 4)
+    return f"{socket.inet_ntop(family, host[:-4])}:{port}"
+
+
 def offset_message_id(store_host: bytes, offset: int) -> str:
     """The id a send answers: store host and CommitLog offset, upper-case hex."""
     return f"{store_host.hex().upper()}{offset:016X}"

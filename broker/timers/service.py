@@ -86,6 +86,11 @@ class Timers:
     def is_full(self) -> bool:
         return self.wheel.is_full
 
+    @property
+    def is_settled(self) -> bool:
+        """No delivery of this term would be repeated by the next master, once the table is replicated."""
+        return not self._marks and not self._moved
+
     # -- terms -------------------------------------------------------------------------------------------
 
     def _serves(self) -> bool:

@@ -66,7 +66,8 @@ class Trio:
         """Every replica knows how far the master's timers are."""
         tables = [broker.metadata.timers.table for broker in self._stops]
         mine = self.master.metadata.timers
-        return bool(mine.table.rows) and not mine.is_staged and all(t.rows == mine.table.rows for t in tables)
+        known = all(table.rows == mine.table.rows for table in tables)
+        return self.deliveries.timers.is_settled and not mine.is_staged and known
 
     async def led(self, in_sync: int) -> None:
         def whole() -> bool:

@@ -70,6 +70,7 @@ class ConsumerGroup:
 class _Known:
     """A connection that heartbeats came on."""
 
+    client_id: str = ""
     seen_ms: int = 0
     consumers: set[str] = field(default_factory=set)
     producers: set[str] = field(default_factory=set)
@@ -82,6 +83,7 @@ class ClientRegistry:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Client]] = {}
         self._known: dict[int, _Known] = {}
+        self._producer_ids: dict[str, int] = {}  # client id -> its newest connection
         self._count = 0
         self._max = registrations_max
 
@@ -89,11 +91,13 @@ class ClientRegistry:
         self, client: Client, consumers: Iterable[Consumer], producers: Iterable[str], *, now_ms: int
     ) -> list[str]:
         known = self._known.setdefault(client.connection_id, _Known())
-        known.seen_ms = now_ms
+        known.seen_ms, known.client_id = now_ms, client.client_id
         for name in producers:
             self._join(self.producers.setdefault(name, {}), known.producers, name, client)
             if not self.producers[name]:
                 del self.producers[name]
+        if known.producers:
+            self._producer_ids[client.client_id] = client.connection_id
         return [consumer.group for consumer in consumers if self._consumer(client, consumer, known)]
 
     def _consumer(self, client: Client, consumer: Consumer, known: _Known) -> bool:
@@ -154,7 +158,10 @@ class ClientRegistry:
     def _leave_producers(self, name: str, connection_id: int) -> None:
         members = self.producers[name]
         del members[connection_id]
-        self._known[connection_id].producers.discard(name)
+        known = self._known[connection_id]
+        known.producers.discard(name)
+        if not known.producers and self._producer_ids.get(known.client_id) == connection_id:
+            del self._producer_ids[known.client_id]
         self._count -= 1
         if not members:
             del self.producers[name]
@@ -175,6 +182,10 @@ class ClientRegistry:
         """Groups that are online and subscribe to it; groups, never topics (broker-ops pitfall 24)."""
         return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
 
+    def find_producer(self, client_id: str) -> int | None:
+        """The newest connection of a client that produces."""
+        return self._producer_ids.get(client_id)
+
     def find(self, group: str, client_id: str) -> Client | None:
         """The newest connection of this consumer."""
         members = self.consumers[group].members if group in self.consumers else {}
@@ -184,6 +195,8 @@ class ClientRegistry:
         for members in self._each_members():
             assert members, "a group without members"
             assert members.keys() <= self._known.keys(), "a member that nobody has heard of"
+        producing = {each for members in self.producers.values() for each in members}
+        assert set(self._producer_ids.values()) <= producing, "a producer by a connection that is gone"
         assert self._count == sum(len(members) for members in self._each_members()) <= self._max
 
     def _each_members(self) -> Iterator[dict[int, Client]]:

@@ -1,0 +1,43 @@
+"""Requests of the broker to a client, over the connection that the client opened, and their answers."""
+
+import asyncio
+from typing import TypeAlias
+
+from broker.clients.service import Clients
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand, encode
+from remoting.operation import CommandError, Peer
+
+Pending: TypeAlias = "dict[int, asyncio.Future[RemotingCommand | None]]"
+"""Of a connection: who waits for which answer."""
+
+
+class Exchange:
+    def __init__(self, clients: Clients, *, answer_ms_max: int, waiting_max: int) -> None:
+        self._clients, self._answer_ms_max, self._waiting_max = clients, answer_ms_max, waiting_max
+        self._waiting = 0
+
+    async def ask(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
+        """command: without an opaque. CommandError 2: too many wait already; 207: no answer in time."""
+        pending: Pending | None = getattr(peer, "pending", None)  # a connection has it, the HTTP door not
+        if pending is None:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"{peer.address} cannot be asked")
+        if self._waiting >= self._waiting_max:
+            raise CommandError(ResponseCode.SYSTEM_BUSY, f"{self._waiting} clients are being asked already")
+        command.opaque = self._clients.next_opaque()
+        future: asyncio.Future[RemotingCommand | None] = asyncio.get_running_loop().create_future()
+        pending[command.opaque] = future
+        self._waiting += 1
+        try:
+            peer.send(encode(command))
+            async with asyncio.timeout(self._answer_ms_max / 1000):
+                answer = await future
+        except TimeoutError:
+            answer = None
+        finally:
+            self._waiting -= 1
+            pending.pop(command.opaque, None)
+        if answer is None:
+            remark = f"the client at {peer.address} has not answered"
+            raise CommandError(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+        return answer
