@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
 ENVIRON_PREFIX = "KEELMQ_"
@@ -56,6 +56,17 @@ class Config(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", validate_default=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _empty_is_no_path(cls, value: object, info: ValidationInfo) -> object:
+        """`storePathRootDir=$UNSET` is not the directory in which somebody happens to be."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if value != "" or kind not in (Path, Path | None):
+            return value
+        if kind is Path:
+            raise ValueError("is empty: write a path, or leave the key out")
+        return None
 
     def become(self, other: Self) -> None:
         """Take over the other's values: the one way in which a configuration changes. Whoever holds this

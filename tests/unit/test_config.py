@@ -18,6 +18,11 @@ class ServerConfig(Config):
     raft_secret: SecretStr | None = None
 
 
+class PathConfig(Config):
+    directory: Path = Path("/var/lib/x")
+    key_file: Path | None = Path("/etc/key")
+
+
 class StoreConfig(Config):
     """A second model of the same file, with a rule over two keys."""
 
@@ -104,3 +109,11 @@ def test_properties_round_trip_and_hide_secrets(tmp_path: Path) -> None:
 def test_configs_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         ServerConfig().listen_port = 1  # type: ignore[misc]
+
+
+def test_an_empty_path_is_never_the_current_directory() -> None:
+    """As from `KEELMQ_storePathRootDir=$UNSET`."""
+    (config,) = load_config(PathConfig, path=None, environ={}, overrides={"keyFile": ""})
+    assert isinstance(config, PathConfig) and config.key_file is None
+    with pytest.raises(ConfigError, match="directory = '' in --set directory: is empty: write a path"):
+        load_config(PathConfig, path=None, environ={}, overrides={"directory": ""})
