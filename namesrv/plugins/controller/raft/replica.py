@@ -259,6 +259,9 @@ class Replica:
             except BaseException:
                 journal._destroy()
                 raise
+        except DamagedError as error:
+            self.directory.close()
+            raise DamagedError(f"{error}; what to do: docs/controller-log.md, 'Power loss'") from error
         except OSError as error:  # a full or broken disk: one line, no traceback
             self.directory.close()
             where = error.filename or self.directory.path
