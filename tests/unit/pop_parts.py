@@ -1,5 +1,6 @@
 """A master whose groups pop: its handlers over a real store, in virtual time, and its successor."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ class Message:
     handle: str
     tries: int
     properties: dict[str, str]
+
+    @property
+    def ck_queue_id(self) -> int:
+        return parse_handle(self.handle).queue_id
 
     @property
     def popped_from(self) -> str:
@@ -108,7 +113,7 @@ class Scene:
     async def ack(self, message: Message, **changed: Any) -> RemotingCommand:
         fields = {
             "consumerGroup": "g", "topic": message.popped_from,
-            "queueId": parse_handle(message.handle).queue_id, "extraInfo": message.handle,
+            "queueId": message.ck_queue_id, "extraInfo": message.handle,
             "offset": message.offset,
         }  # fmt: skip
         reply = await self.request(200051, fields | changed)
@@ -119,7 +124,7 @@ class Scene:
     async def change(self, message: Message, invisible_ms: int) -> RemotingCommand:
         fields = {
             "consumerGroup": "g", "topic": message.popped_from,
-            "queueId": parse_handle(message.handle).queue_id, "extraInfo": message.handle,
+            "queueId": message.ck_queue_id, "extraInfo": message.handle,
             "offset": message.offset, "invisibleTime": invisible_ms,
         }  # fmt: skip
         reply = await self.request(200053, fields)
@@ -132,8 +137,12 @@ class Scene:
 
 
 def read(reply: RemotingCommand) -> list[Message]:
+    return read_messages(reply.ext_fields, reply.body, "b")
+
+
+def read_messages(header: Mapping[str, str], body: bytes, broker_name: str) -> list[Message]:
     """By the rules of the Java client: POP_CK where the broker put it, else made of the header."""
-    header, at, found = reply.ext_fields, 0, []
+    at, found = 0, list[Message]()
     starts = {
         tuple(entry.split(" ")[:2]): entry.split(" ")[2] for entry in header["startOffsetInfo"].split(";")
     }
@@ -141,8 +150,8 @@ def read(reply: RemotingCommand) -> list[Message]:
         tuple(entry.split(" ")[:2]): [int(each) for each in entry.split(" ")[2].split(",")]
         for entry in header["msgOffsetInfo"].split(";")
     }
-    while at < len(reply.body):
-        record = decode(reply.body, at)
+    while at < len(body):
+        record = decode(body, at)
         at += record.size
         properties = parse_properties(record.properties)
         handle = properties.get("POP_CK")
@@ -150,8 +159,8 @@ def read(reply: RemotingCommand) -> list[Message]:
             place = ("0", str(record.queue_id))
             assert record.queue_offset in offsets[place]
             handle = " ".join((
-                starts[place], header["popTime"], header["invisibleTime"], header["reviveQid"], "0", "b",
-                str(record.queue_id), str(record.queue_offset),
+                starts[place], header["popTime"], header["invisibleTime"], header["reviveQid"], "0",
+                broker_name, str(record.queue_id), str(record.queue_offset),
             ))  # fmt: skip
         found.append(
             Message(
