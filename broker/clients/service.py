@@ -53,7 +53,6 @@ EXPIRED_AFTER_MS: Final = 120_000
 """channelExpiredTimeout: without a heartbeat for so long a client is gone."""
 UNIT_FLAG: Final = 1
 SCAN_PERIOD_MS: Final = 10_000
-PRODUCERS_TRIED: Final = 3
 
 Body = TypeVar("Body", bound=Wire)
 
@@ -158,7 +157,7 @@ class Clients:
         pitfall 6). None: nobody is there."""
         members = list(self.registry.producers.get(group, ()))
         self._turn += 1
-        for step in range(min(len(members), PRODUCERS_TRIED)):
+        for step in range(len(members)):
             peer = self._peers.get(members[(self._turn + step) % len(members)])
             if peer is not None and not peer.is_closing():
                 return peer

@@ -104,12 +104,15 @@ class Timers:
         return True
 
     def _begin(self) -> None:
-        get = self._metadata.timers.get
+        queue, get = self._store.find_queue(TIMER_TOPIC, 0), self._metadata.timers.get
+        end = 0 if queue is None else queue.next_offset
+        offsets = {name: get(name, 0) for name in (rows.READ_OFFSET, rows.PHASE_OFFSET, rows.FIRST_OFFSET)}
+        if any(offset > end for offset in offsets.values()):  # what comes there now is new (store pitfall 20)
+            logger.error("the progress of timers is beyond the end %d of their queue: %s", end, offsets)
+        read_offset, phase_offset, self._first_offset = (min(offset, end) for offset in offsets.values())
         frontier = Frontier(
-            get(rows.READ_MS, -1), get(rows.READ_OFFSET, 0), get(rows.PHASE_OFFSET, 0),
-            get(rows.SLOT_MS, -1), get(rows.SLOT_OFFSET, -1),
-        )  # fmt: skip
-        self._first_offset = get(rows.FIRST_OFFSET, 0)
+            get(rows.READ_MS, -1), read_offset, phase_offset, get(rows.SLOT_MS, -1), get(rows.SLOT_OFFSET, -1)
+        )
         self.wheel = TimerWheel(frontier, start=self._first_offset)
         self._target = self._store.commit_log.max_offset
         self._marks.clear()

@@ -167,3 +167,25 @@ async def test_locks_of_an_earlier_term_do_not_count(desk: Desk) -> None:
     desk.metadata.end_term()
     desk.metadata.begin_term(3)
     assert json.loads((await desk.ask(41, body | {"clientId": "b"})).body) == {"lockOKMQSet": [queue]}
+
+
+async def test_a_producer_that_can_be_asked(desk: Desk) -> None:
+    """broker-ops pitfall 6: in turn, and none whose connection is about to close."""
+    peers = [FakePeer(connection_id) for connection_id in (11, 12, 13)]
+    for peer in peers:
+        body: dict[str, object] = {
+            "clientID": f"c{peer.connection_id}",
+            "producerDataSet": [{"groupName": "P"}],
+        }
+        await desk.ask(34, body, peer=peer)
+    clients = desk.clients
+    assert {id(clients.find_producer("P")) for _ in range(3)} == {id(peer) for peer in peers}
+    peers[0].closing = peers[1].closing = True
+    assert all(clients.find_producer("P") is peers[2] for _ in range(3))
+    peers[2].closing = True
+    assert clients.find_producer("P") is None and clients.find_producer("Q") is None
+    assert clients.registry.find_producer("c12") == 12
+    for peer in peers:
+        clients.connection_closed(peer.connection_id)
+        clients.registry.check_invariants()
+    assert clients.registry.find_producer("c12") is None

@@ -293,6 +293,16 @@ def test_progress_follows_when_nothing_can_be_lost_any_more(scene: Scene) -> Non
     assert scene.bodies() == [b"timer"]
 
 
+def test_progress_beyond_the_queue_hides_no_timer(scene: Scene) -> None:
+    """store pitfall 20, of timers: the log was cut, or the table is another one's."""
+    rows = {"readMs": scene.now + 60_000, "readOffset": 9, "phaseOffset": 9, "firstOffset": 9, "slotMs": -1}
+    scene.metadata.timers.advance(rows)
+    scene.restart()
+    scene.send(TIMER_DELAY_SEC=3)
+    scene.run(10_000)
+    assert scene.bodies() == [b"timer"]
+
+
 def test_a_master_without_timers_writes_nothing(scene: Scene) -> None:
     scene.run(10_000)
     assert not scene.metadata.timers.is_staged and scene.broker.store.commit_log.max_offset == 0
