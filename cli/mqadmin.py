@@ -4,9 +4,41 @@ The commands are in cli/commands, what they share in cli/admin_shell.py; docs/cl
 """
 
 from cli.admin_shell import app
-from cli.commands import cluster, controller, ha, members, message, namesrv, query, state, topic
+from cli.commands import (
+    broker,
+    cluster,
+    consumer,
+    controller,
+    group,
+    ha,
+    members,
+    message,
+    namesrv,
+    offset,
+    query,
+    speed,
+    state,
+    topic,
+    topic_admin,
+)
 
-MODULES = (controller, members, state, namesrv, cluster, ha, topic, message, query)
+MODULES = (
+    controller,
+    members,
+    state,
+    namesrv,
+    cluster,
+    broker,
+    ha,
+    topic,
+    topic_admin,
+    group,
+    consumer,
+    offset,
+    message,
+    query,
+    speed,
+)
 """Imported for their commands, in the order of --help."""
 
 

@@ -262,7 +262,9 @@ CHECK_CLIENT_CONFIG = Operation(
 INVOKE_BROKER_TO_RESET_OFFSET = Operation(
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, "resetOffset", ResetOffsetRequest, Empty, response_body=bytes
 )
-GET_ALL_PRODUCER_INFO = Operation(RequestCode.GET_ALL_PRODUCER_INFO, "getAllProducerInfo", Empty, Empty)
+GET_ALL_PRODUCER_INFO = Operation(
+    RequestCode.GET_ALL_PRODUCER_INFO, "getAllProducerInfo", Empty, Empty, response_body=dict[str, Any]
+)
 QUERY_TOPICS_BY_CONSUMER = Operation(
     RequestCode.QUERY_TOPICS_BY_CONSUMER,
     "queryTopicsByConsumer",

@@ -1,0 +1,229 @@
+"""mqadmin: one broker or those of a cluster: state, settings, consumers, housekeeping."""
+
+from typing import Annotated, Any
+
+import typer
+
+from cli import layouts_broker
+from cli.admin_shell import Action, OptionalNamesrvAddr, Output, command, explain
+from cli.targets import (
+    BrokerAddr,
+    Cluster,
+    brokers_of_cluster,
+    changed,
+    check_target,
+    find_target,
+    on_each,
+    shown,
+)
+from client.admin import AdminClient, AdminError, Said
+from client.admin.groups import CONSUME_STATS_TIMEOUT_MS
+from client.route import parse_addresses
+from remoting.codes import MASTER_ID
+from remoting.operation import Empty, Operation
+from remoting.operations.broker_admin import (
+    CLEAN_EXPIRED_CONSUMEQUEUE,
+    CLEAN_UNUSED_TOPIC,
+    DELETE_EXPIRED_COMMITLOG,
+    QUERY_CONSUME_QUEUE,
+    ConsumeQueueEntries,
+    ConsumeQueueRequest,
+)
+
+NO_MASTER = "NO_MASTER"
+
+
+@command("brokerStatus")
+def broker_status(
+    broker_addr: BrokerAddr = None, cluster_name: Cluster = None, namesrv_addr: OptionalNamesrvAddr = None
+) -> Action:
+    """What a broker counts and measures (-b), or every broker of a cluster, slaves too (-c)."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=True)
+        said = await on_each(admin, target, admin.runtime_info)
+        tables = [(each.address, each.answer) for each in said if each.answer is not None]
+        text = layouts_broker.broker_status(tables, with_address=cluster_name is not None)
+        return _answers(said, "runtimeInfo", text)
+
+    return action
+
+
+def _answers(said: list[Said[dict[str, str]]], name: str, text: str) -> Output:
+    value = [
+        {"brokerAddr": each.address, "error": explain(each.error) if each.error else None, name: each.answer}
+        for each in said
+    ]
+    errors = [each.error for each in said if each.error is not None]
+    return shown(value, text, errors, found=len(errors) < len(said))
+
+
+@command("getBrokerConfig")
+def get_broker_config(
+    broker_addr: BrokerAddr = None, cluster_name: Cluster = None, namesrv_addr: OptionalNamesrvAddr = None
+) -> Action:
+    """The settings in force at a broker (-b), or at every broker of a cluster (-c)."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        if broker_addr is not None:
+            titles = {address: address for address in parse_addresses(broker_addr)}
+        else:
+            titles = await _titles(admin, str(cluster_name), str(namesrv_addr))
+        said = await admin.each(";".join(titles), admin.broker_config)
+        found = [(titles[each.address], each.answer) for each in said if each.answer is not None]
+        return _answers(said, "config", layouts_broker.broker_configs(found))
+
+    return action
+
+
+async def _titles(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> dict[str, str]:
+    """Address -> whose master or slave it is."""
+    titles: dict[str, str] = {}
+    for broker in await brokers_of_cluster(admin, cluster_name, namesrv_addr):
+        master = broker.broker_addrs.get(MASTER_ID, NO_MASTER)
+        for number, address in sorted(broker.broker_addrs.items()):
+            slave = f"My Master: {master}=====Slave: {address}"
+            titles[address] = f"Master: {address}" if number == MASTER_ID else slave
+    return titles
+
+
+@command("updateBrokerConfig")
+def update_broker_config(
+    key: Annotated[str, typer.Option("-k", "--key", help="Key, as getBrokerConfig shows it")],
+    value: Annotated[str, typer.Option("-v", "--value", help="Value")],
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    all_brokers: Annotated[
+        str | None, typer.Option("-a", "--updateAllBroker", help="With any value: slaves of the cluster, too")
+    ] = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Change a setting of running brokers. KeelMQ keeps it in the -c file, or says why it cannot change."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        slaves = all_brokers is not None
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=slaves)
+        said = await on_each(admin, target, lambda each: admin.update_broker_config(each, key, value))
+        return changed(said, target, lambda address: f"update broker config success, {address}")
+
+    return action
+
+
+@command("brokerConsumeStats")
+def broker_consume_stats(
+    broker_addr: Annotated[str, typer.Option("-b", "--brokerAddr", help="Broker, host:port")],
+    timeout: Annotated[
+        int, typer.Option("-t", "--timeoutMillis", min=1, help="ms for the answer")
+    ] = CONSUME_STATS_TIMEOUT_MS,
+    level: Annotated[
+        int, typer.Option("-l", "--level", help="Only queues with that many messages behind, or more")
+    ] = 0,
+    order: Annotated[
+        str | None, typer.Option("-o", "--order", help="true: only topics that are consumed in order")
+    ] = None,
+) -> Action:
+    """How far every group is in the queues of a broker."""
+
+    async def action(admin: AdminClient) -> Output:
+        is_order = (order or "").lower() == "true"
+        stats = await admin.broker_consume_stats(broker_addr, is_order=is_order, timeout_ms=timeout)
+        rows = [
+            (group, queue, row)
+            for group, of_topics in sorted(stats.items())
+            for progress in of_topics
+            for queue, row in sorted(progress.queues.items())
+            if row.last_timestamp > 0 and row.behind >= level
+        ]
+        total = sum(row.behind for _, _, row in rows)
+        value = [
+            {
+                "topic": queue.topic,
+                "consumerGroup": group,
+                "brokerName": queue.broker_name,
+                "queueId": queue.queue_id,
+                "brokerOffset": row.broker_offset,
+                "consumerOffset": row.consumer_offset,
+                "diff": row.behind,
+                "lastTimestamp": row.last_timestamp,
+            }
+            for group, queue, row in rows
+        ]
+        return Output(value, layouts_broker.broker_consume_stats(rows, total))
+
+    return action
+
+
+def _clean(name: str, operation: Operation[Any, Any], doc: str) -> None:
+    """A command that makes brokers do their housekeeping now."""
+
+    def clean(
+        broker_addr: BrokerAddr = None,
+        cluster_name: Annotated[
+            str | None, typer.Option("-c", "--cluster", help="The masters of this cluster")
+        ] = None,
+        namesrv_addr: OptionalNamesrvAddr = None,
+    ) -> Action:
+        check_target(broker_addr, cluster_name, namesrv_addr)
+
+        async def action(admin: AdminClient) -> Output:
+            async def ask(address: str) -> bool:
+                await admin.ask(address, operation, Empty())
+                return True
+
+            target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+            said = await on_each(admin, target, ask)
+            return changed(said, target, lambda address: f"success {address}")
+
+        return action
+
+    clean.__doc__ = doc
+    command(name)(clean)
+
+
+_clean("cleanExpiredCQ", CLEAN_EXPIRED_CONSUMEQUEUE, "Delete the parts of queues whose messages are gone.")
+_clean(
+    "deleteExpiredCommitLog", DELETE_EXPIRED_COMMITLOG, "Delete log files older than fileReservedTime, now."
+)
+_clean("cleanUnusedTopic", CLEAN_UNUSED_TOPIC, "Delete what is left of topics that were deleted.")
+
+
+@command("queryCq")
+def query_consume_queue(
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic name")],
+    queue_id: Annotated[int, typer.Option("-q", "--queue", min=0, help="Queue")],
+    index: Annotated[int, typer.Option("-i", "--index", min=0, help="Offset of the first entry")],
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Entries")] = 10,
+    broker_addr: Annotated[str | None, typer.Option("-b", "--broker", help="Broker, host:port")] = None,
+    group: Annotated[str | None, typer.Option("-g", "--consumer", help="Consumer group")] = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Entries of a queue: where in the log its messages are."""
+    if broker_addr is None and namesrv_addr is None:
+        raise typer.BadParameter("give -b BROKER, or -n NAMESRVADDR to find one")
+
+    async def action(admin: AdminClient) -> Output:
+        address = broker_addr or await _any_broker(admin, str(namesrv_addr), topic)
+        header = ConsumeQueueRequest(
+            topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group
+        )
+        body = (await admin.ask(address, QUERY_CONSUME_QUEUE, header)).body
+        assert isinstance(body, ConsumeQueueEntries)
+        lines = [f"Index: {body.min_queue_index}-{body.max_queue_index}", "Data:"]
+        first = max(index, body.min_queue_index)
+        for number, entry in enumerate(body.queue_data, start=first):
+            where = f"offset={entry.physic_offset}, size={entry.physic_size}"
+            lines.append(f"{number}: {where}, tagsCode={entry.tags_code}")
+        return Output(body.model_dump(mode="json", by_alias=True), "\n".join(lines))
+
+    return action
+
+
+async def _any_broker(admin: AdminClient, namesrv_addr: str, topic: str) -> str:
+    route = await admin.topic_route(namesrv_addr, topic)
+    for broker in route.broker_datas:
+        if broker.broker_addrs:
+            return broker.broker_addrs[min(broker.broker_addrs)]
+    raise AdminError("queryCq", namesrv_addr, f"no broker of topic {topic} is there")

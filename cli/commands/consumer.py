@@ -1,0 +1,289 @@
+"""mqadmin: who consumes and produces, and how far they are."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli import layouts_group
+from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
+from cli.layouts_group import GroupRow
+from cli.targets import ask_brokers, shown
+from client.admin import AdminClient, AdminError, gather_some
+from client.admin.groups import GroupProgress, QueueProgress
+from remoting.codes import ResponseCode
+from remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
+from remoting.operations.route import TopicRouteData
+from remoting.queue_map import QueueKey, queue_json
+
+RETRY_PREFIX = "%RETRY%"
+NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
+"""Answers of a broker that has no member of the group."""
+
+ConsumerGroup = Annotated[str, typer.Option("-g", "--consumerGroup", help="Consumer group")]
+Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Ask this broker, host:port")]
+
+
+@command("consumerProgress")
+def consumer_progress(
+    namesrv_addr: NamesrvAddr,
+    group: Annotated[
+        str | None, typer.Option("-g", "--groupName", help="Consumer group; all without")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topicName", help="Only this topic of the group")
+    ] = None,
+    show_client: Annotated[
+        str, typer.Option("-s", "--showClientIP", help="true: which client has each queue")
+    ] = "false",
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")
+    ] = None,
+) -> Action:
+    """How far a consumer group is in each queue (-g), or how far behind every group is."""
+
+    async def action(admin: AdminClient) -> Output:
+        if group is None:
+            return await _all_groups(admin, namesrv_addr)
+        route = await _route_of_group(admin, namesrv_addr, group, cluster or topic)
+        progress, errors = await _progress(admin, route, group, topic)
+        if not progress.queues and not errors:
+            remark = f"group {group} has consumed nothing yet; it is known after its first commit"
+            raise AdminError("consumerProgress", namesrv_addr, remark, ResponseCode.CONSUMER_NOT_ONLINE)
+        wanted = show_client.lower() == "true"
+        owners = await _owners(admin, route, group) if wanted else None
+        text = layouts_group.progress(progress.queues, progress.tps, owners)
+        value = {"consumeTps": progress.tps, "queues": _rows(progress.queues, owners)}
+        return shown(value, text, errors, found=bool(progress.queues))
+
+    return action
+
+
+def _rows(
+    queues: Mapping[QueueKey, QueueProgress], owners: Mapping[QueueKey, str] | None
+) -> list[dict[str, Any]]:
+    return [
+        queue_json(key)
+        | {
+            "brokerOffset": row.broker_offset,
+            "consumerOffset": row.consumer_offset,
+            "diff": row.behind,
+            "inflight": row.in_flight,
+            "lastTimestamp": row.last_timestamp,
+            **({"clientId": owners.get(key)} if owners is not None else {}),
+        }
+        for key, row in sorted(queues.items())
+    ]
+
+
+async def _route_of_group(
+    admin: AdminClient, namesrv_addr: str, group: str, place: str | None
+) -> TopicRouteData:
+    """Of the topic or cluster that is named, or else of the group's retry topic, which it has everywhere."""
+    return await admin.topic_route(namesrv_addr, place or RETRY_PREFIX + group)
+
+
+async def _progress(
+    admin: AdminClient, route: TopicRouteData, group: str, topic: str | None
+) -> tuple[GroupProgress, list[AdminError]]:
+    """At all brokers of a route together."""
+    told, errors = await ask_brokers(admin, route, lambda each: admin.consume_stats(each, group, topic))
+    queues = {key: row for _, progress in told for key, row in progress.queues.items()}
+    return GroupProgress(queues, sum((progress.tps for _, progress in told), 0.0)), errors
+
+
+async def _owners(admin: AdminClient, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
+    """Which client says that it has a queue. Clients that do not answer are left out."""
+    address, body, _ = await _members(admin, route, group)
+    if body is None:
+        return {}
+
+    async def ask(client_id: str) -> list[QueueKey]:
+        try:
+            return list((await admin.running_info(address, group, client_id))["mqTable"])
+        except AdminError:
+            return []
+
+    members = sorted({each.client_id for each in body.connection_set})
+    found = await gather_some([ask(member) for member in members])
+    return {key: member for member, keys in zip(members, found, strict=True) for key in keys}
+
+
+async def _members(
+    admin: AdminClient, route: TopicRouteData, group: str
+) -> tuple[str, ConsumerConnectionBody | None, list[AdminError]]:
+    """From the first broker that has members of the group: they tell every broker of their topics."""
+    told, errors = await ask_brokers(admin, route, lambda each: admin.consumer_connections(each, group))
+    if told:
+        return (*told[0], errors)
+    return "", None, errors
+
+
+async def _all_groups(admin: AdminClient, namesrv_addr: str) -> Output:
+    topics = await admin.topic_list(namesrv_addr)
+    names = sorted(each.removeprefix(RETRY_PREFIX) for each in topics if each.startswith(RETRY_PREFIX))
+    found = await gather_some([_group_row(admin, namesrv_addr, name) for name in names])
+    rows = sorted((row for row, _ in found), key=lambda row: (-row.behind, row.group))
+    value = [
+        {
+            "consumerGroup": row.group,
+            "count": row.members,
+            "version": layouts_group.version_text(row.version) if row.members else "OFFLINE",
+            "consumeType": row.consume_type,
+            "messageModel": row.message_model,
+            "consumeTps": row.tps,
+            "diffTotal": row.behind,
+        }
+        for row in rows
+    ]
+    problems = [problem for _, problems in found for problem in problems]
+    return Output(value, layouts_group.groups(rows), tuple(dict.fromkeys(problems)))
+
+
+async def _group_row(admin: AdminClient, namesrv_addr: str, group: str) -> tuple[GroupRow, list[str]]:
+    try:
+        route = await admin.topic_route(namesrv_addr, RETRY_PREFIX + group)
+    except AdminError as error:
+        return GroupRow(group, 0, 0, "", "", 0.0, 0), [explain(error)]
+    progress, errors = await _progress(admin, route, group, None)
+    _, body, unknown = await _members(admin, route, group)
+    behind = sum(row.behind for row in progress.queues.values())
+    problems = [explain(error) for error in (*errors, *unknown) if error.code not in NOBODY]
+    if body is None:
+        return GroupRow(group, 0, 0, "", "", progress.tps, behind), problems
+    members = body.connection_set
+    version = min((each.version for each in members), default=0)
+    row = GroupRow(group, len(members), version, body.consume_type, body.message_model, progress.tps, behind)
+    return row, problems
+
+
+@command("consumerConnection")
+def consumer_connection(
+    group: ConsumerGroup, broker_addr: Broker = None, namesrv_addr: OptionalNamesrvAddr = None
+) -> Action:
+    """The members of a consumer group, and what it subscribes to."""
+    _needs_one(broker_addr, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        _, body = await _find_members(admin, namesrv_addr, broker_addr, group)
+        return Output(dump(body), layouts_group.consumers(body))
+
+    return action
+
+
+def _needs_one(broker_addr: str | None, namesrv_addr: str | None) -> None:
+    if broker_addr is None and namesrv_addr is None:
+        raise typer.BadParameter("give -b BROKERADDR, or -n NAMESRVADDR (or NAMESRV_ADDR)")
+
+
+async def _find_members(
+    admin: AdminClient, namesrv_addr: str | None, broker_addr: str | None, group: str
+) -> tuple[str, ConsumerConnectionBody]:
+    if broker_addr is not None:
+        return broker_addr, await admin.consumer_connections(broker_addr, group)
+    route = await admin.topic_route(str(namesrv_addr), RETRY_PREFIX + group)
+    address, body, errors = await _members(admin, route, group)
+    if body is None:
+        raise (
+            errors[0] if errors else AdminError("consumerConnection", str(namesrv_addr), "no broker is there")
+        )
+    return address, body
+
+
+@command("consumerStatus")
+def consumer_status(
+    group: ConsumerGroup,
+    client_id: Annotated[str | None, typer.Option("-i", "--clientId", help="Only this client")] = None,
+    broker_addr: Broker = None,
+    jstack: Annotated[bool, typer.Option("-s", "--jstack", help="With the threads of Java clients")] = False,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """What the members of a group say about themselves: one is shown (-i), of all there is a file each."""
+    _needs_one(broker_addr, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        address, body = await _find_members(admin, namesrv_addr, broker_addr, group)
+        if client_id is not None:
+            info = await admin.running_info(address, group, client_id, jstack=jstack)
+            return Output(_plain(info), layouts_group.running_info(info))
+        return await _write_all(admin, address, group, body.connection_set, jstack=jstack)
+
+    return action
+
+
+async def _write_all(
+    admin: AdminClient, address: str, group: str, members: Sequence[ConnectionBody], *, jstack: bool
+) -> Output:
+    directory = Path(str(int(time.time() * 1000)))
+    rows, value, problems = [], [], []
+    infos: list[Mapping[str, Any]] = []
+    for member in members:
+        try:
+            info = await admin.running_info(address, group, member.client_id, jstack=jstack)
+        except AdminError as error:
+            problems.append(explain(error))
+            continue
+        path = directory / member.client_id.replace("/", "_")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(layouts_group.running_info(info))
+        rows.append((member.client_id, member.version, str(path)))
+        value.append({"clientId": member.client_id, "version": member.version, "runningInfo": _plain(info)})
+        infos.append(info)
+    text = layouts_group.consumer_status(rows, verdicts(infos))
+    return Output(value, text, tuple(problems))
+
+
+def verdicts(infos: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is wrong with a group as a whole."""
+    subscriptions = {
+        frozenset((each.get("topic"), each.get("subString")) for each in info.get("subscriptionSet") or [])
+        for info in infos
+    }
+    same = "Same subscription in the same group of consumer"
+    different = "WARN: Different subscription in the same group of consumer!!!"
+    owned = [key for info in infos for key in info["mqTable"]]
+    doubled = len(owned) - len(set(owned))
+    rebalance = "Rebalance OK" if not doubled else f"WARN: {doubled} queues have more than one consumer"
+    return [same if len(subscriptions) <= 1 else different, "", rebalance]
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON can have it: the queues in a list."""
+    table = [{"queue": queue_json(key), "state": state} for key, state in sorted(info["mqTable"].items())]
+    return {**info, "mqTable": table}
+
+
+@command("producerConnection")
+def producer_connection(
+    namesrv_addr: NamesrvAddr,
+    group: Annotated[str, typer.Option("-g", "--producerGroup", help="Producer group")],
+    topic: Annotated[str, typer.Option("-t", "--topic", help="A topic that it sends to")],
+) -> Action:
+    """The members of a producer group."""
+
+    async def action(admin: AdminClient) -> Output:
+        route = await admin.topic_route(namesrv_addr, topic)
+        told, errors = await ask_brokers(admin, route, lambda each: admin.producer_connections(each, group))
+        members = {each.client_id: each for _, body in told for each in body.connection_set}
+        if not members and errors:
+            raise errors[0]
+        found = [members[client_id] for client_id in sorted(members)]
+        problems = tuple(explain(error) for error in errors if error.code not in NOBODY)
+        return Output([dump(each) for each in found], layouts_group.producers(found), problems)
+
+    return action
+
+
+@command("producer")
+def producer(
+    broker_addr: Annotated[str, typer.Option("-b", "--broker", help="Broker, host:port")],
+) -> Action:
+    """Every producer that is connected to a broker."""
+
+    async def action(admin: AdminClient) -> Output:
+        table = await admin.producers(broker_addr)
+        return Output(table, layouts_group.all_producers(table))
+
+    return action

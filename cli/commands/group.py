@@ -1,0 +1,216 @@
+"""mqadmin: create, change and delete subscription groups."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from cli import layouts_broker
+from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
+from cli.commands.topic_admin import true_or_false
+from cli.targets import (
+    BrokerAddr,
+    Cluster,
+    brokers_of_cluster,
+    changed,
+    check_target,
+    find_target,
+    on_each,
+    shown,
+)
+from client.admin import AdminClient, AdminError
+from remoting.codes import ResponseCode
+from remoting.operation import Empty
+from remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
+from remoting.operations.broker_metadata import SubscriptionGroupConfig
+
+Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
+PREFIXES = ("%RETRY%", "%DLQ%")
+"""Of the topics that belong to a group."""
+
+
+@command("updateSubGroup")
+def update_group(
+    group: Group,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    consume: Annotated[str, typer.Option("-s", "--consumeEnable", help="false: it gets nothing")] = "true",
+    from_min: Annotated[str, typer.Option("-m", "--consumeFromMinEnable", help="true or false")] = "false",
+    broadcast: Annotated[
+        str, typer.Option("-d", "--consumeBroadcastEnable", help="May every member get everything?")
+    ] = "false",
+    orderly: Annotated[
+        str, typer.Option("-o", "--consumeMessageOrderly", help="true: it consumes in order")
+    ] = "false",
+    retry_queues: Annotated[int, typer.Option("-q", "--retryQueueNums", min=0, help="0: no retries")] = 1,
+    retry_times: Annotated[
+        int, typer.Option("-r", "--retryMaxTimes", min=-1, help="Retries until a message is a dead letter")
+    ] = 16,
+    retry_policy: Annotated[
+        str | None, typer.Option("-p", "--groupRetryPolicy", help="JSON of the delays between retries")
+    ] = None,
+    broker_id: Annotated[int, typer.Option("-i", "--brokerId", min=0, help="Replica that it reads")] = 0,
+    slow_id: Annotated[
+        int,
+        typer.Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, help="Replica for those far behind"),
+    ] = 1,
+    notify: Annotated[
+        str, typer.Option("-a", "--notifyConsumerIdsChanged", help="Tell members at once of each other")
+    ] = "true",
+    attributes: Annotated[
+        str | None, typer.Option("--attributes", help="Changes of attributes, +key=value,-key")
+    ] = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Create or change a consumer group at a master (-b), or at every master of a cluster (-c)."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    config = SubscriptionGroupConfig(
+        group_name=group,
+        consume_enable=true_or_false(consume, "-s"),
+        consume_from_min_enable=true_or_false(from_min, "-m"),
+        consume_broadcast_enable=true_or_false(broadcast, "-d"),
+        consume_message_orderly=true_or_false(orderly, "-o"),
+        retry_queue_nums=retry_queues,
+        retry_max_times=retry_times,
+        group_retry_policy=_policy(retry_policy),
+        broker_id=broker_id,
+        which_broker_when_consume_slowly=slow_id,
+        notify_consumer_ids_changed_enable=true_or_false(notify, "-a"),
+        attributes=_changes(attributes),
+    )
+
+    async def action(admin: AdminClient) -> Output:
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, lambda each: admin.update_group(each, config))
+        text = layouts_broker.group_config(config)
+        return changed(
+            said, target, lambda each: f"create subscription group to {each} success.", footer=text
+        )
+
+    return action
+
+
+def _policy(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text else {"type": "CUSTOMIZED"}
+    except ValueError as error:
+        raise typer.BadParameter(f"-p/--groupRetryPolicy is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise typer.BadParameter("-p/--groupRetryPolicy is no JSON object")
+    return value
+
+
+def _changes(text: str | None) -> dict[str, str]:
+    pairs = (part.partition("=") for part in (text or "").split(",") if part)
+    return {key: value for key, _, value in pairs}
+
+
+@command("updateSubGroupList")
+def update_group_list(
+    filename: Annotated[Path, typer.Option("-f", "--filename", help="JSON array of group configurations")],
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Create or change many consumer groups in one go, from a file."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    try:
+        configs = [SubscriptionGroupConfig.model_validate(each) for each in json.loads(filename.read_text())]
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
+    except (ValidationError, ValueError, TypeError) as error:
+        raise typer.BadParameter(f"{filename} is no JSON array of group configurations: {error}") from None
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            body = GroupConfigs(group_config_list=configs)
+            await admin.ask(address, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Empty(), body)
+            return True
+
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, ask)
+        done = f"success, {len(configs)} groups."
+        return changed(said, target, lambda each: f"submit batch of group config to {each} {done}")
+
+    return action
+
+
+@command("deleteSubGroup")
+def delete_group(
+    group: Group,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    remove_offset: Annotated[
+        str, typer.Option("-r", "--removeOffset", help="true: forget how far it was, too")
+    ] = "false",
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Delete a consumer group; in a cluster (-c) with its topics of retries and dead letters."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    clean = true_or_false(remove_offset, "-r")
+
+    async def action(admin: AdminClient) -> Output:
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, lambda each: admin.delete_group(each, group, clean_offset=clean))
+        where = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
+
+        def line(address: str) -> str:
+            return f"delete subscription group [{group}] from broker [{address}]{where} success."
+
+        output = changed(said, target, line)
+        if cluster_name is None or any(each.error is not None for each in said):
+            return output
+        problems = await _delete_topics(admin, target.addresses, str(namesrv_addr), cluster_name, group)
+        code = 4 if problems else output.exit_code
+        return Output(output.value, output.text, (*output.problems, *problems), output.notes, code)
+
+    return action
+
+
+async def _delete_topics(
+    admin: AdminClient, addresses: Sequence[str], namesrv_addr: str, cluster_name: str, group: str
+) -> list[str]:
+    """Who still has them."""
+    problems = []
+    for topic in (prefix + group for prefix in PREFIXES):
+        in_server = partial(admin.delete_topic_in_namesrv, topic=topic, cluster_name=cluster_name)
+        at_brokers = await admin.each(";".join(addresses), partial(admin.delete_topic_in_broker, topic=topic))
+        at_servers = await admin.each(namesrv_addr, in_server)
+        problems += [str(each.error) for each in (*at_brokers, *at_servers) if each.error is not None]
+    return problems
+
+
+@command("getConsumerConfig")
+def get_consumer_config(namesrv_addr: NamesrvAddr, group: Group) -> Action:
+    """The settings of a consumer group, at every broker that has it."""
+
+    async def action(admin: AdminClient) -> Output:
+        info = await admin.cluster_info(namesrv_addr)
+        value, texts = [], []
+        errors: list[AdminError] = []
+        for cluster in sorted(info.cluster_addr_table):
+            for broker in await brokers_of_cluster(admin, cluster, namesrv_addr):
+                try:
+                    address = broker.broker_addrs[min(broker.broker_addrs)]
+                    config = (await admin.groups(address)).get(group)
+                except AdminError as error:
+                    errors.append(error)
+                    continue
+                if config is not None:
+                    settings = dump(config)
+                    value.append(
+                        {"clusterName": cluster, "brokerName": broker.broker_name, "config": settings}
+                    )
+                    texts.append(layouts_broker.group_settings(cluster, broker.broker_name, settings))
+        if not value and not errors:
+            remark = f"no broker has a group {group}"
+            raise AdminError(
+                "getConsumerConfig", namesrv_addr, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        return shown(value, "\n".join(texts), errors, found=bool(value))
+
+    return action

@@ -1,0 +1,203 @@
+"""mqadmin: how long sends take, and how much flows through topics and groups."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from cli import layouts_broker
+from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
+from cli.commands.cluster import brokers_of, names_of_cluster
+from cli.commands.topic import HIDDEN
+from cli.layouts_broker import StatsRow
+from client import Message, Producer, SendError, SendResult
+from client.admin import AdminClient, AdminError, gather_some
+from remoting.codes import MASTER_ID
+from remoting.operations.broker_admin import BrokerStatsData, StatsItem
+from remoting.operations.route import TopicRouteData
+
+SEND_TIMEOUT_MS = 3_000
+WARM_UP_BYTES = 16
+Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="Messages")]
+Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each")]
+
+
+async def _timed(
+    producer: Producer, topic: str, size: int, timeout_ms: int
+) -> tuple[SendResult | SendError, float]:
+    """What came of one message, and ms."""
+    began = time.perf_counter()
+    outcome: SendResult | SendError
+    try:
+        outcome = await producer.send(Message(topic, b"a" * size), timeout_ms=timeout_ms)
+    except SendError as error:
+        outcome = error
+    return outcome, (time.perf_counter() - began) * 1000
+
+
+@command("checkMsgSendRT")
+def check_send_rt(
+    namesrv_addr: NamesrvAddr,
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic name")],
+    amount: Amount = 100,
+    size: Size = 128,
+) -> Action:
+    """How long sends to a topic take, one after the other."""
+
+    async def action(admin: AdminClient) -> Output:
+        rows: list[tuple[str, int, bool, float]] = []
+        problems: list[str] = []
+        async with Producer(namesrv_addr, "mqadmin") as producer:
+            for _ in range(amount):
+                outcome, ms = await _timed(producer, topic, size, admin.timeout_ms or SEND_TIMEOUT_MS)
+                if isinstance(outcome, SendError):
+                    rows.append(("", -1, False, ms))
+                    problems.append(explain(outcome))
+                else:
+                    rows.append((outcome.broker_name, outcome.queue_id, True, ms))
+        value = [
+            {"brokerName": name, "queueId": queue_id, "sendResult": arrived, "rtMs": round(ms, 3)}
+            for name, queue_id, arrived, ms in rows
+        ]
+        return Output(value, layouts_broker.send_rts(rows), tuple(dict.fromkeys(problems)))
+
+    return action
+
+
+@command("sendMsgStatus")
+def send_msg_status(
+    namesrv_addr: NamesrvAddr,
+    broker_name: Annotated[str, typer.Option("-b", "--brokerName", help="Broker name: its topic is used")],
+    size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each")] = 128,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Messages")] = 50,
+) -> Action:
+    """How long sends to a broker take, through the topic of its name."""
+
+    async def action(admin: AdminClient) -> Output:
+        timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
+        lines, value = [], []
+        async with Producer(namesrv_addr, "mqadmin") as producer:
+            await _timed(producer, broker_name, WARM_UP_BYTES, timeout_ms)
+            for _ in range(count):
+                outcome, ms = await _timed(producer, broker_name, size, timeout_ms)
+                if isinstance(outcome, SendError):
+                    raise outcome
+                lines.append(f"rt={ms:.0f}ms, SendResult={outcome.status.name} {outcome.msg_id}")
+                value.append(
+                    {"rtMs": round(ms, 3), "sendStatus": outcome.status.name, "msgId": outcome.msg_id}
+                )
+        return Output(value, "\n".join(lines))
+
+    return action
+
+
+@command("clusterRT", repeats=True)
+def cluster_rt(
+    namesrv_addr: NamesrvAddr,
+    amount: Amount = 100,
+    size: Size = 128,
+    cluster: Annotated[str | None, typer.Option("-c", "--cluster", help="Only this cluster")] = None,
+    print_log: Annotated[
+        str, typer.Option("-p", "--print", help="true: lines for a log, cells with | between")
+    ] = "false",
+    room: Annotated[str, typer.Option("-m", "--machineRoom", help="Name in those lines")] = "noname",
+) -> Action:
+    """How long sends to every broker take, through the topics of their names. Once, or with -i repeatedly."""
+
+    async def action(admin: AdminClient) -> Output:
+        timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
+        info = await admin.cluster_info(namesrv_addr)
+        names = names_of_cluster(info, cluster, namesrv_addr) if cluster else []
+        rows = []
+        async with Producer(namesrv_addr, "mqadmin") as producer:
+            for broker in brokers_of(info, names or sorted(info.broker_addr_table), namesrv_addr):
+                times: list[float] = []
+                failed = 0
+                await _timed(producer, broker.broker_name, WARM_UP_BYTES, timeout_ms)
+                for _ in range(amount):
+                    outcome, ms = await _timed(producer, broker.broker_name, size, timeout_ms)
+                    failed += isinstance(outcome, SendError)
+                    times.append(ms)
+                mean = sum(times) / len(times)
+                rows.append((broker.cluster, broker.broker_name, mean, amount - failed, failed))
+        keys = ("clusterName", "brokerName", "rtMs", "successCount", "failCount")
+        value = [dict(zip(keys, row, strict=True)) for row in rows]
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        log = (f"{now}|{room}|{name}|{broker}|{ms:.0f}" for name, broker, ms, _, _ in rows)
+        text = "\n".join(log) if print_log.lower() == "true" else layouts_broker.cluster_rts(rows)
+        return Output(value, text)
+
+    return action
+
+
+@command("statsAll")
+def stats_all(
+    namesrv_addr: NamesrvAddr,
+    active: Annotated[
+        bool, typer.Option("-a", "--activeTopic", help="Only topics with messages within 24 hours")
+    ] = False,
+    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic")] = None,
+) -> Action:
+    """What flows into every topic and out to every group, by what the masters counted."""
+
+    async def action(admin: AdminClient) -> Output:
+        names = [topic] if topic else await admin.topic_list(namesrv_addr)
+        shown = [name for name in names if not name.startswith(HIDDEN)]
+        found = await gather_some([_rows(admin, namesrv_addr, name) for name in shown])
+        rows = [row for each, _ in found for row in each if not active or row.in_24h or row.out_24h]
+        problems = dict.fromkeys(problem for _, problems in found for problem in problems)
+        value = [
+            {
+                "topic": row.topic,
+                "consumerGroup": row.group,
+                "accumulation": row.behind,
+                "inTps": row.in_tps,
+                "outTps": row.out_tps,
+                "inMsg24Hour": row.in_24h,
+                "outMsg24Hour": row.out_24h,
+            }
+            for row in rows
+        ]
+        return Output(value, layouts_broker.stats_all(rows), tuple(problems))
+
+    return action
+
+
+async def _rows(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[list[StatsRow], list[str]]:
+    """A row for each group of a topic, or the one of a topic without; and who could not be asked."""
+    try:
+        route = await admin.topic_route(namesrv_addr, topic)
+        masters = _masters(route)
+        into = [await _counter(admin, address, "TOPIC_PUT_NUMS", topic) for address in masters]
+        groups = sorted({group for each in masters for group in await admin.topic_consumers(each, topic)})
+        in_tps, in_24h = _sum(into)
+        rows = []
+        for group in groups:
+            out = [await _counter(admin, each, "GROUP_GET_NUMS", f"{topic}@{group}") for each in masters]
+            stats = [await admin.consume_stats(each, group, topic) for each in masters]
+            behind = sum(row.behind for each in stats for row in each.queues.values())
+            rows.append(StatsRow(topic, group, behind, in_tps, *_sum(out)[:1], in_24h, _sum(out)[1]))
+    except AdminError as error:
+        return [], [explain(error)]
+    return rows or [StatsRow(topic, None, 0, in_tps, 0.0, in_24h, 0)], []
+
+
+def _masters(route: TopicRouteData) -> list[str]:
+    return [each.broker_addrs[MASTER_ID] for each in route.broker_datas if MASTER_ID in each.broker_addrs]
+
+
+async def _counter(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData:
+    """Of what was never counted: nothing."""
+    try:
+        return await admin.view_stats(address, name, key)
+    except AdminError as error:
+        if error.code is None:
+            raise
+        return BrokerStatsData(stats_minute=StatsItem(), stats_hour=StatsItem(), stats_day=StatsItem())
+
+
+def _sum(counters: Sequence[BrokerStatsData]) -> tuple[float, int]:
+    """Per second now, and messages within a day; brokers that are up for less have shorter windows only."""
+    day = sum(each.stats_day.sum or each.stats_hour.sum or each.stats_minute.sum for each in counters)
+    return sum((each.stats_minute.tps for each in counters), 0.0), day

@@ -1,0 +1,284 @@
+"""mqadmin: create and change topics, and how far their queues are."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from cli import layouts_broker
+from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, per_server
+from cli.commands.topic import Topic
+from cli.targets import (
+    BrokerAddr,
+    Cluster,
+    ask_brokers,
+    brokers_of_cluster,
+    changed,
+    check_target,
+    find_target,
+    on_each,
+    shown,
+)
+from client.admin import AdminClient, AdminError
+from remoting.codes import MASTER_ID, ResponseCode
+from remoting.operation import Empty
+from remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs
+from remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
+from remoting.operations.route import QueueData, TopicConfig
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+UNIT, UNIT_SUB = 1, 2
+
+
+def true_or_false(text: str, name: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise typer.BadParameter(f"{name} is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+@command("updateTopic")
+def update_topic(
+    topic: Topic,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    read_queues: Annotated[
+        int, typer.Option("-r", "--readQueueNums", min=0, help="Queues that are read")
+    ] = 8,
+    write_queues: Annotated[
+        int, typer.Option("-w", "--writeQueueNums", min=0, help="Queues that are written")
+    ] = 8,
+    perm: Annotated[int, typer.Option("-p", "--perm", help="2 write, 4 read, 6 both")] = 6,
+    order: Annotated[str, typer.Option("-o", "--order", help="true: an ordered topic")] = "false",
+    unit: Annotated[str, typer.Option("-u", "--unit", help="true: of a unit")] = "false",
+    unit_sub: Annotated[str, typer.Option("-s", "--hasUnitSub", help="true: has unit subscribers")] = "false",
+    attributes: Annotated[
+        str | None, typer.Option("-a", "--attributes", help="Changes of attributes, +key=value,-key")
+    ] = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Create or change a topic at a master (-b), or at every master of a cluster (-c)."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    flags = UNIT * true_or_false(unit, "-u/--unit") + UNIT_SUB * true_or_false(unit_sub, "-s/--hasUnitSub")
+    config = TopicConfig(
+        topic_name=topic,
+        read_queue_nums=read_queues,
+        write_queue_nums=write_queues,
+        perm=perm,
+        order=true_or_false(order, "-o/--order"),
+        topic_sys_flag=flags,
+    )
+
+    async def action(admin: AdminClient) -> Output:
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, lambda each: admin.update_topic(each, config, attributes))
+        footer = layouts_broker.topic_config(config, _named(attributes))
+        notes: tuple[str, ...] = ()
+        if config.order and cluster_name is not None and not any(each.error for each in said):
+            notes = (await _set_order(admin, str(namesrv_addr), cluster_name, config),)
+        output = changed(said, target, lambda each: f"create topic to {each} success.", footer=footer)
+        return Output(output.value, output.text, output.problems, (*output.notes, *notes), output.exit_code)
+
+    return action
+
+
+def _named(attributes: str | None) -> dict[str, str]:
+    pairs = (part.partition("=") for part in (attributes or "").split(",") if part)
+    return {key: value for key, _, value in pairs}
+
+
+async def _set_order(admin: AdminClient, namesrv_addr: str, cluster_name: str, config: TopicConfig) -> str:
+    """Ordered topics have the queues of each broker in the name servers' KV configuration."""
+    brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
+    conf = ";".join(
+        f"{each.broker_name}:{config.write_queue_nums}" for each in brokers if MASTER_ID in each.broker_addrs
+    )
+    said = await admin.each(
+        namesrv_addr, lambda each: admin.put_kv_config(each, ORDER_NAMESPACE, config.topic_name, conf)
+    )
+    failed = [each.address for each in said if each.error is not None]
+    kept = f"; not at {', '.join(failed)}: repeat it with updateOrderConf" if failed else ""
+    return f"set cluster orderConf. isOrder=true, orderConf=[{conf}]{kept}"
+
+
+@command("updateTopicList")
+def update_topic_list(
+    filename: Annotated[Path, typer.Option("-f", "--filename", help="JSON array of topic configurations")],
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Create or change many topics in one go, from a file."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    try:
+        configs = [TopicConfig.model_validate(each) for each in json.loads(filename.read_text())]
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
+    except (ValidationError, ValueError, TypeError) as error:
+        raise typer.BadParameter(f"{filename} is no JSON array of topic configurations: {error}") from None
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            body = TopicConfigs(topic_config_list=configs)
+            await admin.ask(address, UPDATE_AND_CREATE_TOPIC_LIST, Empty(), body)
+            return True
+
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, ask)
+        done = f"success, {len(configs)} topics."
+        return changed(said, target, lambda each: f"submit batch of topic config to {each} {done}")
+
+    return action
+
+
+@command("updateTopicPerm")
+def update_topic_perm(
+    namesrv_addr: NamesrvAddr,
+    topic: Topic,
+    perm: Annotated[int, typer.Option("-p", "--perm", help="2 write, 4 read, 6 both")],
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+) -> Action:
+    """Change who may do what with a topic, at a master (-b) or in a cluster (-c)."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    if perm not in (2, 4, 6):
+        raise typer.BadParameter("-p/--perm is 2 (write), 4 (read) or 6 (both)")
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> tuple[int, TopicConfig]:
+            now = (await admin.topics(address)).get(topic)
+            if now is None:
+                remark = f"topic {topic} is not at this broker"
+                raise AdminError("updateTopicPerm", address, remark, ResponseCode.TOPIC_NOT_EXIST)
+            config = now.model_copy(update={"perm": perm})
+            if now.perm != perm:
+                await admin.update_topic(address, config)
+            return now.perm, config
+
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, ask)
+        before = {each.address: each.answer for each in said if each.answer is not None}
+
+        def line(address: str) -> str:
+            old, config = before[address]
+            text = f"update topic perm from {old} to {perm} in {address} success."
+            return f"{text}\n{layouts_broker.topic_config(config, config.attributes)}"
+
+        return changed(said, target, line)
+
+    return action
+
+
+@command("topicStatus")
+def topic_status(
+    namesrv_addr: NamesrvAddr,
+    topic: Topic,
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")
+    ] = None,
+) -> Action:
+    """The offsets of a topic's queues."""
+
+    async def action(admin: AdminClient) -> Output:
+        route = await admin.topic_route(namesrv_addr, cluster or topic)
+        told, errors = await ask_brokers(admin, route, lambda each: admin.topic_stats(each, topic))
+        queues = {queue: row for _, stats in told for queue, row in stats.queues.items()}
+        tps = sum((stats.put_tps for _, stats in told), 0.0)
+        value = [
+            {
+                "brokerName": queue.broker_name,
+                "queueId": queue.queue_id,
+                "minOffset": row.min_offset,
+                "maxOffset": row.max_offset,
+                "lastUpdateTimestamp": row.last_update_timestamp,
+            }
+            for queue, row in sorted(queues.items())
+        ]
+        text = layouts_broker.topic_status(queues, tps)
+        return shown({"offsetTable": value, "topicPutTps": tps}, text, errors, found=bool(told))
+
+    return action
+
+
+@command("topicClusterList")
+def topic_cluster_list(namesrv_addr: NamesrvAddr, topic: Topic) -> Action:
+    """The clusters that have a topic."""
+
+    async def action(admin: AdminClient) -> Output:
+        route = await admin.topic_route(namesrv_addr, topic)
+        clusters = sorted({broker.cluster for broker in route.broker_datas})
+        return Output(clusters, "\n".join(clusters))
+
+    return action
+
+
+@command("allocateMQ")
+def allocate_queues(
+    namesrv_addr: NamesrvAddr,
+    topic: Topic,
+    ip_list: Annotated[str, typer.Option("-i", "--ipList", help="Consumers' addresses, a,b,c")],
+) -> Action:
+    """How the queues of a topic are shared out evenly."""
+
+    async def action(admin: AdminClient) -> Output:
+        route = await admin.topic_route(namesrv_addr, topic)
+        members = [member.strip() for member in ip_list.split(",") if member.strip()]
+        value = {"result": shares(route.queue_datas, topic, members)}
+        return Output(value, json.dumps(value, separators=(",", ":")))
+
+    return action
+
+
+def shares(
+    queues: Sequence[QueueData], topic: str, members: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Member -> its queues: neighbours, and the first members one more if it does not come out even."""
+    every = [
+        {"brokerName": each.broker_name, "queueId": number, "topic": topic}
+        for each in sorted(queues, key=lambda each: each.broker_name)
+        for number in range(each.read_queue_nums)
+    ]
+    share, more = divmod(len(every), max(len(members), 1))
+    found, begin = {}, 0
+    for number, member in enumerate(members):
+        end = begin + share + (number < more)
+        found[member], begin = every[begin:end], end
+    return found
+
+
+@command("updateOrderConf")
+def update_order_conf(
+    namesrv_addr: NamesrvAddr,
+    topic: Topic,
+    method: Annotated[str, typer.Option("-m", "--method", help="put, get or delete")],
+    order_conf: Annotated[
+        str | None, typer.Option("-v", "--orderConf", help="broker:queues;broker:queues, to put")
+    ] = None,
+) -> Action:
+    """The queues of an ordered topic, as every name server keeps them."""
+    if method not in ("put", "get", "delete"):
+        raise typer.BadParameter("-m/--method is put, get or delete")
+    if method == "put" and not order_conf:
+        raise typer.BadParameter("-m put needs -v/--orderConf")
+
+    async def ask(admin: AdminClient, address: str) -> str:
+        if method == "put":
+            await admin.put_kv_config(address, ORDER_NAMESPACE, topic, str(order_conf))
+        elif method == "delete":
+            await admin.delete_kv_config(address, ORDER_NAMESPACE, topic)
+        else:
+            key = KVConfigKey(namespace=ORDER_NAMESPACE, key=topic)
+            return (await admin.ask(address, GET_KV_CONFIG, key)).header.value or ""
+        return ""
+
+    async def action(admin: AdminClient) -> Output:
+        said = await admin.each(namesrv_addr, lambda address: ask(admin, address))
+        good = [each for each in said if each.error is None]
+        conf = order_conf if method == "put" else good[0].answer if good else ""
+        text = f"{method} orderConf success. topic=[{topic}], orderConf=[{conf or ''}]" if good else ""
+        output = per_server(said, text, lambda each: {"orderConf": each.answer}, done=f"{method}")
+        return Output(output.value, output.text, output.problems, (), output.exit_code)
+
+    return action
