@@ -63,22 +63,32 @@ class LocalOffsets:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._table: dict[MessageQueue, int] | None = None
+        self._written: dict[MessageQueue, int] = {}
+        self._writing = asyncio.Lock()
 
     async def load(self, queue: MessageQueue) -> int | None:
-        if self._table is None:
-            self._table = await asyncio.to_thread(self._read)
-        return self._table.get(queue)
+        return (await self._loaded()).get(queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        if self._table is None:
-            self._table = await asyncio.to_thread(self._read)
-        if all(self._table.get(queue) == offset for queue, offset in offsets.items()):
-            return
-        self._table |= offsets
-        try:
-            await asyncio.to_thread(self._write, dict(self._table))
-        except OSError as error:
-            logger.warning("offsets are not saved in %s: %s", self._path, error)
+        table = await self._loaded()
+        table |= offsets
+        async with self._writing:  # queues are given back all at once: one writer at a time, each writes all
+            if table == self._written:
+                return
+            now = dict(table)
+            try:
+                await asyncio.to_thread(self._write, now)
+            except OSError as error:
+                logger.warning("offsets are not saved in %s: %s", self._path, error)
+            else:
+                self._written = now
+
+    async def _loaded(self) -> dict[MessageQueue, int]:
+        async with self._writing:
+            if self._table is None:
+                self._table = await asyncio.to_thread(self._read)
+                self._written = dict(self._table)
+            return self._table
 
     def forget(self) -> None:
         pass

@@ -50,6 +50,7 @@ async def test_without_auto_commit_only_commit_counts(broker: TestBroker) -> Non
         await one.commit()
         assert await committed(broker, "Manual", "manual") == 4
         assert len(await one.poll(4)) == 4
+        assert len(await one.poll(1)) == 1
     async with consumer() as one:
         assert [message.body for message in await one.poll(2)] == [b"4", b"5"]
 

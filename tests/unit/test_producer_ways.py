@@ -107,13 +107,21 @@ async def test_keys(broker: TestBroker) -> None:
 
 
 async def test_a_key_waits_for_the_master_of_its_queue() -> None:
-    """The route shows its broker without a master for a while: the message goes nowhere else."""
-    async with FakeBroker() as fake, FakeNameServer() as server:
-        answers = [{1: "127.0.0.1:1"}, {1: "127.0.0.1:1"}]
-        server.routes["T"] = lambda: answers.pop() if answers else {0: fake.address}
+    """One of two brokers has no master for a while: its keys go nowhere else, or they lost their order."""
+    async with FakeBroker() as a, FakeBroker() as b, FakeNameServer() as server:
+        server.routes["T"] = {}
+        server.brokers = {"broker-a": {0: a.address}, "broker-b": {0: b.address}}
         async with Producer(server.address) as producer:
-            result = await producer.send(Message("T", b"x"), key="k")
-    assert result.attempts == 1 and not answers
+            keys = [f"k{index}" for index in range(20)]
+            before = {key: (await producer.send(Message("T", b""), key=key)).broker_name for key in keys}
+            assert set(before.values()) == {"broker-a", "broker-b"}
+        server.brokers = {"broker-a": {0: a.address}, "broker-b": {1: "127.0.0.1:1"}}
+        async with Producer(server.address) as producer:
+            tasks = {key: await producer.send_async(Message("T", b""), key=key) for key in keys}
+            asked = len(server.asked)
+            await until(lambda: len(server.asked) > asked + 2, "the route is asked for again and again")
+            server.brokers = {"broker-a": {0: a.address}, "broker-b": {0: b.address}}
+            assert {key: (await task).broker_name for key, task in tasks.items()} == before
 
 
 async def test_oneway(broker: TestBroker) -> None:

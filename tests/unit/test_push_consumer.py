@@ -204,6 +204,22 @@ async def test_no_more_is_pulled_than_the_limits_allow(broker: TestBroker) -> No
     assert seen.running_max == 3
 
 
+async def test_what_waits_for_a_listener_is_left_to_the_next_owner(broker: TestBroker) -> None:
+    """The queue goes while one listener runs and nine messages wait for it."""
+    broker.create_topic("Waits", queues=1)
+    await send(broker, "Waits", 10)
+    seen = Seen()
+    seen.gate.clear()
+    settings = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET, consume_concurrency=1)
+    async with PushConsumer(broker.namesrv_addr, "waits", seen, settings=settings).subscribe("Waits") as one:
+        await until(lambda: seen.running == 1 and one._sink._jobs.qsize() == 9)  # type: ignore[union-attr]
+        one.unsubscribe("Waits")
+        await until(lambda: {queue.topic for queue in one.assigned} == {"%RETRY%waits"})
+        seen.gate.set()
+        await until(lambda: not seen.running and not one._sink._jobs.qsize())  # type: ignore[union-attr]
+    assert seen.bodies == [b"0"]
+
+
 async def test_a_paused_consumer_keeps_its_queues(broker: TestBroker) -> None:
     broker.create_topic("Paused", queues=1)
     seen = Seen()
