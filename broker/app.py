@@ -312,6 +312,11 @@ class Broker:
         return self._controlled
 
     @property
+    def deliveries(self) -> Deliveries | None:
+        """None before the start."""
+        return self._deliveries
+
+    @property
     def telemetry(self) -> TelemetryWriter | None:
         """None: switched off."""
         return None if self._telemetry is None else self._telemetry.writer

@@ -7,10 +7,11 @@ of the consume queues: they count what consumers may read, outlive a restart, an
 import os
 import struct
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.store.record import decode
 from broker.topics import NOT_FOR_CLIENTS, SYSTEM_PREFIX
+from broker.transactions.core.book import End
 from remoting.clock import wall_ms
 from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
 
@@ -98,6 +99,17 @@ TABLE = Table(
             "1 while replication is stopped and an operator must act (no common epoch, a damaged epoch file, "
             "another file size), else 0",
         ),
+        Metric("rocketmq_half_messages", "transactions whose producers have not decided yet; of a master"),
+        Metric("rocketmq_commit_messages_total", "transactions that were committed", ("topic",)),
+        Metric("rocketmq_rollback_messages_total", "transactions that were rolled back", ("topic",)),
+        Metric(
+            "rocketmq_given_up_messages_total",
+            "transactions whose message is in TRANS_CHECK_MAX_TIME_TOPIC",
+            ("topic",),
+        ),
+        Metric("rocketmq_timing_messages", "timers that are to come; of a master"),
+        Metric("rocketmq_timer_dequeue_total", "timers that were delivered"),
+        Metric("rocketmq_timer_dequeue_latency_milliseconds", "since the next timer has been due"),
         Metric("rocketmq_confirm_offset", "confirmOffset, bytes of the CommitLog"),
         Metric("rocketmq_max_offset", "end of the CommitLog, bytes"),
         Metric("rocketmq_min_offset", "beginning of the CommitLog, bytes"),
@@ -119,6 +131,7 @@ def scrape(broker: "Broker") -> Scrape:
     if broker.controlled is not None and broker.controlled.late is not None:
         made.add("rocketmq_broker_forwarded_sends_total", broker.controlled.late.forwarded)
     _add_messages(made, broker)
+    _add_laid_by(made, broker)
     _add_storage(made, broker)
     _add_role(made, broker)
     add_telemetry(made, broker.telemetry)
@@ -147,6 +160,27 @@ def _add_messages(made: Scrape, broker: "Broker") -> None:
         made.add("rocketmq_messages_in_total", others, OTHER_TOPICS, "false")
     made.add("rocketmq_messages_out_total", broker.store.got_messages)
     made.add("rocketmq_throughput_in_total", broker.store.put_bytes)
+
+
+_ENDS: Final = {
+    End.COMMITTED: "rocketmq_commit_messages_total",
+    End.ROLLED_BACK: "rocketmq_rollback_messages_total",
+    End.GIVEN_UP: "rocketmq_given_up_messages_total",
+}
+
+
+def _add_laid_by(made: Scrape, broker: "Broker") -> None:
+    deliveries = broker.deliveries
+    if deliveries is None:
+        return
+    transactions, timers = deliveries.transactions, deliveries.timers
+    if broker.store.is_master:
+        made.add("rocketmq_half_messages", len(transactions.book))
+        made.add("rocketmq_timing_messages", len(timers.wheel))
+        made.add("rocketmq_timer_dequeue_latency_milliseconds", timers.late_ms)
+    for (how, topic), count in transactions.ended.most_common(TOPICS_MAX):
+        made.add(_ENDS[how], count, topic)
+    made.add("rocketmq_timer_dequeue_total", timers.delivered)
 
 
 def _add_storage(made: Scrape, broker: "Broker") -> None:

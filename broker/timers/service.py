@@ -87,6 +87,14 @@ class Timers:
         return self.wheel.is_full
 
     @property
+    def late_ms(self) -> int:
+        """How long the next timer has been due."""
+        next_ms = self.wheel.next_ms
+        if next_ms is None:
+            return 0
+        return max(self._clock() - self._settings.timer_precision_ms - next_ms, 0)
+
+    @property
     def is_settled(self) -> bool:
         """No delivery of this term would be repeated by the next master, once the table is replicated."""
         return not self._marks and not self._moved

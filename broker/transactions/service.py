@@ -8,7 +8,7 @@ one. Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl, EndTransactionProce
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -89,6 +89,7 @@ class Transactions:
         self._marks: deque[tuple[int, int, int]] = deque()  # end in the log, half position, op position
         self._marked = (-1, -1)
         self._opaque = 0
+        self.ended: Counter[tuple[End, str]] = Counter()  # by topic, of this process
 
     async def run(self) -> None:
         while True:
@@ -241,6 +242,7 @@ class Transactions:
             if isinstance(stored, Refused):
                 return stored
             end = stored.end
+        self.ended[how, _topic_of(record)] += 1
         return max(self._end(half, how), end)
 
     def _commit(self, record: Record) -> Stored | Refused:
@@ -309,6 +311,7 @@ class Transactions:
             return False
         logger.warning("transaction %d is given up after %d questions: its message is in %s",
                        half.root, half.checks, GIVEN_UP_TOPIC)  # fmt: skip
+        self.ended[End.GIVEN_UP, _topic_of(record)] += 1
         self._end(half, End.GIVEN_UP)
         return True
 
@@ -343,3 +346,8 @@ class Transactions:
     def _half_of_record(self, record: Record) -> Half:
         stored = Stored(record.offset, record.offset + record.size, record.queue_offset)
         return self._half(stored, record.properties, record.born_timestamp, record.store_timestamp)
+
+
+def _topic_of(record: Record) -> str:
+    where = real_queue(record.properties)
+    return where[0] if where is not None else ""

@@ -57,7 +57,7 @@ class Trio:
 
     @property
     def deliveries(self) -> Deliveries:
-        found = self.master._deliveries
+        found = self.master.deliveries
         assert found is not None
         return found
 

@@ -116,8 +116,8 @@ async def test_the_replier_is_told_what_went_wrong(desk: Desk) -> None:
 
 async def test_a_client_that_does_not_answer(desk: Desk) -> None:
     await desk.appear("A")
-    assert desk.broker._deliveries is not None
-    desk.broker._deliveries.replies._exchange._answer_ms_max = 50
+    assert desk.broker.deliveries is not None
+    desk.broker.deliveries.replies._exchange._answer_ms_max = 50
     desk.silent = asyncio.Event()
     outcome = await desk.reply(REPLY_TO_CLIENT="A")
     assert isinstance(outcome, Failed) and "has not answered" in outcome.remark

@@ -212,6 +212,8 @@ async def test_each_ends_once(scene: Scene) -> None:
         assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
         assert word in (reply.remark or "")
     assert scene.bodies("TopicA", 2) == [b"commit"] and scene.bodies() == []
+    ended = scene.transactions.ended
+    assert ended == {(End.COMMITTED, "TopicA"): 1, (End.ROLLED_BACK, "TopicA"): 1}
     assert scene.bodies(OP_TOPIC.name) == [b"0,", b"1,"]
     scene.run()
     assert scene.offsets() == (2, 2)

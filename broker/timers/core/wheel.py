@@ -54,6 +54,11 @@ class TimerWheel:
         return self._count >= TIMERS_MAX
 
     @property
+    def next_ms(self) -> int | None:
+        """The time of the next timer; None: there is none."""
+        return self._heap[0] if self._count else None
+
+    @property
     def in_phase(self) -> bool:
         return self._limit_ms is not None
 
