@@ -53,7 +53,7 @@ def bind_operations(
     handlers = bind_broker_operations(table, parts)
     deliveries = Deliveries(config, metadata, clients, parts, handlers.send.writer)
     deliveries.bind(table)
-    MetadataHandlers(metadata, broker.store, parts.cached_bytes).bind(table)
+    MetadataHandlers(metadata, broker.store, parts.cached_bytes, reads=parts.reads).bind(table)
     clients.bind(table)
     ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
     Progress(
@@ -65,7 +65,8 @@ def bind_operations(
         address=lambda: broker.address,
     ).bind(table)
     RuntimeInfo(parts, broker.stats, metadata.delays).bind(table)
-    StatisticsHandlers(broker.store, broker.topics, broker.stats, broker.upkeep).bind(table)
+    statistics = StatisticsHandlers(broker.store, broker.topics, broker.stats, broker.upkeep)
+    statistics.bind(table)
     LiveSettings(broker, handlers).bind(table)
     ConsumerCalls(clients, broker.store).bind(table)
     controlled = broker.controlled
@@ -74,4 +75,6 @@ def bind_operations(
         parts.runtime_info = controlled.runtime_info
         parts.sends_to_master = controlled.sends_to_master
         parts.hand_on = controlled.hand_on
+    else:
+        statistics.bind_alone(table)
     return table, handlers, deliveries

@@ -12,6 +12,7 @@ from broker.topics import TopicTable
 from broker.upkeep import StoreUpkeep
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from remoting.operations.broker import GET_BROKER_HA_STATUS, HaRuntimeInfo
 from remoting.operations.broker_admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
     CLEAN_UNUSED_TOPIC,
@@ -43,6 +44,14 @@ class StatisticsHandlers:
         table.bind(QUERY_CONSUME_QUEUE, self.query_consume_queue)
         for operation in (CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG):
             table.bind(operation, self.clean)
+
+    def bind_alone(self, table: OperationTable) -> None:
+        """Without controllers there are no replicas."""
+        table.bind(GET_BROKER_HA_STATUS, self.get_ha_status)
+
+    async def get_ha_status(self, header: Empty, call: Call) -> Reply:
+        end = self._store.commit_log.max_offset
+        return Reply(body=HaRuntimeInfo(master=True, master_commit_log_max_offset=end))
 
     async def view_stats(self, header: ViewStatsRequest, call: Call) -> Reply:
         found = self._stats.growth(header.stats_name, header.stats_key)

@@ -14,6 +14,7 @@ from broker.metadata.groups import BUILT_IN, illegal_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.metadata.wire import encode_updates
+from broker.stats.reads import ReadCounters
 from broker.store.message_store import MessageStore
 from broker.topics import illegal_name
 from remoting.codes import ResponseCode
@@ -63,9 +64,18 @@ Result = TypeVar("Result")
 
 
 class MetadataHandlers:
-    def __init__(self, metadata: Metadata, store: MessageStore, cached_bytes: int = sys.maxsize) -> None:
-        """cached_bytes: of the log's tail, taken to be in memory."""
+    def __init__(
+        self,
+        metadata: Metadata,
+        store: MessageStore,
+        cached_bytes: int = sys.maxsize,
+        *,
+        reads: ReadCounters | None = None,
+    ) -> None:
+        """cached_bytes: of the log's tail, taken to be in memory. reads: counters that forget what is
+        deleted."""
         self._metadata, self._store, self._cached_bytes = metadata, store, cached_bytes
+        self._reads = reads or ReadCounters()
 
     def bind(self, table: OperationTable) -> None:
         table.bind(QUERY_CONSUMER_OFFSET, self.query_consumer_offset)
@@ -165,6 +175,7 @@ class MetadataHandlers:
         for name in names:
             metadata.offsets.remove_topic(name)
             metadata.resets.forget(topic=name)
+            self._reads.forget(topic=name)
         offsets = self._changed(metadata.offsets.seal)
         await metadata.replicated(metadata.topics, version)
         await metadata.replicated(metadata.offsets, offsets)
@@ -232,6 +243,7 @@ class MetadataHandlers:
         if header.clean_offset:
             metadata.offsets.remove_group(name)
         metadata.resets.forget(group=name)
+        self._reads.forget(group=name)
         offsets = self._changed(metadata.offsets.seal)
         await metadata.replicated(metadata.groups, version)
         await metadata.replicated(metadata.offsets, offsets)

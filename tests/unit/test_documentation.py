@@ -5,12 +5,16 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+from broker.app import Broker
+from broker.binding import bind_operations
+from broker.config import AT_RUN_TIME as BROKER_AT_RUN_TIME
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import AT_RUN_TIME
 from remoting.codes import RequestCode
 from remoting.operation import OperationTable
 from tests.unit.controller_fakes import Bench
+from tests.unit.test_broker_app import config
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -72,6 +76,22 @@ def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) 
     assert [(int(code), name, path) for code, name, path in rows] == sorted(hot + served(http))
     keys = section("requests.md", "Controller").split("Keys that 1009 changes")[1].split("\n\n")[0]
     assert re.findall(r"`(\w+)`", keys) == sorted(AT_RUN_TIME)
+
+
+async def test_the_requests_of_the_broker_are_those_of_its_tables(tmp_path: Path) -> None:
+    """Rows may have several codes. 1007 is bound in controller mode only."""
+    part = section("requests.md", "Broker").split("Not served")[0]
+    rows = re.findall(r"^\| ([\d, ]+) \| ([\w, ]+) \|", part, re.MULTILINE)
+    documented = {
+        (int(code), name)
+        for codes, names in rows
+        for code, name in zip(codes.split(", "), names.split(", "), strict=True)
+    }
+    async with Broker(config(tmp_path)) as broker:
+        table, *_ = bind_operations(broker, lambda: None)
+    served = {(code, RequestCode(code).name) for code in {*table.handlers, *table.hot}}
+    assert documented - {(1007, "GET_BROKER_EPOCH_CACHE")} == served
+    assert re.findall(r"`(\w+)`", part.split("Keys that 25 changes")[1]) == sorted(BROKER_AT_RUN_TIME)
 
 
 def test_the_tests_that_the_pitfalls_name_exist() -> None:

@@ -11,11 +11,13 @@ from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
 from remoting.operation import Empty, Failed, Ok, Operation, Wire
 from remoting.operations import broker_admin as admin
-from remoting.operations.broker import PULL_MESSAGE, PullMessageRequest
+from remoting.operations.broker import GET_BROKER_HA_STATUS, PULL_MESSAGE, PullMessageRequest
 from remoting.operations.broker_metadata import (
+    DELETE_SUBSCRIPTIONGROUP,
     QUERY_CONSUMER_OFFSET,
     UPDATE_CONSUMER_OFFSET,
     ConsumerOffsetRequest,
+    DeleteGroupRequest,
     UpdateConsumerOffsetRequest,
 )
 from remoting.operations.clients import GroupTopicRequest
@@ -162,3 +164,18 @@ async def test_lists_of_topics_and_groups_all_or_none(desk: Desk) -> None:
     await desk.ask_with(admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": groups})
     rows = desk.broker.metadata.groups.table.rows
     assert [rows[name].config.retry_max_times for name in ("g1", "g2")] == [3, 3]
+
+
+async def test_what_is_deleted_is_not_counted_on(desk: Desk) -> None:
+    pull = PullMessageRequest(consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=9)
+    await desk.ask(PULL_MESSAGE, pull)
+    reads = desk.broker.stats.reads
+    assert ("T", "g") in reads.groups
+    await desk.ask(DELETE_SUBSCRIPTIONGROUP, DeleteGroupRequest(group_name="g"))
+    assert not reads.groups
+
+
+async def test_a_broker_without_controllers_has_no_replicas(desk: Desk) -> None:
+    body = (await desk.ask(GET_BROKER_HA_STATUS)).body
+    assert body.master and body.ha_connection_info == []
+    assert body.master_commit_log_max_offset == desk.broker.store.commit_log.max_offset
