@@ -5,8 +5,6 @@ AbstractSendMessageProcessor, HookUtils.
 """
 
 import random
-import struct
-from collections.abc import Iterator
 from typing import Final
 
 from broker.handlers.laid_by import LaidBySends
@@ -28,12 +26,7 @@ from remoting.codes import ResponseCode
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
 _ALWAYS: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-BATCH_ITEMS_MAX: Final = 65_536
 COMPRESSED: Final = 1
-
-_ITEM = struct.Struct(">iiiii")
-_I16 = struct.Struct(">h")
-"""An item of a batch: i32 size | i32 magic | i32 crc | i32 flag | i32 bytes, body | i16 bytes, properties"""
 
 
 def stored_suffix(cluster_name: str) -> bytes:
@@ -193,16 +186,11 @@ class UnusualSends:
     def _send_batch(
         self, command: SendCommand, letter: Letter, properties: bytes, peer: HotPeer
     ) -> bytes | None:
-        """All items are looked at before the first is stored."""
-        try:
-            items = list(_items(letter.body, self._properties_bytes_max - len(properties)))
-        except (ValueError, struct.error) as error:
-            return refusal(command, Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}"))
         shared = with_properties(properties, {b"UNIQ_KEY": None}) + self._suffix  # each item has its own
-        stored = self._writer.put_batch(letter, items, shared)
+        stored = self._writer.put_batch(letter, shared)
         if isinstance(stored, Refused):
             return refusal(command, stored)
-        letter.properties = items[-1][2] + shared
+        letter.properties = stored.properties + shared
         host = self._store.store_host.hex().upper()  # as record.offset_message_id() has it
         ids = ",".join([f"{host}{offset:016X}" for offset in stored.offsets])
         whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
@@ -237,31 +225,3 @@ class UnusualSends:
         if property_value(letter.properties, b"WAIT") == b"false":
             return reply
         return self._writer.reply_when_safe(stored, peer, reply, command.opaque)
-
-
-def _items(body: bytes, properties_bytes_max: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """(flag, body, properties) of a batch; properties end with a separator, if there are any. ValueError,
-    struct.error: it is none. Magic and CRC are the client's own business."""
-    at = count = 0
-    while at < len(body):
-        size, _, _, flag, body_bytes = _ITEM.unpack_from(body, at)
-        body_at = at + _ITEM.size
-        end = at + size
-        if body_bytes < 0 or body_at + body_bytes + _I16.size > min(end, len(body)):
-            raise ValueError(f"item {count} has {body_bytes} bytes of body, and {size} in all")
-        (properties_bytes,) = _I16.unpack_from(body, body_at + body_bytes)
-        properties_at = body_at + body_bytes + _I16.size
-        if properties_bytes < 0 or properties_at + properties_bytes != end or end > len(body):
-            raise ValueError(f"item {count} does not end where its size says")
-        properties = body[properties_at:end]
-        if properties and not properties.endswith(b"\x02"):
-            properties += b"\x02"
-        if len(properties) > properties_bytes_max or b"\0" in properties:
-            raise ValueError(f"the properties of item {count} are too long, or contain a zero byte")
-        count += 1
-        if count > BATCH_ITEMS_MAX:
-            raise ValueError(f"more than {BATCH_ITEMS_MAX} items")
-        yield flag, body[body_at : body_at + body_bytes], properties
-        at = end
-    if not count:
-        raise ValueError("it is empty")

@@ -6,7 +6,7 @@ message ready to be stored. A delayed one is laid by in SCHEDULE_TOPIC_XXXX, and
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ from broker.delay.levels import OUT_MS, SCHEDULE_TOPIC, TIMER_TOPIC, DelayLevels
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.pending import HotPeer, SendGate
-from broker.store.batch import Item, StoredBatch, put_batch
+from broker.store.batch import StoredBatch, put_batch
 from broker.store.record import tags_code
 from broker.store.settings import NamedTopic, TopicLike
 from remoting.clock import now_ms, wall_ms
@@ -132,8 +132,8 @@ class Writer:
             tick.schedule()
         return Stored(*stored)
 
-    def put_batch(self, letter: Letter, items: Sequence[Item], shared: bytes) -> StoredBatch | Refused:
-        """All items, each with the shared properties, or none; the letter has what else they share."""
+    def put_batch(self, letter: Letter, shared: bytes) -> StoredBatch | Refused:
+        """All items of the body, each with the shared properties, or none."""
         tick = self.tick
         if not self._gate.writable:
             return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(self._gate))
@@ -142,10 +142,12 @@ class Writer:
         # fmt: off
         try:
             stored = put_batch(
-                self._store, letter.topic, letter.queue_id, items, shared, letter.sys_flag,
+                self._store, letter.topic, letter.queue_id, letter.body, shared, letter.sys_flag,
                 letter.born_timestamp, letter.born_host, letter.reconsume_times, tick.wall_ms)
-        except (struct.error, ValueError, OSError) as error:
+        except OSError as error:
             return self.failed(error)
+        except (struct.error, ValueError) as error:
+            return Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}")
         # fmt: on
         if not tick.is_due:
             tick.schedule()

@@ -9,7 +9,7 @@ after it. Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -233,7 +233,7 @@ class CommitLog:
         size = FIXED_BYTES + hosts_extra + body_length + topic_length + properties_length
         offset = self.max_offset
         if offset + size + BLANK_BYTES > self._end:
-            offset = self._close_file(size)
+            offset = self.close_file(size)
         pack_header = pack_wide_header if hosts_extra else PACK_HEADER
         # fmt: off
         header = pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
@@ -256,51 +256,20 @@ class CommitLog:
             self._map[at : at + len(part)] = part
             at += len(part)
 
-    def append_batch(
-        self,
-        topic_raw: bytes,
-        queue_id: int,
-        queue_offset: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        store_timestamp: int,
-        reconsume_times: int,
-        items: Sequence[tuple[int, bytes, bytes]],
-    ) -> list[tuple[int, int]]:
-        """Records of (flag, body, properties) behind each other in one file, with consecutive queue offsets:
-        (offset, size) of each. As append(): all of them, or nothing."""
-        hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
-        fixed = FIXED_BYTES + hosts_extra + len(topic_raw)
-        total = sum(len(body) + len(properties) for _, body, properties in items) + fixed * len(items)
-        offset = start = self.max_offset
-        if start + total + BLANK_BYTES > self._end:
-            offset = start = self._close_file(total)
-        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
-        pack_header = pack_wide_header if hosts_extra else PACK_HEADER
-        parts: list[bytes] = []
-        places: list[tuple[int, int]] = []
-        for flag, body, properties in items:
-            size = fixed + len(body) + len(properties)
-            # fmt: off
-            parts += (
-                pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
-                            sys_flag, born_timestamp, born_host, store_timestamp, store_host,
-                            reconsume_times, 0, len(body)),
-                body, topic_raw, PACK_I16(len(properties)), properties)
-            # fmt: on
-            places.append((offset, size))
-            queue_offset += 1
-            offset += size
-        self._map[start - self._base : offset - self._base] = b"".join(parts)
-        self.max_offset = offset
-        if offset > self._ahead_offset:
-            self._look_ahead()
-        return places
+    def fits(self, count: int) -> bool:
+        """There is room for so many bytes of records in the file that is written to."""
+        return self.max_offset + count + BLANK_BYTES <= self._end
 
-    def _close_file(self, size: int) -> int:
-        """Fill the rest of the file with a blank record and roll; where a record of `size` bytes goes."""
+    def store(self, records: bytes) -> None:
+        """Whole records that say that they are at max_offset; they fit."""
+        at = self.max_offset - self._base
+        self._map[at : at + len(records)] = records
+        self.max_offset += len(records)
+        if self.max_offset > self._ahead_offset:
+            self._look_ahead()
+
+    def close_file(self, size: int) -> int:
+        """Fill the rest of the file with a blank record and roll; where records of `size` bytes go."""
         if size + BLANK_BYTES > self.file_bytes:
             raise ValueError(f"a record of {size} bytes does not fit into a file of {self.file_bytes}")
         if self.max_offset < self._end:

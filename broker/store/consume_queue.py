@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
-RESERVE_BYTES: Final = 64 << 10
+RESERVE_BYTES: Final = (64 << 10) // UNIT_BYTES * UNIT_BYTES  # whole units: none is half in a hole
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # stands where a queue that begins at n > 0 has no unit
 _PACK = UNIT.pack_into
@@ -149,6 +149,26 @@ class ConsumeQueue:
         self.max_offset = queue_offset = queue_offset + 1
         if queue_offset > self.next_offset:
             self.next_offset = queue_offset
+
+    def append_run(self, queue_offset: int, units: bytes, log_bytes: int) -> None:
+        """Packed units of consecutive records, log_bytes in all, from this queue offset on. As append(), but
+        some may be there after an OSError."""
+        if queue_offset != self.max_offset:
+            for number, unit in enumerate(UNIT.iter_unpack(units), queue_offset):
+                self.append(number, *unit)
+            return
+        position, end = queue_offset * UNIT_BYTES, queue_offset * UNIT_BYTES + len(units)
+        at = 0
+        while position < end:
+            if position >= self._room_end:
+                self._make_room(position)
+            assert self._map is not None
+            count = min(end, self._room_end) - position
+            self._map[position - self._base : position - self._base + count] = units[at : at + count]
+            position, at = position + count, at + count
+            self.max_offset = position // UNIT_BYTES
+            self.next_offset = max(self.next_offset, self.max_offset)
+        self.put_bytes += log_bytes
 
     def _make_room(self, position: int) -> None:
         """Reserve the blocks of the next units. Files are sparse: most queues never fill one."""

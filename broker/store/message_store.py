@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from broker.delay.levels import LAID_BY
@@ -25,6 +25,7 @@ from broker.store.queues import SCAN_BYTES, QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
 from broker.store.recovery import each_record, queued_end, scan_end, scan_start
+from broker.store.run import Run
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
 from remoting.clock import wall_ms
@@ -73,7 +74,8 @@ class MessageStore:
             if config.index_enable
             else None
         )
-        self._queued: deque[Unit] = deque()
+        self._queued: deque[Unit | Run] = deque()
+        self._queued_in_runs = 0  # units
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self._dirty: set[ConsumeQueue] = set()
         self._flush_lock = threading.Lock()
@@ -199,19 +201,22 @@ class MessageStore:
         self.put_bytes += size
         return offset, end, queue_offset
 
-    def put_units(self, units: Iterable[Unit]) -> None:
-        """Records that were appended to the log in another way (batch.py): as put() has it."""
-        before = len(self._queued)
-        self._queued.extend(units)
-        self.put_messages += len(self._queued) - before
-        self.put_bytes += sum(self._queued[number][4] for number in range(before, len(self._queued)))
-        self.last_store_timestamp = self._queued[-1][6]
-        if len(self._queued) > QUEUED_UNITS_MAX:
+    def put_run(self, run: Run) -> None:
+        """Records that were stored in the log in another way (batch.py): as put() has it."""
+        count = run.unit_count
+        run.queue.next_offset = run.queue_offset + count
+        self._queued.append(run)
+        self._queued_in_runs += count
+        if len(self._queued) + self._queued_in_runs > QUEUED_UNITS_MAX:
             self._forget_queued()
+        self.last_store_timestamp = run.timestamp
+        self.put_messages += count
+        self.put_bytes += run.log_bytes
 
     def _forget_queued(self) -> None:
         """What is in the log now will be dispatched by parsing; units of later puts are queued again."""
         self._queued.clear()
+        self._queued_in_runs = 0
         self._queued_from = self.commit_log.max_offset if self.is_master else _NEVER
 
     def become_master(self) -> None:
@@ -241,13 +246,19 @@ class MessageStore:
         if self.dispatch_offset < self._queued_from:
             return  # older records first: dispatch()
         queued, confirm, index = self._queued, self.confirm_offset, self.index
-        indexing = index is not None and index.offset == self.dispatch_offset
+        is_indexing = index is not None and index.offset == self.dispatch_offset
         keys_found: list[Keyed] = []
         try:
             while queued and queued[0][0] <= confirm:
-                end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = queued[0]
-                queue.append(queue_offset, log_offset, size, tags_code)
-                if indexing:
+                unit = queued[0]
+                if isinstance(unit, Run):
+                    end, queue = unit.end, unit.queue
+                    queue.append_run(unit.queue_offset, unit.units, unit.log_bytes)
+                    keys_found += unit.keys
+                    self._queued_in_runs -= unit.unit_count
+                else:
+                    end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = unit
+                    queue.append(queue_offset, log_offset, size, tags_code)
                     keys_found.append((queue.key_prefix_hash, log_offset, timestamp, unique_key, keys))
                 queued.popleft()
                 self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
@@ -257,7 +268,7 @@ class MessageStore:
                 self.dispatch_fault = ""
         except OSError as error:
             self._stuck(error)
-        if indexing and index is not None:
+        if index is not None and is_indexing:
             index.add(keys_found, self.dispatch_offset)
         if self.queues.woken:
             self.queues.wake()

@@ -28,6 +28,7 @@ EXT_FIELDS = {
 
 BATCH_ITEMS = 32
 _ITEM = struct.Struct(">iiiii")
+TAGS = "\x02TAGS\x01TagA"
 KEYS = "\x02KEYS\x01order-000000042"
 
 
@@ -47,6 +48,8 @@ def send_header(*, wait: bool = True, keys: bool = True, batch: bool = False) ->
     properties = EXT_FIELDS["i"] if wait else EXT_FIELDS["i"].replace("WAIT\x01true", "WAIT\x01false")
     if not keys:
         properties = properties.replace(KEYS, "")
+    if batch:  # tags and keys are its items'
+        properties = properties.replace(KEYS, "").replace(TAGS, "")
     fields = EXT_FIELDS | {"i": properties} | ({"m": "true"} if batch else {})
     header = {
         "code": 320 if batch else 310,

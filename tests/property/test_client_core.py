@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.handlers.unusual_sends import _items
 from broker.store.record import tag_code
 from client.core.batches import Item, encode_batches
 from client.core.queue_choice import FaultTable, QueueChooser, back_off_ms, queue_of_key
@@ -15,10 +14,12 @@ from client.core.queues import MessageQueue
 from client.core.rebalance import allocate_averagely, changes
 from client.core.subscription import ExpressionType, Subscription, java_hash
 from client.core.window import Limits, OffsetWindow
+from tests.unit.batch_parts import as_stored
 
 QUEUES = st.lists(
     st.builds(MessageQueue, st.just("T"), st.sampled_from(["a", "b", "c"]), st.integers(0, 15)), unique=True
 )
+
 IDS = st.lists(st.text("ab12", min_size=1, max_size=3), min_size=1, max_size=8)
 
 
@@ -197,7 +198,7 @@ def test_batches_are_read_by_the_broker_as_they_were_written(
 ) -> None:
     items = [Item(body, text + "\x02" if text else "", flag) for body, text, flag in wanted]
     batches = list(encode_batches(items, bytes_max=bytes_max, items_max=items_max))
-    read = [item for _, body in batches for item in _items(body, 30_000)]
+    read = [item for _, body in batches for item in as_stored(body)]
     assert read == [(item.flag, item.body, item.properties.encode()) for item in items]
     for count, body in batches:
         assert 1 <= count <= items_max and (count == 1 or len(body) <= bytes_max)

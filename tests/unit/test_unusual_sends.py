@@ -20,6 +20,7 @@ from remoting.command import decode as decode_frame
 from remoting.operation import Empty, Failed, Ok, Outcome, Wire
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
 from remoting.operations.clients import SendBackRequest
+from tests.unit.batch_parts import item
 from tests.unit.handler_parts import Broker
 from tests.unit.store_parts import FakePeer
 
@@ -46,12 +47,6 @@ def ok(reply: RemotingCommand | None) -> RemotingCommand:
 
 
 # -- batches -----------------------------------------------------------------------------------------------
-
-
-def item(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
-    size = 22 + len(body) + len(properties)
-    head = struct.pack(">iiiii", size, 0, 0, flag, len(body))
-    return head + body + struct.pack(">h", len(properties)) + properties
 
 
 def captured(name: str) -> RemotingCommand:
@@ -110,7 +105,7 @@ def test_a_body_that_only_looks_like_a_batch(broker: Broker, flag: str | None) -
         b"", b"x", item(b"one")[:-1], item(b"one") + b"\0", b"\0" * 22, item(b"one", b"k\x01\0v"),
         struct.pack(">iiiii", 1 << 30, 0, 0, 0, 1 << 29) + b"x" * 40,
         struct.pack(">iiiii", 30, 0, 0, 0, -1) + b"x" * 40,
-        item(b"one") + struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\xff\xff", item(b"a", b"k" * 32_700),
+        item(b"one") + struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\xff\xff", item(b"a", b"k" * 32_730),
     ],
 )  # fmt: skip
 def test_what_is_no_batch_stores_nothing(broker: Broker, body: bytes) -> None:
