@@ -16,6 +16,7 @@ from cli.repair import repair
 
 BENCH_SUITES = (
     "codec", "send", "flush", "replication", "replica_behind", "failover", "telemetry", "controller",
+    "idle", "memory",
 )  # fmt: skip
 
 app = typer.Typer(
@@ -110,7 +111,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line")] = False,
     size_mib: Annotated[
         int | None,
-        typer.Option("--size", min=64, metavar="MIB", help="replica_behind: how far, in MiB; else 512"),
+        typer.Option("--size", min=64, metavar="MIB", help="replica_behind: how far; memory: how much log"),
     ] = None,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""

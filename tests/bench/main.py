@@ -6,8 +6,19 @@ import sys
 from tests.bench.native import BenchError
 from tests.bench.report import print_json, print_table
 
-SUITES = ("codec", "send", "flush", "replication", "replica_behind", "failover", "telemetry", "controller")
-SIZED = ("replica_behind",)
+SUITES = (
+    "codec",
+    "send",
+    "flush",
+    "replication",
+    "replica_behind",
+    "failover",
+    "telemetry",
+    "controller",
+    "idle",
+    "memory",
+)
+SIZED = ("replica_behind", "memory")
 
 
 def run(suite: str, as_json: bool = False, size_mib: int | None = None) -> int:
