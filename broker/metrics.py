@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from broker.metrics_groups import METRICS, add_groups, is_system_topic
 from broker.store.record import decode
-from broker.topics import NOT_FOR_CLIENTS, SYSTEM_PREFIX
 from broker.transactions.core.book import End
 from remoting.clock import wall_ms
 from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
@@ -37,8 +37,7 @@ TABLE = Table(
             "messages that consumers may read, ever; topics beyond the first 1000 are one series (others)",
             ("topic", "is_system"),
         ),
-        Metric("rocketmq_messages_out_total", "messages given to consumers since the start, all topics"),
-        Metric("rocketmq_throughput_in_total", "bytes stored for producers since the start, all topics"),
+        *METRICS,
         Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", _STORAGE_LABELS),
         Metric("rocketmq_storage_flush_behind_bytes", "log that is not durable yet", _STORAGE_LABELS),
         Metric(
@@ -131,6 +130,7 @@ def scrape(broker: "Broker") -> Scrape:
     if broker.controlled is not None and broker.controlled.late is not None:
         made.add("rocketmq_broker_forwarded_sends_total", broker.controlled.late.forwarded)
     _add_messages(made, broker)
+    add_groups(made, broker)
     _add_laid_by(made, broker)
     _add_storage(made, broker)
     _add_role(made, broker)
@@ -152,14 +152,11 @@ def _add_messages(made: Scrape, broker: "Broker") -> None:
     others = 0
     for count, (topic, messages) in enumerate(broker.store.topic_counts().items()):
         if count < TOPICS_MAX:
-            is_system = topic.startswith(SYSTEM_PREFIX) or topic in NOT_FOR_CLIENTS
-            made.add("rocketmq_messages_in_total", messages, topic, "true" if is_system else "false")
+            made.add("rocketmq_messages_in_total", messages, topic, is_system_topic(topic))
         else:
             others += messages
     if others:
         made.add("rocketmq_messages_in_total", others, OTHER_TOPICS, "false")
-    made.add("rocketmq_messages_out_total", broker.store.got_messages)
-    made.add("rocketmq_throughput_in_total", broker.store.put_bytes)
 
 
 _ENDS: Final = {
