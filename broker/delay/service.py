@@ -69,9 +69,10 @@ class DelayedDelivery:
     def _may_deliver(self) -> bool:
         """Reads the positions again in each new term: another master may have gone on meanwhile."""
         store, gate = self._store, self._metadata.gate
-        if not (store.is_master and gate.writable) or gate.lease_is_over:
+        if not store.is_master:
             self._term = None
-            return False
+        if not (store.is_master and gate.writable) or gate.lease_is_over:
+            return False  # a gate that is closed for a while ends no term
         if self._term != self._metadata.epoch:
             if store.dispatch_behind:
                 return False  # the queues are not whole yet

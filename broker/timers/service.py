@@ -103,9 +103,10 @@ class Timers:
 
     def _serves(self) -> bool:
         gate = self._metadata.gate
-        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
+        if not self._store.is_master:
             self._term = None
-            return False
+        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
+            return False  # a gate that is closed for a while ends no term: what is known stays known
         if self._term != self._metadata.epoch:
             self._begin()
             self._term = self._metadata.epoch

@@ -71,7 +71,7 @@ def half_of(
     due_ms = min(born_ms, stored_ms) + immunity_ms + 1
     if root != queue_offset:
         due_ms = max(due_ms, stored_ms + interval_ms)
-    return Half(queue_offset, root, log_offset, size, due_ms, checks)
+    return Half(queue_offset, root, log_offset, size, due_ms, checks, stored_ms)
 
 
 def root_of(queue_offset: int, properties: bytes) -> int:

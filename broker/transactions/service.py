@@ -49,6 +49,10 @@ BATCH_MAX: Final = 256
 """Records that are read, or producers that are asked, in one go: the loop has other things to do."""
 MARKS_MAX: Final = 1_024
 READY_STEP_MS: Final = 10
+ABSENT_MS: Final = 1_000
+"""How soon a producer is looked for again that is not here; later if many are looked for."""
+MOVE_ON_MS: Final = 60_000
+"""Half messages of absent producers get a copy as often, so that the queues before it can be forgotten."""
 
 
 @dataclass(slots=True)
@@ -127,9 +131,10 @@ class Transactions:
 
     def _serves(self) -> bool:
         gate = self._metadata.gate
-        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
+        if not self._store.is_master:
             self._term = None
-            return False
+        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
+            return False  # a gate that is closed for a while ends no term: what is known stays known
         if self._term != self._metadata.epoch:
             self._begin(self._metadata.epoch)
         return True
@@ -291,13 +296,19 @@ class Transactions:
         if half.checks >= self._settings.transaction_check_max or is_old:
             return self._give_up(half, record)
         group = (property_value(record.properties, b"PGROUP") or b"").decode("utf-8", "replace")
-        peer = self._find_producer(group)  # without one the question does not count
+        peer = self._find_producer(group)
+        wait_ms = min(self._settings.transaction_check_interval, ABSENT_MS + len(self.book) // 10)
+        if peer is None and now - half.stored_ms < MOVE_ON_MS:
+            self.book.put_off(half.root, now + wait_ms)
+            return True
         letter = copy_letter(record, half, half.checks + (peer is not None))
         stored = self._writer.put(letter)
         if isinstance(stored, Refused):
             return False
         self.book.stored(self._half(stored, letter.properties, letter.born_timestamp, now))
-        if peer is not None:
+        if peer is None:  # nobody was asked, and it does not count: the copy only moves on in its queue
+            self.book.put_off(half.root, now + wait_ms)
+        else:
             self._send_question(peer, replace(record, properties=letter.properties), stored)
         return True
 

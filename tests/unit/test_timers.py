@@ -311,11 +311,32 @@ def test_a_master_without_timers_writes_nothing(scene: Scene) -> None:
 def test_only_a_master_delivers(scene: Scene) -> None:
     scene.send(TIMER_DELAY_SEC=3)
     scene.broker.gate.close(ROLE, "slave")
+    scene.broker.store.become_slave()
     scene.run(10_000)
+    assert scene.bodies() == []
+    scene.broker.store.become_master()
+    scene.run()
     assert scene.bodies() == []
     scene.broker.gate.open(ROLE)
     scene.run()
     assert scene.bodies() == [b"timer"]
+
+
+def test_a_gate_that_is_closed_for_a_while_repeats_nothing(scene: Scene) -> None:
+    """A disk that was full, or a hand-over that failed: the same term goes on, also with what no other broker
+    knows yet."""
+    scene.send(TIMER_DELAY_SEC=3)
+    scene.run()
+    scene.broker.gate.wait = True  # nothing is confirmed, and so nothing settled
+    scene.run(10_000)
+    assert not scene.timers.is_settled
+    scene.broker.gate.close(ROLE, "a full disk")
+    scene.run(10_000)
+    scene.broker.gate.open(ROLE)
+    scene.run(10_000)
+    scene.broker.replicated()
+    scene.run(10_000)
+    assert scene.bodies() == [b"timer"] and scene.timers.is_settled
 
 
 # -- RocketMQ's replicas and masters -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from broker.store.record import Record, decode, parse_properties
 from broker.transactions.core.book import End
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.messages import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, ended_by
-from broker.transactions.service import BATCH_MAX, Transactions
+from broker.transactions.service import ABSENT_MS, BATCH_MAX, MOVE_ON_MS, Transactions
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
@@ -270,9 +270,12 @@ async def test_an_op_record_that_finds_no_room_is_written_later(
     reply = await scene.end(half)
     assert reply is not None and reply.code == 0 and scene.bodies() == [b"half"]
     assert scene.records(OP_TOPIC.name) == []
-    monkeypatch.undo()
+    scene.broker.gate.close("disk-full", "the disk is full")  # the same term goes on after it
     scene.run()
-    assert scene.bodies(OP_TOPIC.name) == [b"0,"]
+    monkeypatch.undo()
+    scene.broker.gate.open("disk-full")
+    scene.run()
+    assert scene.bodies(OP_TOPIC.name) == [b"0,"] and len(scene.transactions.book) == 0
 
 
 # -- questions ---------------------------------------------------------------------------------------------
@@ -352,21 +355,31 @@ def test_nobody_decides(scene: Scene) -> None:
 
 
 def test_without_a_producer_no_question_is_counted(scene: Scene) -> None:
-    """After a switch producers take half a minute to be here. The copy moves on, so that the queues'
-    beginnings can be forgotten."""
+    """After a switch producers take half a minute to be here, and are asked soon after. The copy moves on, so
+    that the queues' beginnings can be forgotten."""
     scene.half()
     producers, scene.producers = scene.producers, []
     for _ in range(20):
-        scene.run(INTERVAL_MS)
+        scene.run(MOVE_ON_MS)
     scene.producers = producers
     assert scene.questions() == [] and scene.bodies(GIVEN_UP_TOPIC) == []
-    scene.run(INTERVAL_MS)
+    assert len(scene.records(HALF_TOPIC.name)) == 20 or len(scene.records(HALF_TOPIC.name)) == 21
+    scene.run(ABSENT_MS)
     (question,) = scene.questions()
     assert parse_properties(decode(question.body).properties)["TRANSACTION_CHECK_TIMES"] == "1"
+    scene.run()
     assert scene.offsets()[0] > 15
     scene.producers = []
     scene.run(72 * 3_600_000)
     assert len(scene.records(GIVEN_UP_TOPIC)) == 1, "older than the log is kept"
+
+
+def test_an_absent_producer_costs_no_records_for_a_while(scene: Scene) -> None:
+    scene.half()
+    scene.producers = []
+    for _ in range(40):
+        scene.run(ABSENT_MS)
+    assert len(scene.records(HALF_TOPIC.name)) == 1
 
 
 # -- terms -------------------------------------------------------------------------------------------------
@@ -413,8 +426,10 @@ def test_offsets_follow_when_nothing_can_be_lost_any_more(scene: Scene) -> None:
 
 def test_halves_of_before_the_term_is_noticed(scene: Scene) -> None:
     scene.broker.gate.close(ROLE, "slave")
+    scene.broker.store.become_slave()
     scene.run()
     assert not scene.transactions.is_ready
+    scene.broker.store.become_master()
     scene.broker.gate.open(ROLE)
     scene.half(b"early")
     assert len(scene.transactions.book) == 0

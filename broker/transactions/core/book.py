@@ -28,7 +28,8 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The newest copy of a half message. due_ms: when its producer is asked; checks: how often it was."""
+    """The newest copy of a half message. due_ms: when its producer is asked; checks: how often it was;
+    stored_ms: when this copy was put."""
 
     queue_offset: int
     root: int
@@ -36,6 +37,7 @@ class Half:
     size: int
     due_ms: int
     checks: int = 0
+    stored_ms: int = 0
 
 
 class TransactionBook:
