@@ -17,7 +17,7 @@ from typing import Any
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire
+from remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire, in_short
 from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata, MasterInfo
 from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from remoting.tasks import TaskSet, wait_for_event
@@ -51,6 +51,8 @@ class ControllerClient:
         self._active: str | None = None
         self._looking = asyncio.Lock()
         self._silent = False
+        self._why: dict[str, str] = {}
+        """By address: what came back when we asked it last who leads."""
 
     @property
     def active_address(self) -> str | None:
@@ -114,7 +116,8 @@ class ControllerClient:
                 if self._active is not None:
                     logger.info("active controller is %s", self._active)
                 elif not self._silent:
-                    logger.warning("no active controller among %s", ";".join(self.addresses))
+                    said = "; ".join(f"{each}: {self._why.get(each, 'silent')}" for each in self.addresses)
+                    logger.warning("no active controller: %s", said)
                 self._silent = self._active is None
             return self._active
 
@@ -143,7 +146,12 @@ class ControllerClient:
 
     async def _metadata(self, address: str) -> ControllerMetadata | None:
         outcome = await self._client.call(address, GET_METADATA_INFO, Empty(), timeout_ms=LOOKUP_TIMEOUT_MS)
-        return outcome.header if isinstance(outcome, Ok) else None
+        if isinstance(outcome, Ok):
+            self._why[address] = "knows no leader"
+            found: ControllerMetadata = outcome.header
+            return found
+        self._why[address] = in_short(outcome)
+        return None
 
 
 class Heartbeats:

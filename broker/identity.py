@@ -16,7 +16,7 @@ from broker.core.role import MasterNews
 from broker.store.meta_file import MetaFiles
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Outcome
+from remoting.operation import Failed, Ok, Outcome, in_short
 from remoting.operations.controller import (
     APPLY_BROKER_ID,
     GET_NEXT_BROKER_ID,
@@ -177,5 +177,5 @@ class Identity:
                 "controllers' store back, or remove that file to join under a new id"
             )
         if isinstance(outcome, Failed):
-            return f"refused with {outcome.code}: {outcome.remark}"
+            return f"refused: {in_short(outcome)}"
         return f"no answer: {outcome}"

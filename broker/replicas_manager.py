@@ -189,7 +189,7 @@ class ReplicasManager:
             self._news_came.set()
             if isinstance(error, Exception) and news.master_broker_id == self._role.broker_id:
                 await self._promotion_failed(news, error)
-            if isinstance(error, OSError):
+            if isinstance(error, (OSError, LocalProtocolError)):  # the text says what to do
                 raise Trouble(f"no role change at masterEpoch {news.master_epoch}: {_said(error)}") from error
             raise
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from remoting.client import RemotingClient
-from remoting.operation import Failed, Ok
+from remoting.operation import Failed, Ok, in_short
 from remoting.operations.route import (
     GET_ROUTEINFO_BY_TOPIC,
     REGISTER_BROKER,
@@ -94,6 +94,8 @@ class RouteRegistration:
         while True:
             registration = self._registration()
             registered = registration is None or await self._register(address, registration)
+            if not registered:
+                wake.clear()  # whoever closes instead of answering is not asked again at once
             await wait_for_event(wake, self._period_ms if registered else RETRY_MS)
 
     async def _register(self, address: str, registration: Registration) -> bool:
@@ -101,10 +103,11 @@ class RouteRegistration:
         outcome = await self._client.call(address, REGISTER_BROKER, header, body, timeout_ms=self._timeout_ms)
         registered = isinstance(outcome, Ok)
         if registered != self._registered.get(address):  # one line per change, not one per try
-            if registered:
+            if isinstance(outcome, Ok):
                 logger.info("registered with name server %s as brokerId %d", address, header.broker_id)
             else:
-                logger.warning("name server %s does not take our registration: %s", address, outcome)
+                said = in_short(outcome)
+                logger.warning("name server %s does not take our registration: %s", address, said)
         self._registered[address] = registered
         if isinstance(outcome, Ok):
             self._on_answer(outcome.header)

@@ -166,3 +166,11 @@ class Unknown:
 
 
 Outcome = Ok[Resp] | Failed | Unknown
+
+
+def in_short(outcome: Failed | Unknown) -> str:
+    """For one line of a log."""
+    if isinstance(outcome, Unknown) or outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
+        return outcome.remark
+    wrong_door = outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    return f"{outcome.remark.strip()} (code {outcome.code}){'; is the port right?' if wrong_door else ''}"

@@ -134,3 +134,33 @@ async def test_a_refusal_is_logged_once_and_tried_again(
     await tasks.stop()
     await client.close()
     await server.door.close()
+
+
+async def test_who_closes_instead_of_answering_is_not_asked_again_at_once() -> None:
+    """An HTTP port in namesrvAddr, or a load balancer without servers: it was a loop without a pause."""
+    asked, more = 0, asyncio.Event()
+
+    async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            more.set()
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(closes, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    tasks = TaskSet()
+    client = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost))
+    routes = RouteRegistration(
+        client, [f"{host}:{port}"], period_ms=60_000, timeout_ms=1_000, registration=lambda: announced(0)
+    )
+    begun = asyncio.get_running_loop().time()
+    routes.start(tasks)
+    async with asyncio.timeout(5):
+        await more.wait()
+    assert asyncio.get_running_loop().time() - begun > 0.9
+    await tasks.stop()
+    await client.close()
+    server.close()
+    await server.wait_closed()
