@@ -6,6 +6,7 @@ Whatever fails leaves the assignment as it was. What is done with the messages i
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ from client.membership import Membership, make_client_id
 from client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from client.queue_locks import LockHolder
 from client.reading import ATTEMPT_TIMEOUT_MS, PullError, PullErrorKind, QueueReader
-from client.route import RouteCache, RouteError
+from client.route import RouteCache, RouteError, TopicRoute
 from client.settings import ConsumerSettings, MessageModel
 from client.worker import RETRY_PREFIX, QueueWorker, WorkerParts
 from remoting.client import RemotingClient
@@ -46,6 +47,8 @@ AGAIN_MAX_MS = 1_000
 """What could not be balanced is tried again after so long; soon at first: a group's retry topic is made by
 its first heartbeat, and a route needs a moment."""
 LIST_TIMEOUT_MS = 3_000
+START_WAIT_MS = 3_000
+"""So long the start waits for brokers to say where the queues are read from."""
 
 
 class Sink(Protocol):
@@ -106,6 +109,8 @@ class GroupMember:
         self._tasks = TaskSet()
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
+        self._tell = False
+        self._masters: dict[str, str] = {}
         self._started = False
 
     # -- life --------------------------------------------------------------------------------------------
@@ -118,6 +123,7 @@ class GroupMember:
         self._started = True
         await self._membership.beat()
         balanced = await self._rebalance()
+        await self._until_positioned()
         self._tasks.start("heartbeats", self._membership.run)
         self._tasks.start("rebalance", lambda: self._rebalance_for_ever(balanced))
         self._tasks.start("offsets", self._persist_for_ever)
@@ -156,8 +162,7 @@ class GroupMember:
 
     def rebalance_soon(self, *, tell: bool = False) -> None:
         """`tell`: the brokers need another heartbeat first."""
-        if tell:
-            self._membership.wake()
+        self._tell |= tell
         self._wake.set()
 
     def _own_workers(self) -> Iterable[QueueWorker]:
@@ -172,6 +177,13 @@ class GroupMember:
             subscription_data_set=[_wire(each) for _, each in sorted(self._subscriptions.items())],
         )
         return HeartbeatData(clientID=self.client_id, consumer_data_set=[consumer])
+
+    async def _until_positioned(self) -> None:
+        """Who begins with what comes from now on misses nothing that is sent right after the start."""
+        waits = [worker.positioned.wait() for worker in self.workers.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_WAIT_MS / 1_000):
+                await asyncio.gather(*waits)
 
     async def _read_routes(self) -> None:
         for topic in sorted(self._subscriptions):
@@ -208,6 +220,8 @@ class GroupMember:
             if woken:
                 await self.persist()  # whoever gets a queue of ours begins where we are
                 await self._read_routes()
+            if self._tell:
+                self._tell = False
                 await self._membership.beat()
             balanced = await self._rebalance(fresh=not woken)
 
@@ -310,12 +324,19 @@ class GroupMember:
         self._membership.lost(address)
         self._locks.wake()
 
-    def _route_changed(self) -> None:
-        """Other queues, or another master: which may know less than the old one."""
+    def _route_changed(self, route: TopicRoute) -> None:
+        """Other queues, or another master: which may know less than the old one. An old one that hangs keeps
+        its connection; the pulls that wait there go on at once without it."""
+        for name in route.addresses:
+            master = route.master(name)
+            if master is not None and self._masters.setdefault(name, master) != master:
+                self.client.drop(self._masters[name])
+                self._masters[name] = master
         self.offsets.forget()
-        self._membership.wake()
         self._locks.wake()
+        self._membership.wake()
         if self._started:
+            self._tell = True
             self._wake.set()
 
 

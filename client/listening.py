@@ -47,7 +47,8 @@ class _Calls:
         """None: consumed."""
         started_ms, started_wall_ms = now_ms(), wall_ms()
         problem: Exception | None = None
-        self._hooks.before_consume(messages)
+        if self._hooks:
+            self._hooks.before_consume(messages)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._listener(messages)
@@ -61,8 +62,9 @@ class _Calls:
         except Exception as error:
             problem = error
             logger.exception("listener of %s failed: %s", self._group, _ids(messages))
-        took_ms = now_ms() - started_ms
-        self._hooks.after_consume(ConsumeTrace(self._group, messages, started_wall_ms, took_ms, problem))
+        if self._hooks:
+            took_ms = now_ms() - started_ms
+            self._hooks.after_consume(ConsumeTrace(self._group, messages, started_wall_ms, took_ms, problem))
         if problem is None or isinstance(problem, ReconsumeLater):
             return problem
         return ReconsumeLater(repr(problem))
@@ -84,7 +86,7 @@ class ConcurrentListening:
         self.send_back = send_back
         self._jobs: asyncio.Queue[tuple[QueueWorker, Window, tuple[MessageExt, ...]]] = asyncio.Queue()
         self._busy: Counter[QueueWorker] = Counter()
-        self._idle = asyncio.Condition()
+        self._ended = asyncio.Event()
 
     def start(self, tasks: TaskSet) -> None:
         for index in range(self._settings.consume_concurrency):
@@ -107,8 +109,10 @@ class ConcurrentListening:
         if not closing:
             return
         try:
-            async with asyncio.timeout(self._settings.close_timeout_ms / 1_000), self._idle:
-                await self._idle.wait_for(lambda: not self._busy[worker])
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1_000):
+                while self._busy[worker]:
+                    self._ended.clear()
+                    await self._ended.wait()
         except TimeoutError:
             logger.warning("listeners of %s still run: their messages come again", worker.queue)
         del self._busy[worker]
@@ -123,8 +127,7 @@ class ConcurrentListening:
                 await self._consume(worker, window, messages)
             finally:
                 self._busy[worker] -= 1
-                async with self._idle:
-                    self._idle.notify_all()
+                self._ended.set()
 
     async def _consume(self, worker: QueueWorker, window: Window, messages: tuple[MessageExt, ...]) -> None:
         later = await self._calls.call(messages)

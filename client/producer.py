@@ -28,7 +28,7 @@ from client.message import (
     encode_properties,
     unique_keys,
 )
-from client.route import RouteCache
+from client.route import RouteCache, TopicRoute
 from client.sending import Letter, SendError, SendErrorKind, SendResult, SendStatus
 from remoting.client import RemotingClient
 from remoting.clock import now_ms, wall_ms
@@ -266,7 +266,7 @@ class Producer:
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(clientID=self.client_id, producer_data_set=[ProducerData(group_name=self.group)])
 
-    def _route_changed(self) -> None:
+    def _route_changed(self, _: TopicRoute) -> None:
         self._membership.wake()
 
     def _connection_lost(self, address: str) -> None:

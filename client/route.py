@@ -87,10 +87,14 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> T
 
 class RouteCache:
     """Owns no connection: closing the client closes everything but the refreshes, see close(). `on_change`:
-    called when a topic got other queues or addresses than before."""
+    called with a route that has other queues or addresses than the one that was known."""
 
     def __init__(
-        self, client: RemotingClient, namesrv_addr: str, *, on_change: Callable[[], None] | None = None
+        self,
+        client: RemotingClient,
+        namesrv_addr: str,
+        *,
+        on_change: Callable[[TopicRoute], None] | None = None,
     ) -> None:
         self._client, self._on_change = client, on_change
         self._name_servers = parse_addresses(namesrv_addr)
@@ -158,10 +162,10 @@ class RouteCache:
                     f"no route of topic {topic} at the name server", ResponseCode.TOPIC_NOT_EXIST
                 )
             route, poll_ms = make_route(topic, data, borrowed=True), DEFAULT_ROUTE_POLL_MS
-        before = self._routes.get(topic)
+        before, _ = self._routes.get(topic, (None, 0))
         self._routes[topic] = (route, now_ms() + poll_ms)
-        if self._on_change is not None and (before is None or before[0] != route):
-            self._on_change()
+        if self._on_change is not None and before != route:
+            self._on_change(route)
         return route
 
     async def _ask(self, topic: str) -> TopicRouteData | None:

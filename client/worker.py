@@ -54,6 +54,8 @@ class QueueWorker:
         self.dropped = False
         self.waits_paused = False
         self.tasks = TaskSet()
+        self.positioned = asyncio.Event()
+        """Set when it is known where to read: what is sent from then on is seen."""
         self.messages_there = asyncio.Event()
         self.consuming = asyncio.Lock()
         """Held while a listener runs that must not meet another one of this queue."""
@@ -75,6 +77,7 @@ class QueueWorker:
                 window = self.window
                 if window is None:
                     self.window = window = OffsetWindow(await self._start_offset())
+                    self.positioned.set()
                 await self._until_space(window)
                 started = time.monotonic()
                 result = await self._pull(window)
