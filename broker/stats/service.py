@@ -59,7 +59,8 @@ class BrokerStats:
         self.rates = Rates()
         self.put, self.got = Totals(), Totals()
         self._day = today()
-        self._next_sample_ms = 0
+        self._is_new = True
+        self._next_ms = dict.fromkeys(self._sources, 0)
 
     @property
     def names(self) -> list[str]:
@@ -74,14 +75,21 @@ class BrokerStats:
         """Once a second."""
         now, store, reads = self._clock(), self._store, self.reads
         self.rates.sample((store.put_messages, store.got_messages, reads.found, reads.missed), now)
-        if now >= self._next_sample_ms:
-            self._next_sample_ms = now + SAMPLE_MS
-            for name, series in self._series.items():
-                series.sample(self._sources[name](None), now)
+        for name in self._due(now):
+            self._series[name].sample(self._sources[name](None), now)
         if self._today() != self._day:
             self._day = self._today()
             for totals, count in ((self.put, store.put_messages), (self.got, store.got_messages)):
                 totals.yesterday, totals.today = totals.today, count
+
+    def _due(self, now: int) -> list[str]:
+        """All of them at first, then one a second: with thousands of topics each takes milliseconds."""
+        due = [name for name, at_ms in self._next_ms.items() if now >= at_ms]
+        due = due if self._is_new else due[:1]
+        for number, name in enumerate(due):
+            self._next_ms[name] = now + SAMPLE_MS + (number * SECOND_MS if self._is_new else 0)
+        self._is_new = False
+        return due
 
     def growth(self, name: str, key: str) -> tuple[Growth, Growth, Growth] | None:
         """Within the last minute, hour and day. None: there is no such counter."""

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from broker.stats.core import series as series_module
 from broker.stats.core.series import DAY_MS, HOUR_MS, MINUTE_MS, SAMPLE_MS, Growth, Rates, Reading, Series
 from broker.stats.reads import PAIRS_MAX, ReadCounters
 from broker.stats.service import FOUND, GOT, PUT, BrokerStats
@@ -46,6 +49,25 @@ def test_a_counter_that_went_back_has_not_grown() -> None:
     series = Series()
     series.sample([Reading("T", 100, 100)], 0)
     assert grown(series, "T", 40, 1_000) == [0, 0, 0]
+
+
+def test_what_is_too_many_has_no_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series_module, "KEYS_MAX", 2)
+    series = Series()
+    series.sample([Reading(f"T{number}", 5, 5) for number in range(3)], 0)
+    assert [grown(series, f"T{number}", 8, 1_000)[0] for number in range(3)] == [3, 3, 0]
+
+
+def test_after_the_start_one_kind_is_sampled_at_a_time(tmp_path: Path) -> None:
+    broker, now = Broker(tmp_path), [0]
+    stats = BrokerStats(broker.store, broker.parts.reads, "c", clock=lambda: now[0])
+    counts = []
+    for second in range(30):
+        now[0] = second * 1_000
+        counts.append(len(stats._due(now[0])))
+    assert counts[0] == len(stats.names) and max(counts[1:]) == 1
+    assert sum(counts[10:20]) == sum(counts[20:30]) == len(stats.names)
+    broker.store.close()
 
 
 def test_rates_over_the_seconds_that_there_are() -> None:

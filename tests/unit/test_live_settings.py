@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import read_config
+from broker.announcement import registration_of
 from broker.app import Broker
 from broker.config import AT_RUN_TIME, BrokerConfig
 from remoting import program
@@ -93,6 +94,7 @@ async def test_a_refusal_says_why_and_changes_nothing(
 
 
 async def test_permissions_reach_consumers_and_name_servers(client: RemotingClient, broker: Broker) -> None:
+    """Broker-ops pitfall 14: what is announced is what both the topic and the broker permit."""
     await send(client, broker, b"x")
     version = broker.topics.table.version
     pull = PullMessageRequest(consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1)
@@ -101,6 +103,10 @@ async def test_permissions_reach_consumers_and_name_servers(client: RemotingClie
     refused = await client.call(broker.address, PULL_MESSAGE, pull)
     assert isinstance(refused, Failed) and refused.code == ResponseCode.NO_PERMISSION
     assert broker.topics.table.version > version, "name servers look at new versions only"
+    registration = registration_of(broker)
+    assert registration is not None
+    topics = json.loads(registration[1])["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert (topics["T"]["perm"], topics["TBW102"]["perm"], broker.topics.topics["T"].perm) == (2, 2, 6)
 
 
 async def test_topics_are_created_by_messages_from_now_on_or_not(

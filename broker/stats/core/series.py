@@ -8,10 +8,13 @@ from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 SAMPLE_MS: Final = 10_000
 """Between two calls of sample()."""
+KEYS_MAX: Final = 10_000
+"""Of one kind; what is beyond has no past, and grows by nothing."""
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
@@ -53,23 +56,26 @@ class Series:
         }
 
     def sample(self, readings: Iterable[Reading], now_ms: int) -> None:
-        numbers = array("q", bytes(16 * len(self._columns)))
-        seen = set()
-        for key, value, times in readings:
-            column = self._columns.get(key)
-            if column is None:
-                column = self._columns[key] = self._free.pop() if self._free else len(self._columns)
-            while len(numbers) <= 2 * column + 1:
-                numbers.append(0)
-            numbers[2 * column], numbers[2 * column + 1] = value, times
-            seen.add(key)
-        for key in self._columns.keys() - seen:
+        """Of the first KEYS_MAX readings: the event loop waits for it."""
+        found = list(islice(readings, KEYS_MAX))
+        gone = self._columns.keys() - {reading.key for reading in found}
+        for key in gone:
             self._forget(key)
+        columns = [self._column(reading.key) for reading in found]
+        numbers = array("q", bytes(16 * (len(self._columns) + len(self._free))))
+        for column, (_, value, times) in zip(columns, found, strict=True):
+            numbers[2 * column], numbers[2 * column + 1] = value, times
         sample = _Sample(now_ms, numbers)
         for length_ms, ring in self._rings.items():
             period_ms = length_ms // ((ring.maxlen or 2) - 1)
             if not ring or now_ms - ring[-1].at_ms >= period_ms:
                 ring.append(sample)
+
+    def _column(self, key: str) -> int:
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = self._free.pop() if self._free else len(self._columns)
+        return column
 
     def _forget(self, key: str) -> None:
         """Its column may become another key's, which has no past."""
@@ -88,6 +94,8 @@ class Series:
             if now_ms - sample.at_ms >= window_ms:
                 break
         if begin is None:
+            return Growth()
+        if reading.key not in self._columns and len(self._columns) >= KEYS_MAX:
             return Growth()
         value, times = self._numbers(begin, reading.key)
         grown, counted = max(reading.value - value, 0), max(reading.times - times, 0)
