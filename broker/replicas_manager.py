@@ -34,7 +34,7 @@ from broker.ha.ports import MasterDoor
 from broker.identity import Identity, news_of
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
-from remoting.operation import Failed, LocalProtocolError, Ok
+from remoting.operation import Failed, LocalProtocolError, Ok, in_short
 from remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     ELECT_MASTER,
@@ -359,9 +359,9 @@ class ReplicasManager:
         )
         outcome = await self._controller.call(ELECT_MASTER, request, good=MASTER_EXISTS_IS_GOOD)
         if not isinstance(outcome, Ok):
-            if self._master_wanted.is_set() and str(outcome) != self._no_master_because:
-                self._no_master_because = str(outcome)
-                logger.warning("no master for %s yet: %s", self._broker_name, outcome)
+            if self._master_wanted.is_set() and in_short(outcome) != self._no_master_because:
+                self._no_master_because = in_short(outcome)
+                logger.warning("no master for %s yet: %s", self._broker_name, self._no_master_because)
             return False
         return self.elected(outcome)
 
@@ -389,7 +389,9 @@ class ReplicasManager:
         body = SyncStateSet(sync_state_set=sorted(new_set), sync_state_set_epoch=current_epoch)
         outcome = await self._controller.call(ALTER_SYNC_STATE_SET, request, body)
         if not isinstance(outcome, Ok) or outcome.body is None:
-            logger.warning("SyncStateSet %s at epoch %d: %s", sorted(new_set), current_epoch, outcome)
+            logger.warning(
+                "SyncStateSet %s at epoch %d: %s", sorted(new_set), current_epoch, in_short(outcome)
+            )
             if isinstance(outcome, Failed) and outcome.code in FENCED:
                 self.poll_now()
             return None

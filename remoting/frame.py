@@ -36,6 +36,7 @@ _OTHER_PROTOCOLS = (
     (b"POST", "an HTTP request"),
     (b"PUT ", "an HTTP request"),
     (b"HEAD", "an HTTP request"),
+    (b"HTTP", "the answer of an HTTP port"),
     (b"PROX", "a PROXY protocol header; it is not served here"),
     (b"\r\n\r\n", "a PROXY protocol header; it is not served here"),
 )
