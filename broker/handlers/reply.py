@@ -45,7 +45,7 @@ class ReplyHandlers:
 
     async def reply(self, header: SendReplyRequest | SendMessageRequestV2, call: Call) -> Reply | None:
         """Pushed first: who asked waits. It is an error if that fails, whatever is stored."""
-        body, properties = bytes(call.body or b""), (header.properties or "").encode()
+        body, properties = bytes(call.body or b""), (header.properties or "").encode("utf-8", "replace")
         topic = self._topic(header, body, properties)
         fault = await self._push(header, body, properties, call)
         stored = self._store(header, topic, body, properties, call)

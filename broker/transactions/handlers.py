@@ -60,7 +60,7 @@ class EndTransactionHandler:
         if record.queue_offset != header.tran_state_table_offset:
             remark = f"the half message at {header.commit_log_offset} is number {record.queue_offset}"
             raise _mismatch(f"{remark}, not {header.tran_state_table_offset}")
-        if property_value(record.properties, b"PGROUP") != header.producer_group.encode():
+        if property_value(record.properties, b"PGROUP") != header.producer_group.encode("utf-8", "replace"):
             raise _mismatch(f"the half message is not of the producer group {header.producer_group}")
         return record
 

@@ -195,6 +195,9 @@ class BrokerTarget:
         assert not self.handlers.pull.waiting_count
         assert not len(self.broker.pending)
         assert not self.broker.store.queues.waiter_count
+        assert self.broker.deliveries is not None
+        self.broker.deliveries.transactions.book.check_invariants()
+        self.broker.deliveries.timers.wheel.check_invariants()
 
     async def close(self) -> None:
         await self.dispatcher.close()
