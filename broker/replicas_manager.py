@@ -389,9 +389,8 @@ class ReplicasManager:
         body = SyncStateSet(sync_state_set=sorted(new_set), sync_state_set_epoch=current_epoch)
         outcome = await self._controller.call(ALTER_SYNC_STATE_SET, request, body)
         if not isinstance(outcome, Ok) or outcome.body is None:
-            logger.warning(
-                "SyncStateSet %s at epoch %d: %s", sorted(new_set), current_epoch, in_short(outcome)
-            )
+            said = "an answer without a set" if isinstance(outcome, Ok) else in_short(outcome)
+            logger.warning("SyncStateSet %s at epoch %d: %s", sorted(new_set), current_epoch, said)
             if isinstance(outcome, Failed) and outcome.code in FENCED:
                 self.poll_now()
             return None

@@ -79,6 +79,7 @@ LENGTH_MAX = FRAME_BYTES_MAX - 4
         (struct.pack(">II", 8, 0xFF << 24), "unknown serialize type 255"),
         (b"\x16\x03\x01\x00", "TLS"),
         (b"GET / HTTP/1.1", "HTTP"),
+        (b"HTTP/1.1 400 Bad Request", "answer of an HTTP port"),
         (b"PROXY TCP4", "PROXY"),
         (b"\r\n\r\n\x00\r\nQUIT\n", "PROXY"),
     ],
