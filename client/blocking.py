@@ -17,6 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 from client.consumer import PullConsumer
 from client.core.queues import MessageQueue
 from client.core.subscription import ALL
+from client.delivery import Choice
 from client.hooks import ClientHook
 from client.lite_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
 from client.message import Message, MessageExt
@@ -153,7 +154,7 @@ class _Sender(_Blocking[P]):
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_MS = 30_000
 HEARTBEAT_TIMEOUT_MS = 3_000
+FAREWELL_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
 """Brokers that are told at a time."""
 AGAIN_MS = 1_000
@@ -99,7 +100,7 @@ class Membership:
         known, self._known = sorted(self._known), set()
         await asyncio.gather(
             *(
-                self._client.call(address, UNREGISTER_CLIENT, header, timeout_ms=HEARTBEAT_TIMEOUT_MS)
+                self._client.call(address, UNREGISTER_CLIENT, header, timeout_ms=FAREWELL_TIMEOUT_MS)
                 for address in known
             )
         )

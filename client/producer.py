@@ -118,13 +118,14 @@ class Producer:
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:
-        """`queue`: to this one only. `key`: all messages of a key go to one queue, and keep their order there
-        if each is sent after the one before it was acknowledged. SendError: the deadline passed, or a refusal
-        that would repeat. ValueError: no message of the protocol."""
+        """`queue`: to this one only, or to the one that a function picks of all queues. `key`: all messages
+        of a key go to one queue, and keep their order there if each is sent after the one before it was
+        acknowledged. SendError: the deadline passed, or a refusal that would repeat. ValueError: no message
+        of the protocol."""
         message = self._hooks.before_send(message)
         letter = self._letter(message, now_ms() + timeout_ms)
         return await self._deliver(letter, _choice(queue, key), timeout_ms, messages=1)
@@ -133,7 +134,7 @@ class Producer:
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
         callback: Callback | None = None,
@@ -146,9 +147,7 @@ class Producer:
         task.add_done_callback(partial(self._send_done, callback))
         return task
 
-    async def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None
-    ) -> None:
+    async def send_oneway(self, message: Message, *, queue: Choice = None, key: str | None = None) -> None:
         """One attempt, without an answer: fast, and nobody learns whether it arrived. SendError: it surely
         did not leave."""
         self._check_open()
@@ -160,7 +159,7 @@ class Producer:
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | None = None,
+        queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
         bytes_max: int = BATCH_BYTES_MAX,
@@ -273,7 +272,7 @@ class Producer:
         self._membership.lost(address)
 
 
-def _choice(queue: MessageQueue | None, key: str | None) -> Choice:
+def _choice(queue: Choice, key: str | None) -> Choice:
     if queue is not None and key is not None:
         raise ValueError("a message goes to a queue or by a key, not both")
     return partial(queue_of_key, key=key) if key is not None else queue

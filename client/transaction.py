@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from client.core.queues import MessageQueue
+from client.delivery import Choice
 from client.hooks import ClientHook
 from client.message import TRAN_MSG, Message, MessageExt, decode_messages
 from client.message_id import decode_offset_message_id
@@ -132,7 +133,7 @@ class TransactionProducer(Producer):
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> Transaction:
@@ -148,7 +149,7 @@ class TransactionProducer(Producer):
         self,
         message: Message,
         *,
-        queue: MessageQueue | None = None,
+        queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> "_Transactional":

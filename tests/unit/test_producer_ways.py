@@ -106,6 +106,13 @@ async def test_keys(broker: TestBroker) -> None:
     assert sum(map(len, owners)) == 5, "each key has one queue"
 
 
+async def test_a_function_picks_the_queue(broker: TestBroker) -> None:
+    broker.create_topic("Picked", queues=3)
+    async with Producer(broker.namesrv_addr) as producer:
+        result = await producer.send(Message("Picked", b""), queue=lambda queues: queues[-1])
+    assert result.queue_id == 2
+
+
 async def test_a_key_waits_for_the_master_of_its_queue() -> None:
     """One of two brokers has no master for a while: its keys go nowhere else, or they lost their order."""
     async with FakeBroker() as a, FakeBroker() as b, FakeNameServer() as server:
