@@ -172,6 +172,7 @@ class MetadataHandlers:
         retries = [f"%RETRY%{group}{mark}{topic}" for group in groups for mark in "_+"]  # of pop, both kinds
         names = [topic, *(name for name in retries if name in metadata.topics.topics)]
         version = self._changed(lambda: metadata.topics.delete(names, metadata.log_end()))
+        self._changed(lambda: metadata.request_modes.forget(topic=topic))
         for name in names:
             metadata.offsets.remove_topic(name)
             metadata.resets.forget(topic=name)
@@ -240,6 +241,7 @@ class MetadataHandlers:
             remark = f"the group {name} belongs to the broker and is not deleted"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         version = self._changed(lambda: metadata.groups.delete(name))
+        self._changed(lambda: metadata.request_modes.forget(group=name))
         if header.clean_offset:
             metadata.offsets.remove_group(name)
         metadata.resets.forget(group=name)

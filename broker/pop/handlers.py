@@ -67,7 +67,9 @@ class PopHandlers:
     def __init__(self, parts: BrokerParts, metadata: Metadata, writer: Writer, pop: Pop) -> None:
         self._parts, self._metadata, self._writer, self._pop = parts, metadata, writer, pop
         self._popper = Popper(parts, pop)
-        self.waiting = Waiting(parts.store, parts.topics, per_place_max=parts.settings.pop_polling_size)
+        self.waiting = Waiting(
+            parts.store, parts.topics, parts.call_soon, per_place_max=parts.settings.pop_polling_size
+        )
         pop.on_free = self.waiting.free
 
     def bind(self, table: OperationTable) -> None:
@@ -101,6 +103,9 @@ class PopHandlers:
             header.attempt_id or "",
         )  # fmt: skip
         await self._must_serve()
+        if self._is_full(wish):
+            remark = "too many messages are out already: none more before some are acknowledged"
+            raise CommandError(ResponseCode.SYSTEM_BUSY, remark)
         if self._pop_now(wish, call):
             return None
         return self._wait(wish, header.poll_time, call)

@@ -275,7 +275,10 @@ class Pop:
             logger.error("message %d of %s/%d is gone before %s has acknowledged it: retention was shorter",
                          offset, key.topic, key.queue_id, key.group)  # fmt: skip
             return True
-        letter = self._next_letter(record, key)
+        group, origin = self._metadata.groups.get(key.group), origin_of(key.group, key.topic)
+        if group is None or origin not in self._metadata.topics.topics:
+            return True  # deleted meanwhile: nobody waits for it
+        letter = self._next_letter(record, key, origin, tries_max=group.retry_max_times)
         if letter is None:
             return False
         stored = self._writer.put(letter)
@@ -286,12 +289,9 @@ class Pop:
         self.revived += 1
         return True
 
-    def _next_letter(self, record: Record, key: Key) -> Letter | None:
+    def _next_letter(self, record: Record, key: Key, origin: str, *, tries_max: int) -> Letter | None:
         """None: its topic cannot be written."""
-        group = self._metadata.find_group(key.group)
-        origin = origin_of(key.group, key.topic)
-        maximum = group.config.retry_max_times if group is not None else 0
-        is_dead = record.reconsume_times >= maximum
+        is_dead = record.reconsume_times >= tries_max
         name = DLQ_PREFIX + key.group if is_dead else retry_name(key)
         topic = self._topic(name)
         if topic is None:

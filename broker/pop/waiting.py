@@ -38,9 +38,18 @@ class Waiter:
 
 
 class Waiting:
-    def __init__(self, store: MessageStore, topics: TopicTable, *, per_place_max: int) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        call_soon: Callable[[Callable[[], None]], object],
+        *,
+        per_place_max: int,
+    ) -> None:
         """per_place_max: popPollingSize."""
-        self._store, self._topics, self._per_place_max = store, topics, per_place_max
+        self._store, self._topics, self._call_soon = store, topics, call_soon
+        self._per_place_max = per_place_max
+        self._grown_topics: set[str] = set()
         self._waiters: dict[Place, deque[Waiter]] = {}
         self._watched: dict[tuple[str, int], Callable[[], None]] = {}
         self._places: dict[str, set[Place]] = {}  # by every topic that may serve them
@@ -80,11 +89,19 @@ class Waiting:
                     self._watched[topic, queue_id] = grown
 
     def _grown(self, topic: str, queue_id: int) -> None:
+        """Called by the store in the middle of its work: what waits is served when that is done."""
         del self._watched[topic, queue_id]
-        for place in list(self._places.get(topic, ())):
-            self._serve(place)
-        if topic in self._places:
-            self._watch(topic)
+        if not self._grown_topics:
+            self._call_soon(self._serve_grown)
+        self._grown_topics.add(topic)
+
+    def _serve_grown(self) -> None:
+        topics, self._grown_topics = self._grown_topics, set()
+        for topic in sorted(topics):
+            for place in sorted(self._places.get(topic, ())):
+                self._serve(place)
+            if topic in self._places:
+                self._watch(topic)
 
     def free(self, group: str, topic: str) -> None:
         """A queue gives this group messages again."""

@@ -50,6 +50,7 @@ class Scene:
         self.metadata = open_metadata(path / "metadata")
         self.metadata.gate, self.metadata.topics = self.broker.gate, self.broker.topics
         self.broker.parts.resets = self.metadata.resets
+        self.broker.parts.find_group = self.metadata.find_group
         self.now = wall_ms()
         for module in (handlers_module, service_module):
             monkeypatch.setattr(module, "wall_ms", lambda: self.now)
@@ -71,7 +72,7 @@ class Scene:
         for _ in range(4):
             while self.pop_state.round():
                 pass
-            self.broker.tick()
+            self.tick()
             self.broker.store.flush()
         self.pop_state.book.check_invariants()
 
@@ -84,7 +85,11 @@ class Scene:
         for body in bodies:
             reply = self.broker.send(body, e=str(queue_id), i=f"TAGS\x01{tag}\x02UNIQ_KEY\x01K")
             assert reply is not None and reply.code == 0, reply
-        self.broker.tick()
+        self.tick()
+
+    def tick(self) -> None:
+        while self.broker.soon:
+            self.broker.tick()
 
     async def request(self, code: int, ext: dict[str, Any], body: bytes = b"") -> RemotingCommand | None:
         """The answer; None: it comes later."""
@@ -107,7 +112,7 @@ class Scene:
     async def pop(self, **changed: Any) -> list[Message]:
         reply = await self.raw_pop(**changed)
         assert reply is not None and reply.code in (0, 210), reply
-        self.broker.tick()
+        self.tick()
         return read(reply) if reply.code == 0 else []
 
     async def ack(self, message: Message, **changed: Any) -> RemotingCommand:
@@ -118,7 +123,7 @@ class Scene:
         }  # fmt: skip
         reply = await self.request(200051, fields | changed)
         assert reply is not None
-        self.broker.tick()
+        self.tick()
         return reply
 
     async def change(self, message: Message, invisible_ms: int) -> RemotingCommand:
@@ -129,7 +134,7 @@ class Scene:
         }  # fmt: skip
         reply = await self.request(200053, fields)
         assert reply is not None
-        self.broker.tick()
+        self.tick()
         return reply
 
     def retries(self, topic: str = "%RETRY%g_TopicA") -> int:

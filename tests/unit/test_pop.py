@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from broker.pop.records import REVIVE_GROUP
+from broker.store.settings import NamedTopic
 from broker.topics import DLQ_PREFIX
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
 from remoting.command import decode as decode_frame
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
 from tests.unit.pop_parts import INVISIBLE_MS, Message, Scene, read
+from tests.unit.store_parts import BORN_HOST
 
 
 @pytest.fixture
@@ -354,3 +356,54 @@ async def test_request_modes_and_assignments(scene: Scene) -> None:
     assert json.loads(reply.body) == {"messageRequestModeMap": {"TopicA": {"g": mode}}}
     reply = await scene.request(401, {}, json.dumps(mode | {"topic": "%RETRY%g"}).encode())
     assert reply is not None and reply.code == ResponseCode.NO_PERMISSION
+
+
+async def test_what_a_deleted_group_or_topic_had_out_is_nobodys(scene: Scene) -> None:
+    scene.send(b"1")
+    assert len(await scene.pop()) == len(await scene.pop(consumerGroup="h")) == 1
+    scene.metadata.groups.delete("g")
+    scene.run(INVISIBLE_MS)
+    assert scene.metadata.groups.get("g") is None
+    assert scene.retries() == 0
+    assert bodies(await scene.pop(consumerGroup="h")) == [b"1"]
+    scene.metadata.topics.delete(["TopicA"], 0)
+    scene.run(INVISIBLE_MS)
+    assert scene.retries("%RETRY%h_TopicA") == 1
+    assert len(scene.pop_state.book) == 0
+
+
+async def test_retries_that_rocketmq_wrote_with_a_plus(scene: Scene) -> None:
+    scene.topic("%RETRY%g+TopicA", 1)
+    store, name = scene.broker.store, NamedTopic("%RETRY%g+TopicA")
+    store.put(name, 0, b"old", b"TAGS\x01A\x02", 0, 0, scene.now, BORN_HOST, 1, 0)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    (message,) = await scene.pop()
+    assert (message.body, message.topic, message.popped_from) == (b"old", "TopicA", "%RETRY%g+TopicA")
+    scene.run(INVISIBLE_MS)
+    (again,) = await scene.pop()
+    assert again.popped_from == "%RETRY%g+TopicA"
+    assert (await scene.ack(again)).code == 0
+    scene.run(INVISIBLE_MS)
+    assert await scene.pop() == []
+
+
+async def test_a_broker_that_cannot_write_gives_nothing_and_loses_nothing(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    messages = await scene.pop()
+    scene.broker.gate.close("test", "disk full")
+    scene.run(INVISIBLE_MS)
+    assert scene.retries() == 0
+    scene.broker.gate.open("test")
+    scene.run()
+    again = await scene.pop()
+    assert bodies(again) == bodies(messages)
+
+
+async def test_as_much_is_out_as_may_be(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.pop.core.book.OPEN_MAX", 1)
+    scene.send(b"1", b"2")
+    (first,) = await scene.pop(maxMsgNums=1)
+    reply = await scene.raw_pop()
+    assert reply is not None and reply.code == ResponseCode.SYSTEM_BUSY
+    await scene.ack(first)
+    assert bodies(await scene.pop()) == [b"2"]

@@ -31,6 +31,7 @@ class Block:
     acked: set[int] = field(default_factory=set)
     visible_ms: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
+    watched_ms: int = 0
 
     @property
     def unacked(self) -> list[int]:
@@ -104,7 +105,8 @@ class OrderBook:
 
     def _watch(self, queue: QueueOfGroup, block: Block) -> None:
         free_ms = block.free_at_ms()
-        if free_ms:
+        if free_ms and free_ms != block.watched_ms:  # most acknowledgements change nothing
+            block.watched_ms = free_ms
             heapq.heappush(self._free, (free_ms, queue))
 
     def next_free(self, now_ms: int) -> QueueOfGroup | None:
