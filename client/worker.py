@@ -194,7 +194,9 @@ class QueueWorker:
     # -- the broker's queue lock -------------------------------------------------------------------------
 
     def grant(self, asked_at_ms: int) -> None:
-        """Ours again; counted from when we asked."""
+        """Ours again; counted from when we asked. One that had run out may have been somebody else's."""
+        if asked_at_ms >= self._locked_until_ms:
+            self.revoke()
         self._locked_until_ms = asked_at_ms + LOCK_VALID_MS
         self._granted.set()
 
