@@ -1,4 +1,5 @@
-"""END_TRANSACTION (37): a producer says what becomes of its half message. Often oneway.
+"""END_TRANSACTION (37): a producer says what becomes of its half message. Often oneway. And 323, one more try
+for what was given up.
 
 Source: RocketMQ 5.3.3 EndTransactionProcessor.
 """
@@ -8,17 +9,25 @@ from typing import Final
 from broker.handlers.elsewhere import ask_master
 from broker.handlers.parts import BrokerParts
 from broker.handlers.writer import Refused, Writer
+from broker.store.querying import record_at
 from broker.store.record import Record, decode, parse, property_value
 from broker.transactions.core.book import End
-from broker.transactions.messages import COMMIT, HALF_TOPIC, ROLLBACK
+from broker.transactions.messages import COMMIT, GIVEN_UP_TOPIC, HALF_TOPIC, ROLLBACK
 from broker.transactions.service import Transactions
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
 from remoting.operation import Call, CommandError, OperationTable, Reply
-from remoting.operations.transactions import END_TRANSACTION, EndTransactionRequest
+from remoting.operations.transactions import (
+    END_TRANSACTION,
+    RESUME_CHECK_HALF_MESSAGE,
+    EndTransactionRequest,
+    ResumeCheckRequest,
+)
 
 READY_MS_MAX: Final = 2_000
 """Below the three seconds that clients wait."""
+MESSAGE_ID_DIGITS: Final = (32, 56)
+"""Of IPv4 and IPv6: address, port, offset."""
 _ENDS: Final = {COMMIT: End.COMMITTED, ROLLBACK: End.ROLLED_BACK}
 
 
@@ -28,6 +37,7 @@ class EndTransactionHandler:
 
     def bind(self, table: OperationTable) -> None:
         table.bind(END_TRANSACTION, self.end_transaction)
+        table.bind(RESUME_CHECK_HALF_MESSAGE, self.resume_check)
 
     async def end_transaction(self, header: EndTransactionRequest, call: Call) -> Reply | None:
         how = _ENDS.get(header.commit_or_rollback)
@@ -47,6 +57,26 @@ class EndTransactionHandler:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
         parts.pending.add(end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        return None
+
+    async def resume_check(self, header: ResumeCheckRequest, call: Call) -> Reply | None:
+        """The message stays where given up ones are; what is made of it is a transaction like any other."""
+        parts = self._parts
+        try:
+            offset = int(header.msg_id[-16:], 16) if len(header.msg_id) in MESSAGE_ID_DIGITS else -1
+        except ValueError:
+            offset = -1
+        view = record_at(parts.store, offset) if offset >= 0 else None
+        record = None if view is None else decode(view)
+        if record is None or record.topic != GIVEN_UP_TOPIC:
+            raise _mismatch(f"{header.msg_id} is no message of {GIVEN_UP_TOPIC}")
+        stored = self._transactions.resume(record)
+        if isinstance(stored, Refused):
+            raise CommandError(*stored)
+        if not parts.gate.wait or call.is_oneway:
+            return Reply()
+        reply = response_frame(call.opaque, ResponseCode.SUCCESS)
+        parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, call.opaque)
         return None
 
     def _half_at(self, header: EndTransactionRequest) -> Record:

@@ -97,6 +97,12 @@ def given_up_letter(record: Record, topic: TopicLike) -> Letter:
     return _letter(record, topic, 0, record.properties, record.sys_flag)
 
 
+def resumed_letter(record: Record) -> Letter:
+    """A message that was given up, as a new transaction."""
+    changes: dict[bytes, bytes | None] = {CHECKS: None, ROOT: None}
+    return _letter(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
+
+
 def op_letter(half_offsets: list[int], host: bytes, now_ms: int) -> Letter:
     body = b"".join(b"%d," % offset for offset in half_offsets)
     return Letter(OP_TOPIC, 0, body, _OP_PROPERTIES, 0, 0, now_ms, host, 0)

@@ -33,6 +33,7 @@ from broker.transactions.messages import (
     given_up_letter,
     half_of,
     op_letter,
+    resumed_letter,
     root_of,
 )
 from remoting.clock import now_ms, wall_ms
@@ -249,6 +250,14 @@ class Transactions:
             end = stored.end
         self.ended[how, _topic_of(record)] += 1
         return max(self._end(half, how), end)
+
+    def resume(self, record: Record) -> Stored | Refused:
+        """An operator wants the producer of a message that was given up to be asked again."""
+        letter = resumed_letter(record)
+        stored = self._writer.put(letter)
+        if isinstance(stored, Stored):
+            self.stored(letter, stored)
+        return stored
 
     def _commit(self, record: Record) -> Stored | Refused:
         where = real_queue(record.properties)

@@ -1,4 +1,4 @@
-"""The two requests of a transaction: what a producer decides (37), and the broker's question to it (39).
+"""Requests of transactions: a producer's decision (37), the broker's question (39), and one more try (323).
 
 Source: RocketMQ 5.3.3 EndTransactionRequestHeader, CheckTransactionStateRequestHeader.
 """
@@ -34,6 +34,16 @@ class CheckTransactionStateRequest(Wire):
     bname: str
 
 
+class ResumeCheckRequest(Wire):
+    """msg_id: where in the log the message that was given up is, as 32 hex digits."""
+
+    topic: str | None = None
+    msg_id: str
+
+
+RESUME_CHECK_HALF_MESSAGE = Operation(
+    RequestCode.RESUME_CHECK_HALF_MESSAGE, "resumeCheckHalfMessage", ResumeCheckRequest, Empty
+)
 END_TRANSACTION = Operation(RequestCode.END_TRANSACTION, "endTransaction", EndTransactionRequest, Empty)
 CHECK_TRANSACTION_STATE = Operation(
     RequestCode.CHECK_TRANSACTION_STATE,

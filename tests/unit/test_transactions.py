@@ -8,7 +8,7 @@ import pytest
 
 from broker.client_settings import ClientSettings
 from broker.pending import ROLE
-from broker.store.record import Record, decode, parse_properties
+from broker.store.record import Record, decode, offset_message_id, parse_properties
 from broker.transactions.core.book import End
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.messages import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, ended_by
@@ -58,6 +58,7 @@ class Scene:
         parts = self.broker.parts
         self.handler = EndTransactionHandler(parts, self.broker.handlers.send.writer, self.transactions)
         self.broker.table.handlers.pop(37, None)
+        self.broker.table.handlers.pop(323, None)
         self.handler.bind(self.broker.table)
         self.run()
 
@@ -352,6 +353,27 @@ def test_nobody_decides(scene: Scene) -> None:
     scene.run(INTERVAL_MS)
     assert scene.bodies(GIVEN_UP_TOPIC) == [b"lost"]
     assert scene.offsets()[0] == len(scene.records(HALF_TOPIC.name))
+
+
+async def test_an_operator_gives_it_one_more_try(scene: Scene) -> None:
+    """323: the producer is asked again, and its answer counts."""
+    scene.half(b"lost")
+    for _ in range(20):
+        scene.run(INTERVAL_MS)
+    scene.questions()
+    (given_up,) = scene.records(GIVEN_UP_TOPIC)
+    ids = (offset_message_id(given_up.store_host, given_up.offset), "0" * 32, "x", "z" * 32)
+    for message_id, code in zip(ids, (0, 1, 1, 1), strict=True):
+        ext = {"topic": "TopicA", "msgId": message_id}
+        raw = await scene.broker.dispatcher._answer(RemotingCommand(323, 9, 0, None, ext), FakePeer())
+        assert raw is not None and decode_frame(raw[4:]).code == code, message_id
+    scene.run(INTERVAL_MS)
+    (question,) = scene.questions()
+    copy = scene.records(HALF_TOPIC.name)[-1]
+    assert parse_properties(copy.properties)["TRANSACTION_CHECK_TIMES"] == "1"
+    reply = await scene.end(copy)
+    assert reply is not None and reply.code == 0 and scene.bodies() == [b"lost"]
+    assert decode(question.body).body == b"lost"
 
 
 def test_without_a_producer_no_question_is_counted(scene: Scene) -> None:
