@@ -3,9 +3,10 @@
 Source: RocketMQ 5.3.3 QueryMsgByIdSubCommand, QueryMsgByKeySubCommand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from client import MessageExt
 
@@ -49,6 +50,19 @@ def details(message: MessageExt, body: Path, groups: Sequence[str]) -> str:
         f"MessageTrack [consumerGroup={group}, trackType=UNKNOWN, exceptionDesc=null]" for group in groups
     ]
     return "\n".join([*lines, "", *(tracks or ["WARN: No Consumer"])])
+
+
+def consumed_directly(result: Mapping[str, Any]) -> str:
+    """queryMsgById -g -d: what became of a message that a consumer was given once more."""
+    names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
+    values = ", ".join(f"{name}={_java(result.get(name))}" for name in names)
+    return f"{result.get('msgId')} ConsumeMessageDirectlyResult [{values}]"
+
+
+def _java(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def _time(ms: int) -> str:

@@ -38,14 +38,31 @@ def query_by_id(
     msg_id: Annotated[
         str, typer.Option("-i", "--msgId", help="Offset message ids (offsetMsgId of a send), commas between")
     ],
+    group: Annotated[
+        str | None, typer.Option("-g", "--consumerGroup", help="With -d: let it handle them now")
+    ] = None,
+    client_id: Annotated[
+        str | None, typer.Option("-d", "--clientId", help="The member of the group that should")
+    ] = None,
 ) -> Action:
-    """Messages by the id that has the broker's address and the offset in it, asked of that broker."""
+    """Messages by the id that has the broker's address and the offset in it, asked of that broker; with -g
+    and -d a consumer handles them once more."""
+    if (group is None) != (client_id is None):
+        raise typer.BadParameter("-g/--consumerGroup and -d/--clientId belong together")
     try:
         places = [decode_offset_message_id(each.strip()) for each in msg_id.split(",")]
     except ValueError as error:
         raise typer.BadParameter(f"{error}; for a UNIQ_KEY there is queryMsgByUniqueKey") from None
 
     async def action(admin: AdminClient) -> Output:
+        if group is not None and client_id is not None:
+            ids = [each.strip() for each in msg_id.split(",")]
+            asked = zip(places, ids, strict=True)
+            results = [
+                {"msgId": each} | await admin.consume_directly(address, group, client_id, each)
+                for (address, _), each in asked
+            ]
+            return Output(results, "\n".join(map(layouts_message.consumed_directly, results)))
         messages = []
         for address, offset in places:
             header = ViewMessageRequest(offset=offset, topic=topic)

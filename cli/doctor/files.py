@@ -89,7 +89,7 @@ def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> Con
     if kind is Kind.BROKER:
         (broker,) = load_config(BrokerConfig, path=path, environ={}, overrides={})
         assert isinstance(broker, BrokerConfig)
-        return ConfigFile(path, name, kind, broker=broker)
+        return ConfigFile(path, name, kind, broker=with_stored(broker, path, {}, {}))
     embedded = settings.get(ENABLE_KEY, "").strip().lower() in TRUE_TEXTS
     models: list[type[Config]] = [NamesrvConfig]
     if kind is Kind.CONTROLLER or embedded:

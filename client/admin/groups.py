@@ -1,6 +1,7 @@
 """What AdminClient asks of one broker about consumers and producers: who is there, how far groups are, and
 changes of groups and of their offsets."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroups,
 )
 from remoting.operations.clients import (
+    CONSUME_MESSAGE_DIRECTLY,
     GET_ALL_PRODUCER_INFO,
     GET_CONSUME_STATS,
     GET_CONSUMER_CONNECTION_LIST,
@@ -126,6 +128,19 @@ class GroupQuestions(Asking):
                 GET_CONSUMER_RUNNING_INFO.name, broker_addr, f"unreadable: {error}", 0
             ) from error
         return members | {"mqTable": queues}
+
+    async def consume_directly(
+        self, broker_addr: str, group: str, client_id: str, offset_msg_id: str
+    ) -> dict[str, Any]:
+        """One consumer handles one message now, whatever its group has consumed: {consumeResult, order,
+        autoCommit, remark, spentTimeMills}."""
+        header = ConsumerCallRequest(consumer_group=group, client_id=client_id, msg_id=offset_msg_id)
+        answer = await self.ask(broker_addr, CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CALL_TIMEOUT_MS)
+        try:
+            value = json.loads(bytes(answer.body or b"{}"))
+        except ValueError as error:
+            raise AdminError(CONSUME_MESSAGE_DIRECTLY.name, broker_addr, f"unreadable: {error}", 0) from error
+        return dict(value)
 
     # -- changes -----------------------------------------------------------------------------------------
 

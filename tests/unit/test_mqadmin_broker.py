@@ -12,7 +12,11 @@ from typer.testing import Result
 
 from broker.app import Broker
 from cli.layouts_group import version_text
+from cli.targets import Target, changed
 from client import Message, MessageQueue, Producer
+from client.admin import Said
+from client.message import decode_messages
+from client.message_id import encode_offset_message_id
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from remoting.client import RemotingClient
@@ -51,6 +55,7 @@ class World(InThread):
     async def _fill(self) -> None:
         pushed = OperationTable()
         pushed.bind(clients.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        pushed.bind(clients.CONSUME_MESSAGE_DIRECTLY, self._consume)
         self.member = RemotingClient(pushed)
         async with asyncio.timeout(10):
             while not self.broker.standing.registered:  # noqa: ASYNC110 - nobody tells
@@ -73,6 +78,12 @@ class World(InThread):
             consumer_group=group, topic=TOPIC, queue_id=0, commit_offset=offset
         )
         assert isinstance(await self.member.call(self.address, UPDATE_CONSUMER_OFFSET, header), Ok)
+
+    async def _consume(self, header: clients.ConsumerCallRequest, call: Call) -> Reply:
+        (message,) = decode_messages(call.raw_body)
+        remark = message.body.decode()
+        result = {"order": False, "autoCommit": True, "consumeResult": "CR_SUCCESS", "remark": remark}
+        return Reply(body=json.dumps(result | {"spentTimeMills": 3}).encode())
 
     async def _running_info(self, header: clients.ConsumerCallRequest, call: Call) -> Reply:
         """As a client written in Java says it."""
@@ -180,6 +191,14 @@ def test_entries_of_a_queue(world: World) -> None:
         "queryCq", "-t", TOPIC, "-q", "0", "-i", "2", "-c", "3", "-n", world.namesrv
     ).stdout.splitlines()
     assert lines[1] == "Data:" and [line.partition(":")[0] for line in lines[2:]] == ["2", "3", "4"]
+
+
+def test_a_group_without_master_is_told_of() -> None:
+    target = Target(("h:1",), ("broker-b has no master at the name servers: nothing was done there",))
+    output = changed([Said("h:1", True)], target, lambda address: f"done {address}")
+    assert (output.text, output.exit_code) == ("done h:1", 4)
+    assert "broker-b has no master" in output.problems[0]
+    assert changed([Said("h:1", True)], Target(("h:1",)), str).exit_code is None
 
 
 # -- topics ------------------------------------------------------------------------------------------------
@@ -333,6 +352,19 @@ def test_what_consumers_say(world: World, tmp_path: Path, monkeypatch: pytest.Mo
     one = ran("consumerStatus", "-b", world.address, "-g", GROUP, "-i", "10.0.0.9@1", "-s").stdout
     assert one.splitlines()[1].startswith("PROP_CONSUMEORDERLY") and "main {[: at" in one
     assert "not online" in ran("consumerStatus", "-b", world.address, "-g", GROUP, "-i", "x", code=1).stderr
+
+
+def test_a_consumer_handles_a_message_once_more(world: World) -> None:
+    queue = world.broker.store.find_queue(TOPIC, 0)
+    assert queue is not None
+    msg_id = encode_offset_message_id(world.address, queue.unit(2)[0])
+    here = ("queryMsgById", "-n", world.namesrv, "-t", TOPIC, "-i", msg_id, "-g", GROUP)
+    assert ran(*here, "-d", "10.0.0.9@1").stdout == (
+        f"{msg_id} ConsumeMessageDirectlyResult [order=false, autoCommit=true, consumeResult=CR_SUCCESS, "
+        "remark=body 2, spentTimeMills=3]\n"
+    )
+    assert "not online" in ran(*here, "-d", "nobody", code=1).stderr
+    assert "belong together" in usage(*here)
 
 
 # -- offsets -----------------------------------------------------------------------------------------------

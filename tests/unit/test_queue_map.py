@@ -20,6 +20,8 @@ def test_blanks_other_orders_and_nothing_at_all() -> None:
     text = b'{"offsetTable":{ {"topic":"T","queueId":"3","brokerName":"b"} : 5 } , "x": {"a":{"b":1}}}'
     assert load_queue_map(text, "offsetTable") == ({QueueKey("T", "b", 3): 5}, {"x": {"a": {"b": 1}}})
     assert load_queue_map(b"{}", "offsetTable") == ({}, {})
+    note = b'{"note":"x,{1}: y","offsetTable":{}}'  # text that only looks like a key
+    assert load_queue_map(note, "offsetTable") == ({}, {"note": "x,{1}: y"})
     assert dump_queue_map("offsetTable", []) == b'{"offsetTable":{}}'
 
 
