@@ -279,6 +279,22 @@ def test_a_new_master_goes_on(scene: Scene) -> None:
     assert scene.bodies() == [b"5", b"5", b"50", b"late", b"100"]
 
 
+def test_a_crash_loses_no_timer_and_repeats_none(scene: Scene) -> None:
+    """kill -9: the store recovers, and the progress is in its journal."""
+    for seconds in (5, 50, 100):
+        scene.send(b"%d" % seconds, TIMER_DELAY_SEC=seconds)
+    scene.run(7_000)
+    scene.run()
+    assert scene.timers.is_settled
+    scene.metadata.seal()
+    crash(scene.broker.store)
+    again = Scene(scene.path)
+    again.broker.store.set_confirm_offset(again.broker.store.commit_log.max_offset)
+    again.now = scene.now + 50_000
+    again.run()
+    assert again.bodies() == [b"5", b"50"] and len(again.timers.wheel) == 1
+
+
 def test_progress_follows_when_nothing_can_be_lost_any_more(scene: Scene) -> None:
     scene.send(TIMER_DELAY_SEC=3)
     scene.run()

@@ -19,7 +19,7 @@ from remoting.command import RemotingCommand
 from remoting.command import decode as decode_frame
 from tests.unit.handler_parts import Broker
 from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer
+from tests.unit.store_parts import FakePeer, crash
 from tests.unit.test_record import RECORDS
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -431,6 +431,26 @@ async def test_a_new_master_knows_what_is_open(scene: Scene) -> None:
     assert scene.bodies() == [b"0", b"2", b"3", b"4", b"5", b"young"]
     scene.run()
     assert scene.offsets() == (len(scene.records(HALF_TOPIC.name)), len(scene.records(OP_TOPIC.name)))
+
+
+async def test_a_crash_forgets_no_transaction(scene: Scene, tmp_path: Path) -> None:
+    """kill -9: the store recovers, and the queues are read again."""
+    for body in (b"committed", b"open"):
+        half = scene.half(body)
+    first = scene.records(HALF_TOPIC.name)[0]
+    await scene.end(first)
+    scene.run()
+    scene.metadata.seal()
+    crash(scene.broker.store)
+    again = Scene(tmp_path)
+    again.broker.store.set_confirm_offset(again.broker.store.commit_log.max_offset)
+    again.run()
+    assert len(again.transactions.book) == 1
+    again.run(TIMEOUT_MS + 1_000)
+    (question,) = again.questions()
+    assert decode(question.body).body == b"open"
+    reply = await again.end(half)
+    assert reply is not None and reply.code == 0 and again.bodies() == [b"committed", b"open"]
 
 
 def test_offsets_follow_when_nothing_can_be_lost_any_more(scene: Scene) -> None:
