@@ -192,7 +192,7 @@ class UnusualSends:
             return refusal(command, stored)
         letter.properties = stored.properties + shared
         host = self._store.store_host.hex().upper()  # as record.offset_message_id() has it
-        ids = ",".join([f"{host}{offset:016X}" for offset in stored.offsets])
+        ids = (f",{host}%016X" * len(stored.offsets))[1:] % tuple(stored.offsets)
         whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
         return self._answer(command, letter, properties, ids, whole, peer)
 

@@ -1,8 +1,9 @@
 /* Load generator: one pre-encoded frame, sent over and over, only its opaque patched.
  *
- * usage: load PORT CONNECTIONS IN_FLIGHT WARMUP_MS MEASURE_MS SERVER_PID FRAME_FILE OPAQUE_AT
+ * usage: load PORT CONNECTIONS IN_FLIGHT WARMUP_MS MEASURE_MS SERVER_PID FRAME_FILE OPAQUE_AT [QUEUE_OFFSET_AT]
  *
- * Each connection keeps IN_FLIGHT requests under way. OPAQUE_AT is the place of nine ASCII digits in the frame.
+ * Each connection keeps IN_FLIGHT requests under way. OPAQUE_AT is the place of nine ASCII digits in the frame;
+ * QUEUE_OFFSET_AT that of four, which go up by 32 from one pull to the next, from 1000 to 9000 and again.
  * Every reply must hold "code":0. Prints one JSON line; server_cpu_s is the CPU time of SERVER_PID meanwhile.
  */
 #define _GNU_SOURCE
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 enum { REPLY_BYTES_MAX = 1 << 20, EVENTS_MAX = 256, OPAQUE_DIGITS = 9, BUCKETS = 1024 };
+enum { QUEUE_OFFSET_DIGITS = 4, QUEUE_OFFSET_FIRST = 1000, QUEUE_OFFSET_LAST = 9000, QUEUE_OFFSET_STEP = 32 };
 static const uint32_t OPAQUE_FIRST = 100000000, OPAQUE_LAST = 999999999;
 
 typedef struct {
@@ -32,12 +34,12 @@ typedef struct {
 } Connection;
 
 static struct {
-    uint64_t replies, refused, histogram[BUCKETS];
+    uint64_t replies, refused, bytes, histogram[BUCKETS];
 } totals;
 static uint8_t frame[REPLY_BYTES_MAX];
 static size_t frame_bytes;
-static int in_flight_max, opaque_at, poller;
-static uint32_t opaque = 100000000;
+static int in_flight_max, opaque_at, queue_offset_at, poller;
+static uint32_t opaque = 100000000, queue_offset = QUEUE_OFFSET_FIRST;
 
 static void fail(const char *what) {
     perror(what);
@@ -97,12 +99,20 @@ static void open_connection(Connection *c, int port) {
     watch(c, EPOLL_CTL_ADD);
 }
 
+static void put_digits(uint8_t *at, int digits, uint32_t value) {
+    for (int digit = digits - 1; digit >= 0; digit--, value /= 10) at[digit] = (uint8_t)('0' + value % 10);
+}
+
 static void put_request(Connection *c) {
     uint8_t *at = c->out + c->out_end;
-    uint32_t value = opaque = opaque == OPAQUE_LAST ? OPAQUE_FIRST : opaque + 1;
+    opaque = opaque == OPAQUE_LAST ? OPAQUE_FIRST : opaque + 1;
     memcpy(at, frame, frame_bytes);
-    for (int digit = OPAQUE_DIGITS - 1; digit >= 0; digit--, value /= 10)
-        at[opaque_at + digit] = (uint8_t)('0' + value % 10);
+    put_digits(at + opaque_at, OPAQUE_DIGITS, opaque);
+    if (queue_offset_at) {
+        put_digits(at + queue_offset_at, QUEUE_OFFSET_DIGITS, queue_offset);
+        queue_offset += QUEUE_OFFSET_STEP;
+        if (queue_offset > QUEUE_OFFSET_LAST) queue_offset = QUEUE_OFFSET_FIRST;
+    }
     c->out_end += frame_bytes;
     c->in_flight++;
     c->sent_ns[c->next] = now_ns();
@@ -142,6 +152,7 @@ static void receive(Connection *c) {
         if (!memmem(c->in + at, 4 + length, "\"code\":0", 8) && totals.refused++ == 0)
             fprintf(stderr, "refused: %.*s\n", (int)length, (char *)c->in + at + 8);
         totals.replies++;
+        totals.bytes += 4 + length;
         totals.histogram[bucket_of(now - c->sent_ns[c->first])]++;
         c->first = (c->first + 1) % (in_flight_max + 1);
         c->in_flight--;
@@ -166,7 +177,7 @@ static void run_until(uint64_t end_ns, Connection *connections, int count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 9) { fprintf(stderr, "see the head of load.c\n"); return 2; }
+    if (argc != 9 && argc != 10) { fprintf(stderr, "see the head of load.c\n"); return 2; }
     int port = atoi(argv[1]), count = atoi(argv[2]), warmup_ms = atoi(argv[4]), measure_ms = atoi(argv[5]);
     pid_t server = atoi(argv[6]);
     FILE *file = fopen(argv[7], "rb");
@@ -174,6 +185,7 @@ int main(int argc, char **argv) {
     frame_bytes = fread(frame, 1, sizeof frame, file);
     in_flight_max = atoi(argv[3]);
     opaque_at = atoi(argv[8]);
+    queue_offset_at = argc == 10 ? atoi(argv[9]) : 0;
     poller = epoll_create1(0);
     Connection *connections = calloc((size_t)count, sizeof *connections);
     for (int i = 0; i < count; i++) open_connection(&connections[i], port);
@@ -182,8 +194,9 @@ int main(int argc, char **argv) {
     uint64_t begin = now_ns(), cpu = cpu_ns(server);
     run_until(begin + (uint64_t)measure_ms * 1000000u, connections, count);
     double wall_s = (double)(now_ns() - begin) / 1e9, cpu_s = (double)(cpu_ns(server) - cpu) / 1e9;
-    printf("{\"replies\":%lu,\"refused\":%lu,\"wall_s\":%.6f,\"server_cpu_s\":%.6f,\"p50_us\":%.1f,\"p99_us\":%.1f}\n",
-           (unsigned long)totals.replies, (unsigned long)totals.refused, wall_s, cpu_s, quantile_us(.5),
+    printf("{\"replies\":%lu,\"refused\":%lu,\"bytes\":%lu,\"wall_s\":%.6f,\"server_cpu_s\":%.6f,\"p50_us\":%.1f,"
+           "\"p99_us\":%.1f}\n",
+           (unsigned long)totals.replies, (unsigned long)totals.refused, (unsigned long)totals.bytes, wall_s, cpu_s, quantile_us(.5),
            quantile_us(.99));
     return 0;
 }

@@ -32,6 +32,12 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 static char *map_file(const char *directory, const char *name, size_t bytes, int warm) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -74,7 +80,7 @@ int main(int argc, char **argv) {
     if (read(ready[0], &byte, 1) != 1) fail("read");
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
-    double begin = now_s();
+    double begin = now_s(), cpu_begin = cpu_s();
     for (size_t sent = 0; sent < total;) {
         ssize_t n = send(fd, bytes + at, CALL_BYTES, MSG_NOSIGNAL);
         if (n < 0) fail("send");
@@ -83,8 +89,9 @@ int main(int argc, char **argv) {
     }
     shutdown(fd, SHUT_WR);
     if (recv(fd, &byte, 1, 0) != 1) fail("recv");
-    double wall_s = now_s() - begin;
+    double wall_s = now_s() - begin, sender_s = cpu_s() - cpu_begin;
     wait(NULL);
-    printf("{\"bytes\":%zu,\"wall_s\":%.6f,\"mb_per_s\":%.1f}\n", total, wall_s, (double)total / wall_s / 1e6);
+    printf("{\"bytes\":%zu,\"wall_s\":%.6f,\"mb_per_s\":%.1f,\"sender_cpu_s\":%.6f}\n", total, wall_s,
+           (double)total / wall_s / 1e6, sender_s);
     return 0;
 }

@@ -80,7 +80,13 @@ def free_port() -> int:
 
 
 def load(
-    server: Server, shape: Shape, *, frame: bytes | None = None, warmup_ms: int = 300, measure_ms: int = 1_000
+    server: Server,
+    shape: Shape,
+    *,
+    frame: bytes | None = None,
+    queue_offset_at: int | None = None,
+    warmup_ms: int = 300,
+    measure_ms: int = 1_000,
 ) -> dict[str, Any]:
     """One round of load.c against a server; raises BenchError if a single reply is not a success."""
     frame = send_frame(128) if frame is None else frame
@@ -97,6 +103,7 @@ def load(
             server.pid,
             file.name,
             opaque_at(frame),
+            *(() if queue_offset_at is None else (queue_offset_at,)),
             cpu=LOAD_CPU,
         )
     if result["refused"] or not result["replies"]:
