@@ -26,6 +26,7 @@ from remoting.operations.transactions import (
 
 READY_MS_MAX: Final = 2_000
 """Below the three seconds that clients wait."""
+UNDECIDED: Final = 0
 MESSAGE_ID_DIGITS: Final = (32, 56)
 """Of IPv4 and IPv6: address, port, offset."""
 _ENDS: Final = {COMMIT: End.COMMITTED, ROLLBACK: End.ROLLED_BACK}
@@ -41,8 +42,11 @@ class EndTransactionHandler:
 
     async def end_transaction(self, header: EndTransactionRequest, call: Call) -> Reply | None:
         how = _ENDS.get(header.commit_or_rollback)
-        if how is None:  # the producer does not know yet: it will be asked
-            return None
+        if header.commit_or_rollback == UNDECIDED:  # it will be asked; RocketMQ leaves it without an answer
+            return Reply()
+        if how is None:
+            remark = f"commitOrRollback {header.commit_or_rollback} is none of 0, {COMMIT}, {ROLLBACK}"
+            raise _mismatch(remark)
         parts, gate = self._parts, self._parts.gate
         if not gate.writable and await ask_master(parts, END_TRANSACTION, header):
             return Reply()

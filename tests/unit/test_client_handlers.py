@@ -185,6 +185,9 @@ async def test_a_producer_that_can_be_asked(desk: Desk) -> None:
     peers[2].closing = True
     assert clients.find_producer("P") is None and clients.find_producer("Q") is None
     assert clients.registry.find_producer("c12") == 12
+    peers[0].closing = False
+    await desk.ask(34, {"clientID": "other", "producerDataSet": [{"groupName": "P"}]}, peer=peers[0])
+    assert clients.registry.find_producer("c11") is None and clients.registry.find_producer("other") == 11
     for peer in peers:
         clients.connection_closed(peer.connection_id)
         clients.registry.check_invariants()

@@ -224,8 +224,11 @@ async def test_each_ends_once(scene: Scene) -> None:
     assert "long since" in (reply.remark or "") and len(scene.records("TopicA", 2)) == 1
 
 
-async def test_a_producer_that_does_not_know_is_not_answered(scene: Scene) -> None:
-    assert await scene.end(scene.half(), 0) is None
+async def test_a_producer_that_does_not_know_yet(scene: Scene) -> None:
+    half = scene.half()
+    for decision, code in ((0, 0), (7, ResponseCode.SYSTEM_ERROR)):
+        reply = await scene.end(half, decision)
+        assert reply is not None and reply.code == code
     assert len(scene.transactions.book) == 1
 
 

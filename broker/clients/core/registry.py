@@ -91,6 +91,8 @@ class ClientRegistry:
         self, client: Client, consumers: Iterable[Consumer], producers: Iterable[str], *, now_ms: int
     ) -> list[str]:
         known = self._known.setdefault(client.connection_id, _Known())
+        if known.client_id != client.client_id:  # a connection is of one client: of the one it names last
+            self._forget_producer(known, client.connection_id)
         known.seen_ms, known.client_id = now_ms, client.client_id
         for name in producers:
             self._join(self.producers.setdefault(name, {}), known.producers, name, client)
@@ -160,11 +162,16 @@ class ClientRegistry:
         del members[connection_id]
         known = self._known[connection_id]
         known.producers.discard(name)
-        if not known.producers and self._producer_ids.get(known.client_id) == connection_id:
-            del self._producer_ids[known.client_id]
+        if not known.producers:
+            self._forget_producer(known, connection_id)
         self._count -= 1
         if not members:
             del self.producers[name]
+
+    def _forget_producer(self, known: _Known, connection_id: int) -> None:
+        """Unless the client has come back on a newer connection."""
+        if self._producer_ids.get(known.client_id) == connection_id:
+            del self._producer_ids[known.client_id]
 
     def _leave_consumers(self, name: str, connection_id: int) -> list[str]:
         group = self.consumers[name]
