@@ -109,6 +109,12 @@ TABLE = Table(
         Metric("rocketmq_timing_messages", "timers that are to come; of a master"),
         Metric("rocketmq_timer_dequeue_total", "timers that were delivered"),
         Metric("rocketmq_timer_dequeue_latency_milliseconds", "since the next timer has been due"),
+        Metric("rocketmq_pop_checkpoint_buffer_size", "pops with messages that are out; of a master"),
+        Metric(
+            "rocketmq_pop_revive_retry_messages_total",
+            "messages that nobody acknowledged, and that came again",
+        ),
+        Metric("rocketmq_pop_waiting_consumers", "pops and notifications that wait for a message"),
         Metric("rocketmq_confirm_offset", "confirmOffset, bytes of the CommitLog"),
         Metric("rocketmq_max_offset", "end of the CommitLog, bytes"),
         Metric("rocketmq_min_offset", "beginning of the CommitLog, bytes"),
@@ -175,6 +181,9 @@ def _add_laid_by(made: Scrape, broker: "Broker") -> None:
         made.add("rocketmq_half_messages", len(transactions.book))
         made.add("rocketmq_timing_messages", len(timers.wheel))
         made.add("rocketmq_timer_dequeue_latency_milliseconds", timers.late_ms)
+        made.add("rocketmq_pop_checkpoint_buffer_size", len(deliveries.pop.pop.book))
+    made.add("rocketmq_pop_revive_retry_messages_total", deliveries.pop.pop.revived)
+    made.add("rocketmq_pop_waiting_consumers", len(deliveries.pop.handlers.waiting))
     for (how, topic), count in transactions.ended.most_common(TOPICS_MAX):
         made.add(_ENDS[how], count, topic)
     made.add("rocketmq_timer_dequeue_total", timers.delivered)
