@@ -9,7 +9,7 @@ after it. Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 import logging
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -302,6 +302,15 @@ class CommitLog:
         file = self._file_of(offset)
         at = offset - file.start_offset
         return file.view[at : min(stop - file.start_offset, self.file_bytes)]
+
+    def views(self, runs: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """The bytes of each (start, end), ascending; a run is within one file."""
+        low, high = runs[0][0], runs[-1][1]
+        file = self._file_of(low)
+        base, view = file.start_offset, file.view
+        if low < self.min_offset or high > min(file.end_offset, self.max_offset):
+            return [self.view(start, end - start) for start, end in runs]
+        return [view[start - base : end - base] for start, end in runs]
 
     def open_file(self, offset: int) -> int:
         """A descriptor of the file with the byte at `offset`. The caller closes it; till then it can be read

@@ -53,6 +53,10 @@ def read_queue(
     low, high = queue.min_offset, queue.max_offset
     if not low <= offset < high:
         return _outside(offset, low, high)
+    if tag_codes is None:
+        result = _next_ones(log, queue, offset, max_nums, max_bytes)
+        if result is not None:
+            return result
     runs: list[tuple[int, int]] = []  # (start, end) in the log, adjacent records merged
     run_start = run_end = -1
     count = total = 0
@@ -77,8 +81,36 @@ def read_queue(
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, index, low, high, [])
     runs.append((run_start, run_end))
-    views = [log.view(start, end - start) for start, end in runs]
-    return GetResult(GetStatus.FOUND, index, low, high, views, count, total)
+    return GetResult(GetStatus.FOUND, index, low, high, log.views(runs), count, total)
+
+
+def _next_ones(
+    log: CommitLog, queue: ConsumeQueue, offset: int, max_nums: int, max_bytes: int
+) -> GetResult | None:
+    """The usual pull: all of the next units. None: too many bytes, or one has no record."""
+    offsets, sizes, _ = zip(*queue.units(offset, max_nums), strict=True)
+    total, begin = sum(sizes), offsets[0]
+    if total > max_bytes or begin < log.min_offset:  # a filler's size is above every max_bytes
+        return None
+    runs: list[tuple[int, int]] = []
+    end = offsets[-1] + sizes[-1]
+    if end - begin != total:  # offsets ascend: else all of them are adjacent
+        end = begin
+        for log_offset, size in zip(offsets, sizes, strict=True):
+            if log_offset != end:
+                runs.append((begin, end))
+                begin = log_offset
+            end = log_offset + size
+    runs.append((begin, end))
+    return GetResult(
+        GetStatus.FOUND,
+        offset + len(sizes),
+        queue.min_offset,
+        queue.max_offset,
+        log.views(runs),
+        len(sizes),
+        total,
+    )
 
 
 def _outside(offset: int, low: int, high: int) -> GetResult:
