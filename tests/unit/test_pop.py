@@ -407,3 +407,17 @@ async def test_as_much_is_out_as_may_be(scene: Scene, monkeypatch: pytest.Monkey
     assert reply is not None and reply.code == ResponseCode.SYSTEM_BUSY
     await scene.ack(first)
     assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_what_came_again_does_not_so_once_more_after_a_fail_over(scene: Scene) -> None:
+    """The old master had no time left to say how far it was."""
+    scene.send(b"1")
+    assert len(await scene.pop()) == 1
+    scene.run(INVISIBLE_MS - 1)
+    scene.now += 1
+    scene.pop_state.round()
+    scene.tick()
+    assert scene.retries() == 1
+    scene.restart()
+    scene.run(INVISIBLE_MS)
+    assert scene.retries() == 1
