@@ -15,7 +15,7 @@ from cli.doctor.command import doctor
 from cli.repair import repair
 
 BENCH_SUITES = (
-    "codec", "send", "flush", "replication", "replica_behind", "failover", "telemetry", "controller",
+    "codec", "send", "pull", "flush", "replication", "replica_behind", "failover", "telemetry", "controller",
     "idle", "memory",
 )  # fmt: skip
 
