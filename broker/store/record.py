@@ -11,6 +11,7 @@ The same bytes are stored, replicated and answered to a pull. All integers big-e
 A blank record (size, magic, anything) fills a file's end: a record never spans two files.
 """
 
+import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
@@ -352,9 +353,8 @@ def host_bytes(host: str, port: int) -> bytes:
 
 def host_text(host: bytes) -> str:
     """ "address:port" of what host_bytes() gives."""
-    family = socket.AF_INET if len(host) == HOST_V4_BYTES else socket.AF_INET6
     (port,) = _UNPACK_I32(host, len(host) - 4)
-    return f"{socket.inet_ntop(family, host[:-4])}:{port}"
+    return f"{ipaddress.ip_address(host[:-4])}:{port}"
 
 
 def offset_message_id(store_host: bytes, offset: int) -> str:
