@@ -90,9 +90,8 @@ class PopHandlers:
 
     async def pop(self, header: PopMessageRequest, call: Call) -> Reply | None:
         if wall_ms() - header.born_time - header.poll_time > STALE_MS:
-            raise CommandError(
-                ResponseCode.POLLING_TIMEOUT, "the pop is older than the time that it may wait"
-            )
+            remark = "the pop is older than the time that it may wait"
+            raise CommandError(ResponseCode.POLLING_TIMEOUT, remark, PopMessageResponse())
         if not 0 < header.max_msg_nums <= MESSAGES_MAX:
             remark = f"maxMsgNums {header.max_msg_nums} is not in 1..{MESSAGES_MAX}"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)

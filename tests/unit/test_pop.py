@@ -59,6 +59,7 @@ async def test_what_is_acknowledged_never_comes_again(scene: Scene) -> None:
 
 
 async def test_the_header_of_an_answer(scene: Scene) -> None:
+    """clients pitfall 24: msgOffsetInfo names exactly the records of the body."""
     scene.send(b"1", b"2", b"3", queue_id=1)
     reply = await scene.raw_pop(maxMsgNums=2)
     assert reply is not None and (reply.code, reply.remark) == (0, "FOUND")
@@ -77,6 +78,8 @@ async def test_checks(scene: Scene) -> None:
         return reply.code
 
     scene.send(b"1")
+    stale = await scene.raw_pop(bornTime=scene.now - 501)
+    assert stale is not None and stale.ext_fields["popTime"] == "0"  # a Java client reads it
     assert await code(bornTime=scene.now - 501) == ResponseCode.POLLING_TIMEOUT
     assert await code(maxMsgNums=33) == ResponseCode.INVALID_PARAMETER
     assert await code(topic="None") == ResponseCode.TOPIC_NOT_EXIST
