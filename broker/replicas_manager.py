@@ -30,7 +30,7 @@ from broker.core.role import (
     finished,
     newest,
 )
-from broker.ha.ports import MasterDoor
+from broker.ha.ports import EpochPassed, MasterDoor
 from broker.identity import Identity, news_of
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
@@ -115,11 +115,8 @@ class ReplicasManager:
         """`on_change(before, after, took_ms)`: a change has just been finished. `on_confirmed(asked_ms)`: the
         active controller, asked then, says that this broker is master."""
         self._identity, self._controller, self._ha, self._shell = identity, controller, ha, shell
-        self._cluster_name, self._broker_name, self._poll_period_ms = (
-            cluster_name,
-            broker_name,
-            poll_period_ms,
-        )
+        self._cluster_name, self._broker_name = cluster_name, broker_name
+        self._poll_period_ms = poll_period_ms
         self._role = self._acting = Role(broker_id=0)  # _acting: of the change that is under way, too
         self._news: MasterNews | None = None
         self._news_came, self._poll_now, self._master_wanted = (
@@ -183,7 +180,7 @@ class ReplicasManager:
 
     async def _act_on(self, news: MasterNews) -> None:
         try:
-            await self._carry_out(news)
+            await self._carry_out_unless_late(news)
         except BaseException as error:
             self._news = newest(news, self._news or news)  # not done: the supervisor starts us again
             self._news_came.set()
@@ -192,6 +189,20 @@ class ReplicasManager:
             if isinstance(error, (OSError, LocalProtocolError)):  # the text says what to do
                 raise Trouble(f"no role change at masterEpoch {news.master_epoch}: {_said(error)}") from error
             raise
+
+    async def _carry_out_unless_late(self, news: MasterNews) -> None:
+        """The master's link may tell of a term before a controller can; news that arrive after that are late
+        and are dropped. EpochPassed: the controllers, asked now, do not know of that term either."""
+        try:
+            await self._carry_out(news)
+        except EpochPassed as passed:
+            self._acting = self._role
+            present = await self._poll()
+            if present is not None and present.master_epoch < passed.known_epoch:
+                raise
+            logger.info(
+                "news of masterEpoch %d came late: the log knows %d", news.master_epoch, passed.known_epoch
+            )
 
     async def _promotion_failed(self, news: MasterNews, error: Exception) -> None:
         epoch, count = self._failed
@@ -268,7 +279,7 @@ class ReplicasManager:
             name,
             news.master_epoch,
             took_ms,
-            describe(before),
+            before,
             sorted(news.sync_state_set),
         )
 
@@ -417,7 +428,7 @@ class ReplicasManager:
             if door is not None and door != self._door and role is self._role:
                 try:
                     await self._follow(role.epoch, door)
-                except LocalProtocolError:  # its link told of a later term before the controllers could
+                except EpochPassed:  # its link told of a later term before the controllers could
                     self.poll_now()
 
 
@@ -433,9 +444,3 @@ def _said(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "the disk of storePathRootDir is full: make room, it goes on trying"
     return str(error) or type(error).__name__
-
-
-def describe(role: Role) -> str:
-    if role.epoch == 0:
-        return "nothing"
-    return f"{'master' if role.is_master else f'slave of {role.master_broker_id}'} at {role.epoch}"

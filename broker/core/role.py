@@ -39,6 +39,11 @@ class Role:
     def is_master(self) -> bool:
         return self.epoch > 0 and self.master_broker_id == self.broker_id
 
+    def __str__(self) -> str:
+        if self.epoch == 0:
+            return "nothing"
+        return f"{'master' if self.is_master else f'slave of {self.master_broker_id}'} at {self.epoch}"
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeToMaster:

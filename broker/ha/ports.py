@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from remoting.operation import LocalProtocolError
 from remoting.operations.controller import SyncStateSet
 
 BATCH_BYTES_MAX = 1 << 20
@@ -38,6 +39,18 @@ class MasterDoor(NamedTuple):
 
     ha_address: str
     file_bytes: int | None = None
+
+
+class EpochPassed(LocalProtocolError):
+    """A role at a masterEpoch below one that the log has seen: late news, or controllers that lost what they
+    knew."""
+
+    def __init__(self, epoch: int, known_epoch: int) -> None:
+        super().__init__(
+            f"masterEpoch {epoch} is below epoch {known_epoch} of the log: these controllers lost what they "
+            "knew, or are another cluster's; importControllerState of mqadmin gives it back to them"
+        )
+        self.known_epoch = known_epoch
 
 
 class ReplicatedLog(Protocol):

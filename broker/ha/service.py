@@ -21,7 +21,7 @@ from broker.ha.core.progress import Growth
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
-from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
+from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
 from broker.ha.report import status_of
 from broker.ha.slave_client import SlaveClient
 from broker.store.epoch_file import EpochFile, EpochFileError
@@ -163,12 +163,12 @@ class HaService:
     # -- roles -------------------------------------------------------------------------------------------
 
     async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
-        """The caller has fenced the broker. LocalProtocolError: the epoch is below one that we have seen, or
-        it is not known which."""
+        """The caller has fenced the broker. EpochPassed: the epoch is below one that we have seen;
+        LocalProtocolError: it is not known which those are."""
         if self._epoch_fault is not None:
             raise LocalProtocolError(self._epoch_fault)
         if epoch < self.last_epoch:
-            raise self._too_old(epoch)
+            raise EpochPassed(epoch, self.last_epoch)
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
         # a missed epoch may have been another's: our slaves followed that one, their acks are of an old log
         keep_links = stays and epoch <= self.last_epoch + 1
@@ -186,12 +186,6 @@ class HaService:
         if not stays:
             self.store.become_master()
         self._begin_term(broker_id, epoch, sync_state_set)
-
-    def _too_old(self, epoch: int) -> LocalProtocolError:
-        return LocalProtocolError(
-            f"masterEpoch {epoch} is below epoch {self.last_epoch} of the log: these controllers lost what "
-            "they knew, or are another cluster's; importControllerState of mqadmin gives it back to them"
-        )
 
     def _begin_term(self, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
         log, state = self.store.commit_log, self._server.state
@@ -218,9 +212,10 @@ class HaService:
         self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None = None
     ) -> None:
         """Follow the master at "host:port". The same call again changes nothing while the link is alive. With
-        files of another size than master_file_bytes it is a slave that copies nothing, and says so."""
+        files of another size than master_file_bytes it is a slave that copies nothing, and says so.
+        EpochPassed: the epoch is below one that we have seen."""
         if epoch < self.last_epoch:
-            raise self._too_old(epoch)
+            raise EpochPassed(epoch, self.last_epoch)
         host, _, port = master_ha_address.rpartition(":")
         address = (host, int(port))
         client, fits = self.client, master_file_bytes in (None, self.store.commit_log.file_bytes)

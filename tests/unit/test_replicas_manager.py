@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from broker.core.role import MasterNews, Role
-from broker.ha.ports import MasterDoor
+from broker.ha.ports import EpochPassed, MasterDoor
 from broker.identity import Identity
 from broker.replicas_manager import ReplicasManager
 from broker.store.meta_file import MetaFiles
 from remoting.codes import ResponseCode
-from remoting.operation import Failed, LocalProtocolError, Ok, Operation, Outcome, Unknown, Wire
+from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
 from remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     APPLY_BROKER_ID,
@@ -92,6 +92,7 @@ class Scene:
         self.log: list[str] = []
         self.ha_address: str | None = "m:2"
         self.fail_next = 0
+        self.log_epoch = 0
         self.writable = False
         self.changed = asyncio.Event()
 
@@ -101,6 +102,8 @@ class Scene:
 
     async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
         self.note(f"ha master {epoch} {sync_state_set.sync_state_set}")
+        if epoch < self.log_epoch:
+            raise EpochPassed(epoch, self.log_epoch)
         if self.fail_next:
             self.fail_next -= 1
             raise OSError("disk full")
@@ -110,6 +113,8 @@ class Scene:
     ) -> None:
         assert master_file_bytes == FILE_BYTES
         self.note(f"ha slave {epoch} {master_ha_address}")
+        if epoch < self.log_epoch:
+            raise EpochPassed(epoch, self.log_epoch)
 
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
         self.note(f"adopt {sync_state_set.sync_state_set}")
@@ -331,11 +336,55 @@ async def test_a_link_that_told_of_a_later_term_ends_no_task(
     broker.scene.ha_address = "m:3"
 
     async def too_old(**_role: object) -> None:
-        raise LocalProtocolError("masterEpoch 1 is below epoch 2 of the log")
+        raise EpochPassed(1, 2)
 
     monkeypatch.setattr(manager._ha, "become_slave", too_old)
     await manager.refresh_ha_address()
     assert manager._poll_now.is_set()
+
+
+@pytest.mark.parametrize("master", [1, 2])
+async def test_late_news_are_no_trouble(
+    broker: Broker, master: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut off from the controllers, the log learns of epoch 3 from the master's link; then a notification of
+    epoch 2 arrives that was on its way all the time. Found by the whole-group simulator."""
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    broker.scene.log_epoch = 3
+    broker.controller.elect(1, epoch=3)
+    manager.offer(MasterNews(2, master, "m:1", frozenset({master}), 2))
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    assert manager.role == Role(2, 3, 1, "m:1", 3) and not manager.fault
+    assert not broker.tasks.deaths and "importControllerState" not in caplog.text
+
+
+async def test_late_news_wait_for_controllers_that_do_not_answer(broker: Broker) -> None:
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    broker.scene.log_epoch = 3
+    broker.controller.script[GET_REPLICA_INFO.code] = [Unknown("lost")]
+    manager.offer(MasterNews(2, 1, "m:1", frozenset({1}), 2))
+    await until(lambda: not broker.controller.script[GET_REPLICA_INFO.code])
+    assert manager.role == Role(2, 1, 1, "m:1", 1) and not broker.tasks.deaths
+    broker.controller.elect(1, epoch=3)
+    manager.poll_now()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+
+
+async def test_controllers_that_know_less_than_the_log_are_told_of(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Asked again, they say the same: what they knew is lost."""
+    broker.scene.log_epoch = 3
+    broker.controller.elect(1, epoch=2)
+    broker.start()
+    await until(lambda: "masterEpoch 2 is below epoch 3 of the log" in caplog.text)
+    assert "importControllerState" in caplog.text and broker.controller.asked.count(GET_REPLICA_INFO.code)
+    broker.controller.elect(1, epoch=3)
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
 
 
 async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broker) -> None:
