@@ -155,6 +155,7 @@ class Controlled:
             broker_name=config.broker_name,
             broker_address=broker.address,
             on_registered=self._heartbeats.beat_now,
+            last_epoch=lambda: self.ha.last_epoch if self.ha.epochs else None,
         )
         shell = BrokerRoleShell(
             gate=broker.gate,

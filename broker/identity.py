@@ -60,8 +60,10 @@ class Identity:
         broker_name: str,
         broker_address: str,
         on_registered: Callable[[], None] = lambda: None,
+        last_epoch: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Reads the files: raises BrokerMetaError. on_registered: the controllers may hear of us now."""
+        """Reads the files: raises BrokerMetaError. on_registered: the controllers may hear of us now.
+        last_epoch: of the log; None if that is not known for certain."""
         self._files, self._controller, self._on_registered = files, controller, on_registered
         self._cluster_name, self._broker_name, self._broker_address = (
             cluster_name,
@@ -71,6 +73,8 @@ class Identity:
         temp, meta = files.load()
         self._check_code = temp.register_check_code if temp else ""
         self.now = recover(temp.broker_id if temp else None, meta.broker_id if meta else None)
+        self._last_epoch = last_epoch
+        self._is_new = meta is None  # whoever had no id has led nothing, whatever its epoch file says
         self._tries = 0
 
     @property
@@ -98,6 +102,7 @@ class Identity:
             if event is Event.UNKNOWN:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+        self._is_new = False
         self._on_registered()
         logger.info("registered with the controller as brokerId %d", self.now.broker_id)
         return news
@@ -147,6 +152,7 @@ class Identity:
             broker_id=broker_id,
             broker_address=self._broker_address,
             invoke_time=wall_ms(),
+            epoch=0 if self._is_new else self._last_epoch(),
         )
         outcome = await self._controller.call(REGISTER_BROKER_TO_CONTROLLER, request)
         event = self._event(Effect.REGISTER_TO_CONTROLLER, outcome)

@@ -112,6 +112,8 @@ class RegisterBrokerToControllerRequest(Wire):
     broker_id: int
     broker_address: str
     invoke_time: int = 0
+    epoch: int | None = None
+    """Ours: the last epoch of the log when this was sent. None: not known (all of RocketMQ's brokers)."""
 
 
 class RegisterBrokerToControllerResponse(MasterInfo):

@@ -166,7 +166,7 @@ class SimBroker:
         view = LiveView() if group is None else controller.view(group)
         return decide_register(
             state, view, cluster_name=CLUSTER, broker_name=GROUP, broker_id=self.registration.broker_id,
-            broker_address=self.name,
+            broker_address=self.name, epoch=self.disk.epochs.last_epoch if self.disk.epochs.entries else None,
         )  # fmt: skip
 
     def _next_id_answered(self, group: BrokerSet | None, code: ResponseCode) -> None:

@@ -290,6 +290,16 @@ async def test_a_master_that_begins_anew_alone_begins_a_new_term(bench: Bench) -
     assert bench.broker_set == epochs, "a slave changes nothing"
 
 
+async def test_a_registration_that_comes_twice_or_late_ends_no_term(bench: Bench) -> None:
+    """Its sender has been elected meanwhile, and had written nothing in this term when it asked."""
+    await bench.group_of(1, 2)
+    before = bench.broker_set
+    await bench.register(1, epoch=before.master_epoch - 1)
+    assert bench.broker_set == before
+    await bench.register(1, epoch=before.master_epoch)
+    assert bench.broker_set.master_broker_id == 2, "a process that had written in this term has ended"
+
+
 async def test_reads(bench: Bench) -> None:
     error = await refused(bench.ask(wire.GET_REPLICA_INFO, broker_name=GROUP))
     assert error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST

@@ -223,6 +223,7 @@ class ControllerHandlers:
                 broker_name=request.broker_name,
                 broker_id=request.broker_id,
                 broker_address=request.broker_address,
+                epoch=request.epoch,
             )
         )
 

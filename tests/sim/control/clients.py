@@ -182,6 +182,7 @@ class Broker(Client):
         self.offset = air.random.randrange(100)
         temp, meta = disk.temp, disk.meta
         self.registration = recover(temp and temp[0], meta and meta[0])
+        self.is_new = meta is None
         self.run(self._live(), "life")
 
     @property
@@ -243,8 +244,9 @@ class Broker(Client):
     async def _register_to_controller(self) -> Event:
         assert self.broker_id is not None
         request = wire.RegisterBrokerToControllerRequest(
-            cluster_name=CLUSTER, broker_name=self.group, broker_id=self.broker_id, broker_address=self.name
-        )
+            cluster_name=CLUSTER, broker_name=self.group, broker_id=self.broker_id, broker_address=self.name,
+            epoch=0 if self.is_new else None,
+        )  # fmt: skip
         floor = self.air.truth.floor(self.group)
         outcome = await self.ask(wire.REGISTER_BROKER_TO_CONTROLLER, request)
         if isinstance(outcome, Ok):
@@ -260,6 +262,7 @@ class Broker(Client):
         """An operator forgot us: what an operator then does is to begin anew, with an empty disk."""
         await asyncio.sleep(0.2)
         self.disk.meta = self.disk.temp = None
+        self.is_new = True
         self.registration = recover(None, None)
 
     # ---- what it hears ----

@@ -71,13 +71,22 @@ def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
 
 
 def decide_register(
-    state: State, view: LiveView, *, cluster_name: str, broker_name: str, broker_id: int, broker_address: str
+    state: State,
+    view: LiveView,
+    *,
+    cluster_name: str,
+    broker_name: str,
+    broker_id: int,
+    broker_address: str,
+    epoch: int | None = None,
 ) -> Decision:
     """1003: the id must have been applied for; a new address (new pod, new port) is recorded first.
 
     A master that registers is a new process, and its term is over, however soon it came back: its machine may
     have lost what was not on disk. Another member of the SyncStateSet has that; and if there is none, what it
-    writes now must be of another epoch than what its replicas got from the process before.
+    writes now must be of another epoch than what its replicas got from the process before. Unless nothing was
+    written in this term when it asked (`epoch`, the last one on its disk, is an older one): so is a 1003 that
+    comes twice, or late, and finds its sender elected.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
@@ -99,7 +108,7 @@ def decide_register(
             broker_address=broker_address,
             expected_address=replica.address,
         )
-    if broker_id == broker_set.master_broker_id:
+    if broker_id == broker_set.master_broker_id and (epoch is None or epoch >= broker_set.master_epoch):
         return elect_event(broker_set, succeed(broker_set, view), view)
     return Answer(broker_set)
 
