@@ -57,6 +57,7 @@ def lone_broker(directory: Path, more: Mapping[str, str] | None = None) -> Itera
         "bindAddress": "127.0.0.1",
         "brokerIP1": "127.0.0.1",
         "listenPort": str(port),
+        "fastListenPort": "-1",
         "httpPort": "-1",
         "haListenPort": str(free_port()),
         "storePathRootDir": str(directory / "store"),
