@@ -174,7 +174,7 @@ async def _answers(reach: Reach, file: ConfigFile, port: Port) -> bool:
             assert file.controller is not None
             metadata = await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
             return metadata.group == file.controller.controller_d_leger_group
-        if port.role == "broker":
+        if port.role in ("broker", "fast"):
             assert file.broker is not None
             settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
             return settings.get("storePathRootDir") == str(file.broker.store_path_root_dir)
