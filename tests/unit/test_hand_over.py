@@ -445,7 +445,7 @@ async def test_rocketmq_s_masters_are_not_asked(bench: Bench) -> None:
 
 
 async def test_a_controller_that_does_not_lead_asks_nobody(bench: Bench) -> None:
-    """The master hears every controller. It handed over, and the operator, who asked the leader next, was told
+    """The master hears every controller. It handed over, and the operator, who asked the leader next, got
     2011: the new master was there already. Found by the whole-group simulator."""
     await bench.beat(1, hands_over=True)
     bench.replicator.active = False

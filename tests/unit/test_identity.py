@@ -16,8 +16,13 @@ async def epoch_said(directory: Path, last_epoch: int | None) -> tuple[int | Non
     controller: Any = FakeController()
     files, said = MetaFiles(directory, cluster_name="C", broker_name="b"), list[int | None]()
     identity = Identity(
-        files, controller, cluster_name="C", broker_name="b", broker_address="me:1", last_epoch=lambda: last_epoch
-    )  # fmt: skip
+        files,
+        controller,
+        cluster_name="C",
+        broker_name="b",
+        broker_address="me:1",
+        last_epoch=lambda: last_epoch,
+    )
     for register in (identity.settle, identity.register_again):
         await register()
         request = controller.last[REGISTER_BROKER_TO_CONTROLLER.code]

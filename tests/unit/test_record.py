@@ -134,7 +134,7 @@ def test_every_cut_is_refused() -> None:
 
 def test_every_zeroed_tail_is_refused() -> None:
     """A record that the process died in the middle of: the rest of the file is still zero. Its properties
-    have no checksum: a replica that took such a record for whole had other properties than its master for ever."""
+    have no checksum: a replica that took it for whole had other properties than its master for ever."""
     raw, record = RECORDS[1]
     assert record.properties
     for length in range(len(raw)):
