@@ -234,12 +234,15 @@ def diverged(world: World) -> Iterator[str]:
                 f"event {event.event_id} ({event.type}) is {other.after} at controller {other.controller} "
                 f"and {event.after} at {event.controller}"
             )
+    begin = max((log.begin for log in world.logs), default=0)
     for log in world.logs:
+        if log.begin > 0:
+            yield f"the CommitLog of {log.program} begins at {log.begin}: nothing may delete files in a run"
         if log.crc is None:
-            yield f"the CommitLog of {log.program} has less than the {log.bytes} bytes that are confirmed"
+            yield f"the CommitLog of {log.program} has a hole or ends before the confirmed {log.bytes}"
         elif log.crc != world.logs[0].crc:
-            first_program = world.logs[0].program
-            yield f"{first_program} and {log.program} differ in the first {log.bytes} bytes of the CommitLog"
+            programs = f"{world.logs[0].program} and {log.program}"
+            yield f"{programs} differ in the CommitLog from offset {begin} to {log.bytes}"
 
 
 def crashed(world: World) -> Iterator[str]:

@@ -125,11 +125,13 @@ class Event(Entry, tag="event", frozen=True, kw_only=True):
 
 
 class Log(Entry, tag="log", frozen=True, kw_only=True):
-    """A replica's CommitLog on its disk at the end: the CRC-32 of its first `bytes`; None: it has fewer."""
+    """A replica's CommitLog on its disk at the end. `begin`: the offset of its first byte. `crc`: CRC-32
+    from the greatest `begin` of all replicas up to the offset `bytes`; None: it has not all of that."""
 
     program: str
     bytes: int
     crc: int | None
+    begin: int = 0
 
 
 class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):

@@ -143,9 +143,16 @@ class Stage:
 
     def logs(self, confirmed_bytes: int) -> Iterator[Log]:
         """After the programs have ended."""
-        for program in self.cluster.brokers:
-            crc = log_crc(self.store(program) / "commitlog", confirmed_bytes)
-            yield Log(t=self.recorder.clock(), program=program.name, bytes=confirmed_bytes, crc=crc)
+        found = {each.name: self.store(each) / "commitlog" for each in self.cluster.brokers}
+        begins = {name: log_begin(directory) for name, directory in found.items()}
+        for name, directory in found.items():
+            yield Log(
+                t=self.recorder.clock(),
+                program=name,
+                bytes=confirmed_bytes,
+                crc=log_crc(directory, max(begins.values()), confirmed_bytes),
+                begin=begins[name],
+            )
 
 
 def _view(t: int, picture: Picture) -> View:
@@ -158,14 +165,24 @@ def _view(t: int, picture: Picture) -> View:
     )
 
 
-def log_crc(directory: Path, wanted_bytes: int) -> int | None:
-    """CRC-32 of the log's first bytes; None: it has fewer. A file is named by the offset it begins with."""
-    crc = done = 0
-    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
-        if not path.name.isdecimal() or int(path.name) != done:
+def _log_files(directory: Path) -> list[Path]:
+    """A file of the log is named by the offset that it begins with."""
+    return sorted(path for path in directory.glob("*") if path.name.isdecimal())
+
+
+def log_begin(directory: Path) -> int:
+    """The log's first offset; 0 without any file."""
+    return next((int(path.name) for path in _log_files(directory)), 0)
+
+
+def log_crc(directory: Path, start: int, end: int) -> int | None:
+    """CRC-32 of the log from `start`, where a file begins, to `end`; None: it has not all of that."""
+    crc, done = 0, start
+    for path in _log_files(directory):
+        if int(path.name) != done:
             continue
         with path.open("rb") as file:
-            while done < wanted_bytes and (piece := file.read(min(READ_BYTES, wanted_bytes - done))):
+            while done < end and (piece := file.read(min(READ_BYTES, end - done))):
                 crc = zlib.crc32(piece, crc)
                 done += len(piece)
-    return crc if done == wanted_bytes else None
+    return crc if done == end else None

@@ -157,6 +157,7 @@ BAD: dict[str, list[AnyEntry]] = {
     "diverged": [*GOOD, event("n2", "b")],
     "diverged: other bytes": [*GOOD, Log(t=0, program="broker-2", bytes=100, crc=2)],
     "diverged: too few bytes": [*GOOD, Log(t=0, program="broker-2", bytes=100, crc=None)],
+    "diverged: not from the beginning": [*GOOD, Log(t=0, program="broker-2", bytes=100, crc=1, begin=50)],
     "crashed": [*GOOD, Exit(t=1, program="broker-0", code=-11)],
     "unrecovered": [*GOOD, fault(2, "start", 110), fault(2, "placed", 120)],
     "unrecovered: stuck": [*GOOD, Stuck(t=1, what="all replicas in sync")],

@@ -12,14 +12,16 @@ from typing import cast
 
 import pytest
 
+from broker.config import BrokerConfig
+from broker.core.retention import OldFile, judge
 from cli.chaos import net, run
-from cli.chaos.checkers import Recovery
+from cli.chaos.checkers import Recovery, diverged, sort
 from cli.chaos.history import DAMAGED, AnyEntry, Stuck, make_number
 from cli.chaos.judge import drop_strays, put_gaps, telemetry_of
 from cli.chaos.nemesis import Nemesis, StuckError
 from cli.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
 from cli.chaos.run import ChaosOptions, possible, run_chaos, run_check
-from cli.chaos.stage import Stage, log_crc
+from cli.chaos.stage import ChaosPlace, Stage, log_begin, log_crc
 from cli.chaos.traffic import Recorder, key_of, number_of
 from cli.chaos.weather import Weather
 from cli.cluster import Cluster, Program
@@ -224,12 +226,49 @@ def test_the_crc_of_a_log_in_files(tmp_path: Path) -> None:
     for start in (0, 100, 200):
         (tmp_path / f"{start:020d}").write_bytes(log[start : start + 100].ljust(100, b"\0"))
     (tmp_path / "other").write_bytes(b"no file of the log")
-    assert log_crc(tmp_path, 250) == zlib.crc32(log)
-    assert log_crc(tmp_path, 130) == zlib.crc32(log[:130])
-    assert log_crc(tmp_path, 301) is None
+    assert log_begin(tmp_path) == 0 and log_begin(tmp_path / "none") == 0
+    assert log_crc(tmp_path, 0, 250) == zlib.crc32(log)
+    assert log_crc(tmp_path, 0, 130) == zlib.crc32(log[:130])
+    assert log_crc(tmp_path, 100, 250) == zlib.crc32(log[100:])
+    assert log_crc(tmp_path, 0, 301) is None
     (tmp_path / f"{100:020d}").unlink()
-    assert log_crc(tmp_path, 250) is None
-    assert log_crc(tmp_path / "none", 1) is None
+    assert log_crc(tmp_path, 0, 250) is None
+    (tmp_path / f"{0:020d}").unlink()
+    assert log_begin(tmp_path) == 200
+    assert log_crc(tmp_path, 0, 250) is None
+    assert log_crc(tmp_path, 200, 250) == zlib.crc32(log[200:])
+    assert log_crc(tmp_path / "none", 0, 1) is None
+
+
+def test_a_replica_whose_first_files_are_gone_is_told_from_one_without_the_last(tmp_path: Path) -> None:
+    """Seen at seed 424944: a full disk had made a broker delete its oldest files; all else was well."""
+    names = ["broker-0", "broker-1", "broker-2"]
+    for name, starts in zip(names, [(0, 100, 200), (200,), (0, 100)], strict=True):
+        (tmp_path / name / "commitlog").mkdir(parents=True)
+        for start in starts:
+            (tmp_path / name / "commitlog" / f"{start:020d}").write_bytes(b"x" * 100)
+    brokers = [
+        Program(each, "broker", Path(), {"storePathRootDir": str(tmp_path / each)}, "") for each in names
+    ]
+    cluster = cast(Cluster, SimpleNamespace(brokers=brokers))
+    stage = Stage(cluster, cast(ChaosPlace, None), Recorder(lambda: 0, lambda entry: None))
+    crc = zlib.crc32(b"x" * 50)
+    logs = list(stage.logs(250))
+    assert [(log.begin, log.crc) for log in logs] == [(0, crc), (200, crc), (0, None)]
+    found = list(diverged(sort(logs)))
+    assert len(found) == 2
+    assert "broker-1 begins at 200" in found[0] and "broker-2 has a hole or ends" in found[1]
+
+
+def test_a_full_disk_makes_no_broker_of_a_run_delete_messages() -> None:
+    """They are read back at the end: what retention deleted would be `lost`, `holes` and `diverged`."""
+    settings = run._broker_settings(ChaosOptions())
+    rules = BrokerConfig.model_validate(settings).retention
+    files = [OldFile(end_offset=run.LOG_FILE_BYTES, written_ms=0)]
+    a_day_ms = 86_400_000  # the furthest that the nemesis moves a clock
+    for hour in range(24):
+        verdict = judge(rules, files, used_ratio=1.0, hour=hour, now_ms=a_day_ms, was_full=True)
+        assert verdict.files == 0 and verdict.is_full
 
 
 # -- what is left ------------------------------------------------------------------------------------------
