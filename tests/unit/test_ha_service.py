@@ -622,13 +622,14 @@ async def test_a_slave_without_disk_space_says_so_once_and_goes_on_later(
         await one.lead(1)
         full = OSError(errno.ENOSPC, "No space left on device")
         with monkeypatch.context() as patched:
-            patched.setattr(two.store.commit_log, "receive_view", Mock(side_effect=full))
+            receive = Mock(side_effect=full)
+            patched.setattr(two.store.commit_log, "receive_view", receive)
             await two.follow(one, 1)
             one.put()
             client = two.service.client
             assert client is not None
             await until(lambda: "No space left" in client.last_reason, "the reason")
-            await asyncio.sleep(0.35)  # a few more attempts
+            await until(lambda: receive.call_count >= 3, "a few more attempts")
         said = [line for line in caplog.messages if "No space left" in line]
         assert len(said) == 1, said
         await until(lambda: same(one, two), "copy")
