@@ -235,13 +235,14 @@ def diverged(world: World) -> Iterator[str]:
                 f"and {event.after} at {event.controller}"
             )
     begin = max((log.begin for log in world.logs), default=0)
+    whole = [log for log in world.logs if log.crc is not None]
     for log in world.logs:
         if log.begin > 0:
             yield f"the CommitLog of {log.program} begins at {log.begin}: nothing may delete files in a run"
         if log.crc is None:
             yield f"the CommitLog of {log.program} has a hole or ends before the confirmed {log.bytes}"
-        elif log.crc != world.logs[0].crc:
-            programs = f"{world.logs[0].program} and {log.program}"
+        elif log.crc != whole[0].crc:
+            programs = f"{whole[0].program} and {log.program}"
             yield f"{programs} differ in the CommitLog from offset {begin} to {log.bytes}"
 
 
