@@ -1,7 +1,7 @@
 """S2: a master that is cut off acknowledges nothing that another one lacks.
 
 Fixed partitions on virtual time, with the real lease in each broker. A record counts as acknowledged late
-when another master had been elected before. With replies that wait for the whole SyncStateSet there are none,
+when another master, who lacks it, had been elected before. With replies that wait for the whole SyncStateSet there are none,
 lease or not. Otherwise the lease makes the difference: without it such records are lost. What was
 acknowledged before the election may be lost in these settings: that is what they promise.
 """
@@ -42,8 +42,13 @@ class LateChecker(Checker):
     def acknowledged(self, record: bytes, offset: int, epoch: int) -> None:
         super().acknowledged(record, offset, epoch)
         elected = self.group.controllers.committed().brokers[GROUP]
-        if elected.master_epoch > epoch:
+        if elected.master_epoch > epoch and not self._holds(elected.master_broker_id, record, offset):
             self.late[record] = offset
+
+    def _holds(self, broker_id: int | None, record: bytes, offset: int) -> bool:
+        """The heir that has not heard of its election yet still acknowledges, and keeps, what it gets."""
+        heirs = [each for each in self.group.brokers.values() if each.broker_id == broker_id]
+        return any(bytes(heir.disk.log[offset : offset + sim.RECORD_BYTES]) == record for heir in heirs)
 
     def final(self, log: bytes, record_bytes: int) -> None:
         lost = [r for r, offset in self.late.items() if log[offset : offset + record_bytes] != r]

@@ -115,7 +115,7 @@ def test_both_have_their_own_time(tmp_path: Path) -> None:
     """The answer waits for the later of both, as upstream's two futures do."""
     case = Case(tmp_path, sync_flush=True, mode="all ack")
     case.send()
-    sent_ms = case.broker.handlers.send._tick_ms
+    sent_ms = case.broker.handlers.send._tick.ms
     pending = case.broker.pending
     assert pending.expire(sent_ms + 4_999, SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS) == 0
     assert pending.expire(sent_ms + 5_000, SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS) == 1
