@@ -1,9 +1,9 @@
 """S2: a master that is cut off acknowledges nothing that another one lacks.
 
 Fixed partitions on virtual time, with the real lease in each broker. A record counts as acknowledged late
-when another master, who lacks it, had been elected before. With replies that wait for the whole SyncStateSet there are none,
-lease or not. Otherwise the lease makes the difference: without it such records are lost. What was
-acknowledged before the election may be lost in these settings: that is what they promise.
+when another master, who lacks it, had been elected before. With replies that wait for the whole SyncStateSet
+there are none, lease or not. Otherwise the lease makes the difference: without it such records are lost. What
+was acknowledged before the election may be lost in these settings: that is what they promise.
 """
 
 from collections.abc import Callable
