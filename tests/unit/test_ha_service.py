@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import uvloop
@@ -131,6 +131,19 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within 5 s: {what}"
         await asyncio.sleep(0.005)
+
+
+async def looks(master: Broker, count: int = 2) -> None:
+    """From now on the keeper of the SyncStateSet has looked so often, and what it proposed was answered."""
+    assert master.service.mastership is not None
+    keeper = master.service.mastership.keeper
+    with patch.object(keeper, "next_proposal", wraps=keeper.next_proposal) as look:
+        await until(lambda: look.call_count > count, "looks of the keeper")
+
+
+def dialling(slave: Broker) -> bool:
+    host, port = slave.service.client.address if slave.service.client is not None else ("", 0)
+    return any(task.get_name() == f"HA link to {host}:{port}" for task in asyncio.all_tasks())
 
 
 FAST = HaSettings(
@@ -375,7 +388,7 @@ async def test_a_cut_through_a_record_stops_with_an_explanation(
         assert "the logs differ although their epochs agree" in str(two.service.fault)
         assert two.log_bytes() == before
         assert [entry.epoch for entry in two.service.epochs] == [1]
-        await asyncio.sleep(0.3)  # no dial comes after it
+        await until(lambda: not dialling(two), "the task that dials has ended: no dial comes after it")
         assert len([line for line in caplog.messages if "stopped:" in line]) == 1
         assert runtime_info(two.service).fault == two.service.fault
 
@@ -448,7 +461,7 @@ async def test_an_async_learner_copies_and_is_never_a_member(tmp_path: Path) -> 
         await until(lambda: learner.store.commit_log.max_offset == end, "copy")
         link = master.service.links[2]
         await until(lambda: link.ack_offset == end, "ack")
-        await asyncio.sleep(0.2)  # two looks of the keeper
+        await looks(master)
         assert link.learner
         assert master.in_sync() == [1]
         assert master.replicated == [0], "one copy"
@@ -609,7 +622,7 @@ async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
             links.append((reader, writer))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await links[0][0].readexactly(100_000)
-        await asyncio.sleep(0.15)
+        await looks(master)
         assert master.controller.history == [[1, 9]], "no shrink for the older connection"
         for _, writer in links:
             writer.close()
