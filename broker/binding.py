@@ -14,6 +14,8 @@ from broker.handlers.parts import BrokerParts
 from broker.handlers.statistics import StatisticsHandlers
 from broker.live_settings import LiveSettings
 from broker.metadata.handlers import MetadataHandlers
+from broker.neighbours import Neighbours
+from broker.not_served import NOT_SERVED
 from broker.stats.runtime import RuntimeInfo
 from broker.topics import PERM_READ
 from remoting.operation import OperationTable
@@ -53,6 +55,8 @@ def bind_operations(
     handlers = bind_broker_operations(table, parts)
     deliveries = Deliveries(config, metadata, clients, parts, handlers.send.writer)
     deliveries.bind(table)
+    timers = deliveries.timers
+    broker.stats.timer_counts = lambda: (timers.added, timers.delivered)
     MetadataHandlers(metadata, broker.store, parts.cached_bytes, reads=parts.reads).bind(table)
     clients.bind(table)
     ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
@@ -69,6 +73,8 @@ def bind_operations(
     statistics.bind(table)
     LiveSettings(broker, handlers).bind(table)
     ConsumerCalls(clients, broker.store).bind(table)
+    Neighbours(broker).bind(table)
+    table.not_served |= NOT_SERVED
     controlled = broker.controlled
     if controlled is not None:
         controlled.bind(table)

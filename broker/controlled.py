@@ -266,6 +266,11 @@ class Controlled:
         """Why this broker cannot take the role that the controllers gave it; empty: it can."""
         return self._manager.fault if self._manager is not None else ""
 
+    def poll_now(self) -> None:
+        """Ask the controllers for the role at once."""
+        if self._manager is not None:
+            self._manager.poll_now()
+
     @property
     def role(self) -> Role:
         return self._manager.role if self._manager is not None else NO_ROLE

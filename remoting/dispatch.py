@@ -75,7 +75,8 @@ class Dispatcher:
         if hot is not None:
             return self._lenient_hot(hot, command, peer)
         if command.code not in self.table.handlers:
-            remark = f" request type {command.code} not supported"
+            unknown = f" request type {command.code} not supported"
+            remark = self.table.not_served.get(command.code, unknown)
             return _error(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         if peer.in_flight >= IN_FLIGHT_MAX:
             remark = f"[OVERLOAD]system busy: {IN_FLIGHT_MAX} requests of this connection are running"

@@ -126,6 +126,8 @@ class OperationTable:
     def __init__(self) -> None:
         self.handlers: dict[int, tuple[Operation[Any, Any], Handler]] = {}
         self.hot: dict[int, Hot] = {}
+        self.not_served: dict[int, str] = {}
+        """Code -> what its callers are told, with code 3. Of a code that is not here: that it is unknown."""
 
     def bind(self, operation: Operation[Any, Any], handler: Handler) -> None:
         if operation.code in self.handlers or operation.code in self.hot:

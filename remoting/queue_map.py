@@ -5,7 +5,7 @@ That is no JSON. Tools written in Java read nothing else, so brokers write it, a
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 _TOKEN: Final = re.compile(
@@ -36,9 +36,14 @@ def queue_json(queue: QueueKey) -> dict[str, Any]:
 
 def dump_queue_map(name: str, entries: Iterable[tuple[QueueKey, Any]], **members: Any) -> bytes:
     """{"<name>": {queue: value, ...}, <other members>}; members in alphabetical order."""
-    table = ",".join(f"{_compact(queue_json(queue))}:{_compact(value)}" for queue, value in entries)
-    parts = {key: _compact(value) for key, value in members.items()} | {name: f"{{{table}}}"}
+    parts = {key: _compact(value) for key, value in members.items()} | {name: _table(entries)}
     return ("{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}").encode()
+
+
+def dump_queue_maps(name: str, tables: Mapping[str, Iterable[tuple[QueueKey, Any]]]) -> bytes:
+    """{"<name>": {"<key>": {queue: value, ...}, ...}}; keys in alphabetical order."""
+    inner = ",".join(f"{_compact(key)}:{_table(entries)}" for key, entries in sorted(tables.items()))
+    return f'{{"{name}":{{{inner}}}}}'.encode()
 
 
 def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str, Any]]:
@@ -51,6 +56,11 @@ def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no map of queues: {error}") from None
     return table, value
+
+
+def _table(entries: Iterable[tuple[QueueKey, Any]]) -> str:
+    rows = (f"{_compact(queue_json(queue))}:{_compact(value)}" for queue, value in entries)
+    return "{" + ",".join(rows) + "}"
 
 
 def _quoted(match: re.Match[str]) -> str:

@@ -1,11 +1,15 @@
-"""Questions that are for a consumer: its running state (307), one message to handle now (309).
+"""Questions that are for a consumer: its running state (307), one message to handle now (309), how far it is
+in its queues (223, asked of the consumers as 221).
 
 The broker hands them on over the connection that the consumer opened, and gives back what it answers. Source:
-RocketMQ 5.3.3 AdminBrokerProcessor.callConsumer.
+RocketMQ 5.3.3 AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus.
 """
 
+import asyncio
+import logging
 from typing import Final
 
+from broker.clients.core.registry import Client
 from broker.clients.exchange import Exchange
 from broker.clients.service import Clients
 from broker.store.message_store import MessageStore
@@ -16,21 +20,38 @@ from remoting.operation import Call, CommandError, OperationTable, Reply
 from remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_CONSUMER_RUNNING_INFO,
+    GET_CONSUMER_STATUS_FROM_CLIENT,
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     ConsumerCallRequest,
+    ConsumerStatusRequest,
 )
+from remoting.queue_map import QueueKey, dump_queue_maps, load_queue_map
+
+logger = logging.getLogger(__name__)
 
 ANSWER_MS_MAX: Final = 10_000
+STATUS_MS_MAX: Final = 3_000  # for all members together: who asks 223 waits for 5 s
 VERSION_MIN: Final = 62  # V3_1_8_SNAPSHOT: older clients do not know these requests
+STATUS_VERSION_MIN: Final = 28  # V3_0_7_SNAPSHOT, for 221
 WAITING_MAX: Final = 256
 MESSAGE_ID_DIGITS: Final = 32  # of IPv4: address, port, offset
 
 
 class ConsumerCalls:
-    def __init__(self, clients: Clients, store: MessageStore, *, answer_ms_max: int = ANSWER_MS_MAX) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        store: MessageStore,
+        *,
+        answer_ms_max: int = ANSWER_MS_MAX,
+        status_ms_max: int = STATUS_MS_MAX,
+    ) -> None:
         self._clients, self._store = clients, store
         self._exchange = Exchange(clients, answer_ms_max=answer_ms_max, waiting_max=WAITING_MAX)
+        self._status = Exchange(clients, answer_ms_max=status_ms_max, waiting_max=WAITING_MAX)
 
     def bind(self, table: OperationTable) -> None:
+        table.bind(INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.get_status)
         table.bind(GET_CONSUMER_RUNNING_INFO, self.get_running_info)
         table.bind(CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
 
@@ -48,6 +69,48 @@ class ConsumerCalls:
         if record is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"there is no message {digits!r} here")
         return await self._ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, call, bytes(record))
+
+    async def get_status(self, header: ConsumerStatusRequest, call: Call) -> Reply:
+        """client id -> its queues of the topic, and how far it is in each. Members that do not answer are
+        left out; the remark says how many."""
+        group = self._clients.registry.consumers.get(header.group)
+        if group is None:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        members = {each.client_id: each for each in group.members.values()}  # the newest connection of each
+        if header.client_addr:
+            members = {name: each for name, each in members.items() if name == header.client_addr}
+            if not members:
+                remark = f"the consumer <{header.group}> <{header.client_addr}> not online"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        for member in members.values():
+            if member.version < STATUS_VERSION_MIN:
+                remark = f"the client does not support this feature. version={member.version}"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        answers = await asyncio.gather(*(self._status_of(each, header) for each in members.values()))
+        tables = {name: each for name, each in zip(members, answers, strict=True) if each is not None}
+        if not tables:
+            raise CommandError(ResponseCode.CONSUME_MSG_TIMEOUT, "no consumer has answered")
+        silent = len(members) - len(tables)
+        remark = f"{silent} of {len(members)} consumers have not answered" if silent else None
+        maps = {name: sorted(table.items()) for name, table in tables.items()}
+        return Reply(body=dump_queue_maps("consumerTable", maps), remark=remark)
+
+    async def _status_of(self, member: Client, header: ConsumerStatusRequest) -> dict[QueueKey, int] | None:
+        """None: it does not say."""
+        peer = self._clients.peer_of(member.connection_id)
+        if peer is None:
+            return None
+        fields = {"topic": header.topic, "group": header.group}
+        question = RemotingCommand(GET_CONSUMER_STATUS_FROM_CLIENT.code, 0, 0, None, fields, b"")
+        try:
+            answer = await self._status.ask(peer, question)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            return load_queue_map(answer.body or b"{}", "messageQueueTable")[0]
+        except (CommandError, ValueError) as error:
+            logger.info("consumer %s of %s: %s", member.client_id, header.group, error)
+            return None
 
     async def _ask(self, code: int, header: ConsumerCallRequest, call: Call, body: bytes) -> Reply:
         client = self._clients.registry.find(header.consumer_group, header.client_id)

@@ -55,6 +55,15 @@ class TimerKeeper(Protocol):
     @property
     def is_full(self) -> bool: ...
 
+    @property
+    def late_ms(self) -> int: ...
+
+    @property
+    def unread(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
 
 @dataclass(slots=True)
 class BrokerParts:

@@ -1,4 +1,5 @@
-"""Statistics (315), system topics (305), a look into a queue (321); housekeeping on demand (306, 316, 329).
+"""Statistics (315), system topics (305), a look into a queue (321); housekeeping on demand (306, 316, 329);
+how the log is read from disk (2004).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor.
 """
@@ -19,17 +20,21 @@ from remoting.operations.broker_admin import (
     DELETE_EXPIRED_COMMITLOG,
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     QUERY_CONSUME_QUEUE,
+    SET_COMMITLOG_READ_MODE,
     VIEW_BROKER_STATS_DATA,
     BrokerStatsData,
     ConsumeQueueEntries,
     ConsumeQueueEntry,
     ConsumeQueueRequest,
+    ReadAheadRequest,
     StatsItem,
     ViewStatsRequest,
 )
 from remoting.operations.route import TopicList
 
 ENTRIES_MAX: Final = 1_000
+READ_NORMAL: Final = 0
+READ_RANDOM: Final = 1
 
 
 class StatisticsHandlers:
@@ -42,6 +47,7 @@ class StatisticsHandlers:
         table.bind(VIEW_BROKER_STATS_DATA, self.view_stats)
         table.bind(GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.get_system_topics)
         table.bind(QUERY_CONSUME_QUEUE, self.query_consume_queue)
+        table.bind(SET_COMMITLOG_READ_MODE, self.set_read_mode)
         for operation in (CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG):
             table.bind(operation, self.clean)
 
@@ -87,6 +93,14 @@ class StatisticsHandlers:
         with their messages; an empty one stays, because it knows how its topic's numbering goes on."""
         self._upkeep.asked = True
         return Reply()
+
+    async def set_read_mode(self, header: ReadAheadRequest, call: Call) -> Reply:
+        """Until the broker stops."""
+        if header.mode not in (READ_NORMAL, READ_RANDOM):
+            remark = "set commitlog readahead mode param value error"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: it is 0 (normal) or 1 (random)")
+        self._store.commit_log.read_ahead(header.mode == READ_NORMAL)
+        return Reply(remark=f"set commitlog readahead mode success, mode: {header.mode}")
 
 
 def _item(growth: Growth) -> StatsItem:

@@ -11,7 +11,7 @@ from typing import Final
 from broker.delay.levels import SCHEDULE_TOPIC
 from broker.handlers.parts import BrokerParts
 from broker.metadata.offsets import DelayOffsetTable
-from broker.stats.service import FOUND, GOT, MISSED, PUT, BrokerStats
+from broker.stats.service import FOUND, GOT, MISSED, PUT, TIMERS_IN, TIMERS_OUT, BrokerStats
 from broker.store.querying import record_at
 from broker.store.record import store_timestamp
 from broker.upkeep import disk_ratio, disk_room
@@ -42,11 +42,6 @@ IDLE: Final = {
     "putMessageFailedTimes": "0",
     "remainTransientStoreBufferNumbs": "2147483647",
     "startAcceptSendRequestTimeStamp": "0",
-    "timerCongestNum": "0",
-    "timerDequeueTps": "0.0",
-    "timerEnqueueTps": "0.0",
-    "timerOffsetBehind": "0",
-    "timerReadBehind": "0",
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "0",
 } | {
@@ -77,7 +72,8 @@ class RuntimeInfo:
         return Reply(body={"table": dict(sorted(self.table().items()))})
 
     def table(self) -> dict[str, str]:
-        table = IDLE | self._broker() | self._disk() | self._messages() | dict(self._delay_levels())
+        table = IDLE | self._broker() | self._disk() | self._messages() | self._timers()
+        table |= dict(self._delay_levels())
         return table | dict(self._parts.runtime_info())
 
     def _broker(self) -> dict[str, str]:
@@ -131,6 +127,18 @@ class RuntimeInfo:
             "putMessageSizeTotal": str(store.put_bytes),
             "putMessageTimesTotal": str(store.put_messages),
             "putTps": self._rates(PUT),
+        }
+
+    def _timers(self) -> dict[str, str]:
+        """timerReadBehind: how long the next timer has been due, s. timerOffsetBehind: messages that are not
+        in the wheel yet. timerCongestNum: timers that are to come. The rates are those of the last 10 s."""
+        timers, rates = self._parts.timers, self._stats.rates
+        return {
+            "timerCongestNum": str(timers.waiting if timers else 0),
+            "timerDequeueTps": str(round(rates.per_second(TIMERS_OUT, RATE_SECONDS[0]), 4)),
+            "timerEnqueueTps": str(round(rates.per_second(TIMERS_IN, RATE_SECONDS[0]), 4)),
+            "timerOffsetBehind": str(timers.unread if timers else 0),
+            "timerReadBehind": str(timers.late_ms // 1_000 if timers else 0),
         }
 
     def _rates(self, *numbers: int) -> str:

@@ -19,8 +19,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SECOND_MS: Final = 1_000
-PUT, GOT, FOUND, MISSED = range(4)
-"""Numbers of the totals in `rates`: messages stored, messages given out, pulls with and without messages."""
+PUT, GOT, FOUND, MISSED, TIMERS_IN, TIMERS_OUT = range(6)
+"""Numbers of the totals in `rates`: messages stored, messages given out, pulls with and without messages,
+timers that came and that were delivered."""
 
 
 @dataclass(slots=True)
@@ -57,6 +58,8 @@ class BrokerStats:
         """All counters of a kind, or (with a key) the one."""
         self._series = {name: Series() for name in self._sources}
         self.rates = Rates()
+        self.timer_counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """TIMERS_IN and TIMERS_OUT, since the start."""
         self.put, self.got = Totals(), Totals()
         self._day = today()
         self._is_new = True
@@ -74,7 +77,8 @@ class BrokerStats:
     def tick(self) -> None:
         """Once a second."""
         now, store, reads = self._clock(), self._store, self.reads
-        self.rates.sample((store.put_messages, store.got_messages, reads.found, reads.missed), now)
+        counts = (store.put_messages, store.got_messages, reads.found, reads.missed)
+        self.rates.sample((*counts, *self.timer_counts()), now)
         for name in self._due(now):
             self._series[name].sample(self._sources[name](None), now)
         if self._today() != self._day:

@@ -53,6 +53,7 @@ class CommitLog:
         self.directory = directory
         self.file_bytes = file_bytes
         self._zeros_ahead = zeros_ahead
+        self.reads_ahead = True
         self._zeroed_bytes = 0  # of the prepared file
         self._zeroing: Future[None] | None = None
         self._no_zeros = threading.Event()
@@ -105,6 +106,12 @@ class CommitLog:
         size, magic = BLANK.unpack_from(first.map, 0)
         return size if magic == MAGIC_BLANK and BLANK_BYTES <= size < first.file_bytes else 0
 
+    def read_ahead(self, on: bool) -> None:
+        """Also of files to come: pages that nobody has asked for are read with those that were, or not."""
+        self.reads_ahead = on
+        for file in self._files:
+            file.read_ahead(on)
+
     def _use_last_file(self) -> None:
         if not self._files:
             self._base = self._end = self.max_offset
@@ -126,6 +133,8 @@ class CommitLog:
         self.write_fault = ""
         self._directory_dirty = True
         self._files.append(file)
+        if not self.reads_ahead:
+            file.read_ahead(False)
         self._use_last_file()
 
     def _next_file(self, start: int) -> MappedFile:

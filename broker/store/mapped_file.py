@@ -19,6 +19,8 @@ _TOUCH_PIECE_BYTES: Final = 1 << 20
 _MADVISE: Final = ctypes.CDLL(None).madvise  # mmap's own keeps the interpreter lock, 1 ms per MiB
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _ZEROS: Final = bytes(1 << 20)
+_MADV_NORMAL: Final = 0
+_MADV_RANDOM: Final = 1
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; not yet named in Python 3.11's mmap
 
 
@@ -127,6 +129,11 @@ class MappedFile:
         for at in range(start, end, _TOUCH_PIECE_BYTES):
             if _MADVISE(base + at, min(_TOUCH_PIECE_BYTES, end - at), _MADV_POPULATE_WRITE):
                 return  # an old kernel
+
+    def read_ahead(self, on: bool) -> None:
+        """May the system read pages of it that nobody has asked for yet?"""
+        pin = ctypes.c_char.from_buffer(self.map)
+        _MADVISE(ctypes.addressof(pin), self.file_bytes, _MADV_NORMAL if on else _MADV_RANDOM)
 
     def write_zeros(self, start: int, end: int, stop: threading.Event) -> None:
         """From a helper thread, into a file that nobody writes to, until `stop`: its blocks are written once

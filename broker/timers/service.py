@@ -58,7 +58,8 @@ class Timers:
         self._marks: deque[tuple[int, Frontier, int]] = deque()  # end in the log, and what it makes safe
         self._marked: Frontier | None = None
         self._moved = False  # since the last mark
-        self.delivered = 0
+        self.added = self.delivered = 0
+        """Since the start: into the wheel (those of earlier terms do not count), and out of it."""
 
     async def run(self) -> None:
         while True:
@@ -87,10 +88,23 @@ class Timers:
         return self.wheel.is_full
 
     @property
+    def waiting(self) -> int:
+        """Timers that are to come."""
+        return len(self.wheel) if self._term is not None else 0
+
+    @property
+    def unread(self) -> int:
+        """Messages of the timer queue that are not in the wheel yet."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or self._term is None:
+            return 0
+        return max(queue.max_offset - max(self.wheel.read_end, queue.min_offset), 0)
+
+    @property
     def late_ms(self) -> int:
         """How long the next timer has been due."""
         next_ms = self.wheel.next_ms
-        if next_ms is None:
+        if next_ms is None or self._term is None:
             return 0
         return max(self._clock() - self._settings.timer_precision_ms - next_ms, 0)
 
@@ -135,6 +149,8 @@ class Timers:
         if queue is not None and not self._settings.timer_stop_enqueue:
             at = max(self.wheel.read_end, queue.min_offset)
             end = min(queue.max_offset, at + READ_MAX)
+            if self._target is None:
+                self.added += max(end - at, 0)
             while at < end:
                 self._read_unit(queue, at)
                 at += 1

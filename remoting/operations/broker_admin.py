@@ -112,12 +112,33 @@ class GroupConfigs(Wire):
     group_config_list: list[SubscriptionGroupConfig] = Field(default_factory=list)
 
 
+class ExchangeHaInfo(Wire):
+    """906, request and answer. master_ha_address in a request: "copy from there", for replicas without
+    controllers. master_flush_offset: the sender's log is on its disk up to there."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: int | None = None
+    master_address: str | None = None
+
+
+class ReadAheadRequest(Wire):
+    """0: as the system does it; 1: only what is asked for."""
+
+    mode: int = Field(alias="READ_AHEAD_MODE")
+
+
 UPDATE_AND_CREATE_TOPIC_LIST = Operation(
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     "updateAndCreateTopicList",
     Empty,
     Empty,
     request_body=TopicConfigs,
+)
+EXCHANGE_BROKER_HA_INFO = Operation(
+    RequestCode.EXCHANGE_BROKER_HA_INFO, "exchangeBrokerHaInfo", ExchangeHaInfo, ExchangeHaInfo
+)
+SET_COMMITLOG_READ_MODE = Operation(
+    RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest, Empty
 )
 UPDATE_BROKER_CONFIG = Operation(
     RequestCode.UPDATE_BROKER_CONFIG, "updateBrokerConfig", Empty, Empty, request_body=bytes

@@ -201,6 +201,14 @@ class ConsumerCallRequest(Wire):
     jstack_enable: bool | None = None
 
 
+class ConsumerStatusRequest(Wire):
+    """client_addr: of the one client that is asked (its id, by upstream's habit); None or "": all of them."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
 class CheckClientBody(Wire):
     client_id: str | None = None
     group: str | None = None
@@ -293,6 +301,20 @@ CONSUME_MESSAGE_DIRECTLY = Operation(
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
     "consumeMessageDirectly",
     ConsumerCallRequest,
+    Empty,
+    response_body=bytes,
+)
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS = Operation(
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    "invokeBrokerToGetConsumerStatus",
+    ConsumerStatusRequest,
+    Empty,
+    response_body=bytes,
+)
+GET_CONSUMER_STATUS_FROM_CLIENT = Operation(
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    "getConsumerStatusFromClient",
+    ConsumerStatusRequest,
     Empty,
     response_body=bytes,
 )

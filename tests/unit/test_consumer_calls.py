@@ -13,26 +13,34 @@ from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 from remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_CONSUMER_RUNNING_INFO,
+    GET_CONSUMER_STATUS_FROM_CLIENT,
     HEART_BEAT,
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     NOTIFY_CONSUMER_IDS_CHANGED,
     ConsumerCallRequest,
     ConsumerData,
     ConsumerGroupRequest,
+    ConsumerStatusRequest,
     HeartbeatData,
 )
+from remoting.queue_map import QueueKey, dump_queue_map
 from tests.unit.test_broker_app import config
 
 ASKED = ConsumerCallRequest(consumer_group="g", client_id="c@1")
+STATUS = ConsumerStatusRequest(topic="T", group="g")
 
 
 class Consumer:
     """Answers what a consumer is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, client_id: str = "c@1", offset: int = 7) -> None:
+        self.client_id, self.offset = client_id, offset
         self.seen: list[bytes] = []
+        self.asked: list[ConsumerStatusRequest] = []
         self.told = asyncio.Event()
         self.silent = False
         table = OperationTable()
+        table.bind(GET_CONSUMER_STATUS_FROM_CLIENT, self.status)
         table.bind(GET_CONSUMER_RUNNING_INFO, self.running_info)
         table.bind(CONSUME_MESSAGE_DIRECTLY, self.consume)
         table.bind(NOTIFY_CONSUMER_IDS_CHANGED, self.changed)
@@ -40,6 +48,12 @@ class Consumer:
 
     async def running_info(self, header: ConsumerCallRequest, call: Call) -> Reply | None:
         return None if self.silent else Reply(body={"properties": {}})
+
+    async def status(self, header: ConsumerStatusRequest, call: Call) -> Reply | None:
+        self.asked.append(header)
+        queue = QueueKey(header.topic, "b", 0)
+        body = dump_queue_map("messageQueueTable", [(queue, self.offset)], consumerTable={})
+        return None if self.silent else Reply(body=body)
 
     async def consume(self, header: ConsumerCallRequest, call: Call) -> Reply:
         self.seen.append(call.raw_body)
@@ -49,7 +63,7 @@ class Consumer:
         self.told.set()
 
     async def join(self, broker: Broker) -> None:
-        body = HeartbeatData(clientID="c@1", consumer_data_set=[ConsumerData(group_name="g")])
+        body = HeartbeatData(clientID=self.client_id, consumer_data_set=[ConsumerData(group_name="g")])
         assert isinstance(await self.client.call(broker.address, HEART_BEAT, Empty(), body), Ok)
         await self.told.wait()
 
@@ -84,7 +98,8 @@ async def test_messages_that_are_not_there(tmp_path: Path, message_id: str | Non
 
 
 async def test_a_consumer_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.clients.calls.ConsumerCalls.__init__.__kwdefaults__", {"answer_ms_max": 30})
+    defaults = {"answer_ms_max": 30, "status_ms_max": 30}
+    monkeypatch.setattr("broker.clients.calls.ConsumerCalls.__init__.__kwdefaults__", defaults)
     consumer, tool = Consumer(), RemotingClient()
     consumer.silent = True
     async with Broker(config(tmp_path)) as broker:
@@ -93,3 +108,46 @@ async def test_a_consumer_that_does_not_answer(tmp_path: Path, monkeypatch: pyte
         assert isinstance(outcome, Failed) and outcome.code == ResponseCode.CONSUME_MSG_TIMEOUT
         await consumer.client.close()
         await tool.close()
+
+
+async def test_how_far_each_consumer_is(tmp_path: Path) -> None:
+    """223: the maps of all members, in the form that fastjson writes."""
+    one, two, tool = Consumer(), Consumer("c@2", offset=9), RemotingClient()
+    async with Broker(config(tmp_path)) as broker:
+        nobody = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+        assert isinstance(nobody, Failed) and nobody.code == ResponseCode.SYSTEM_ERROR
+        assert nobody.remark == "No Any Consumer online in the consumer group: [g]"
+        await one.join(broker)
+        await two.join(broker)
+        both = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+        queue = b'{"brokerName":"b","queueId":0,"topic":"T"}'
+        assert isinstance(both, Ok) and both.body == (
+            b'{"consumerTable":{"c@1":{%b:7},"c@2":{%b:9}}}' % (queue, queue)
+        )
+        assert one.asked == [STATUS]
+        only = STATUS.model_copy(update={"client_addr": "c@2"})
+        second = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, only)
+        assert isinstance(second, Ok) and second.body == b'{"consumerTable":{"c@2":{%b:9}}}' % queue
+        stranger = STATUS.model_copy(update={"client_addr": "c@3"})
+        outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, stranger)
+        assert isinstance(outcome, Failed) and "<c@3> not online" in outcome.remark
+        for client in (one.client, two.client, tool):
+            await client.close()
+
+
+async def test_members_that_are_silent_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = {"answer_ms_max": 100, "status_ms_max": 100}
+    monkeypatch.setattr("broker.clients.calls.ConsumerCalls.__init__.__kwdefaults__", defaults)
+    one, two, tool = Consumer(), Consumer("c@2"), RemotingClient()
+    two.silent = True
+    async with Broker(config(tmp_path)) as broker:
+        await one.join(broker)
+        await two.join(broker)
+        outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+        assert isinstance(outcome, Ok) and b"c@1" in outcome.body and b"c@2" not in outcome.body
+        assert outcome.remark == "1 of 2 consumers have not answered"
+        one.silent = True
+        outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+        assert isinstance(outcome, Failed) and outcome.code == ResponseCode.CONSUME_MSG_TIMEOUT
+        for client in (one.client, two.client, tool):
+            await client.close()

@@ -78,19 +78,27 @@ def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) 
     assert re.findall(r"`(\w+)`", keys) == sorted(AT_RUN_TIME)
 
 
-async def test_the_requests_of_the_broker_are_those_of_its_tables(tmp_path: Path) -> None:
-    """Rows may have several codes. 1007 is bound in controller mode only."""
-    part = section("requests.md", "Broker").split("Not served")[0]
+def codes_of(part: str) -> set[tuple[int, str]]:
+    """Of a table whose rows may have several codes."""
     rows = re.findall(r"^\| ([\d, ]+) \| ([\w, ]+) \|", part, re.MULTILINE)
-    documented = {
+    return {
         (int(code), name)
         for codes, names in rows
         for code, name in zip(codes.split(", "), names.split(", "), strict=True)
     }
+
+
+async def test_the_requests_of_the_broker_are_those_of_its_tables(tmp_path: Path) -> None:
+    """1007 and 1008 are bound in controller mode only."""
+    part, not_served = section("requests.md", "Broker").split("Not served", 1)
+    documented = codes_of(part)
     async with Broker(config(tmp_path)) as broker:
         table, *_ = bind_operations(broker, lambda: None)
     served = {(code, RequestCode(code).name) for code in {*table.handlers, *table.hot}}
-    assert documented - {(1007, "GET_BROKER_EPOCH_CACHE")} == served
+    controlled = {(1007, "GET_BROKER_EPOCH_CACHE"), (1008, "NOTIFY_BROKER_ROLE_CHANGED")}
+    assert documented - controlled == served
+    assert codes_of(not_served) == {(code, RequestCode(code).name) for code in table.not_served}
+    assert not table.not_served.keys() & {code for code, _ in documented}
     assert re.findall(r"`(\w+)`", part.split("Keys that 25 changes")[1]) == sorted(BROKER_AT_RUN_TIME)
 
 

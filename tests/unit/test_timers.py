@@ -8,8 +8,11 @@ import pytest
 
 from broker.client_settings import ClientSettings
 from broker.delay.levels import TIMER_TOPIC
+from broker.metadata.offsets import DelayOffsetTable
 from broker.metadata.timers import READ_MS, TimerProgressTable
 from broker.pending import ROLE
+from broker.stats.runtime import RuntimeInfo
+from broker.stats.service import BrokerStats
 from broker.store.record import Record, decode, parse_properties
 from broker.timers.handlers import TimerHandlers
 from broker.timers.service import Timers
@@ -376,3 +379,45 @@ async def test_the_checkpoint_of_rocketmq(scene: Scene, tmp_path: Path) -> None:
         assert raw is not None
         answer = decode_frame(raw[4:])
         assert answer.code == 0 and (len(answer.body) == 56 or b"timingCount" in answer.body)
+
+
+def test_what_is_told_of_timers(scene: Scene) -> None:
+    """The runtime keys (28) that clusterList shows: how many, how late, how fast."""
+    now = [0]
+    stats = BrokerStats(scene.broker.store, scene.broker.parts.reads, "c", clock=lambda: now[0])
+    stats.timer_counts = lambda: (scene.timers.added, scene.timers.delivered)
+    info = RuntimeInfo(scene.broker.parts, stats, DelayOffsetTable(scene.path / "delayOffset.json"))
+
+    def told() -> dict[str, str]:
+        return {key[5:]: text for key, text in info.table().items() if key.startswith("timer")}
+
+    idle = {
+        "CongestNum": "0",
+        "OffsetBehind": "0",
+        "ReadBehind": "0",
+        "EnqueueTps": "0.0",
+        "DequeueTps": "0.0",
+    }
+    assert told() == idle
+    stats.tick()
+    for _ in range(3):
+        scene.send(TIMER_DELAY_SEC=10)
+    assert told() == idle | {"OffsetBehind": "3"}
+    scene.run()
+    now[0] = 10_000
+    stats.tick()
+    assert told() == idle | {"CongestNum": "3", "EnqueueTps": "0.3"}
+    scene.now += 20_000
+    assert 7 <= int(told()["ReadBehind"]) <= 10
+    scene.run()
+    now[0] = 20_000
+    stats.tick()
+    rates = {"EnqueueTps": "0.15", "DequeueTps": "0.15"}  # one sample in 10 s: of 20 s
+    assert told() == idle | rates
+    scene.send(TIMER_DELAY_SEC=100)
+    scene.restart()
+    assert told()["CongestNum"] == "1" and scene.timers.added == 0  # it came in an earlier term
+    scene.broker.store.become_slave()
+    scene.now += 200_000
+    scene.run()
+    assert told() == idle | rates

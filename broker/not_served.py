@@ -1,0 +1,32 @@
+"""Requests that RocketMQ's brokers serve and ours do not: their callers are told why, and what to do instead.
+
+The answer's code is 3, as for an unknown one: tools take it for "another kind of broker". docs/requests.md
+has the same table, and a test compares them.
+"""
+
+from typing import Final
+
+from remoting.codes import RequestCode as Code
+
+_FOR_CLIENTS: Final = "is asked of consumers: ask a broker for 222 (reset offsets) or 223 (how far they are)"
+_NO_ROCKSDB: Final = "there is no RocksDB here"
+_NO_COLD_DATA: Final = "reads of old messages are not limited here; how the log is read is set by 2004"
+_NO_ACL: Final = (
+    "users and access rules (ACL) are not supported yet: whoever reaches the broker's ports may do all, "
+    "so let only your own networks reach them"
+)
+
+NOT_SERVED: Final[dict[int, str]] = {
+    Code.RESET_CONSUMER_CLIENT_OFFSET: _FOR_CLIENTS,
+    Code.GET_CONSUMER_STATUS_FROM_CLIENT: _FOR_CLIENTS,
+    Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: f"{_NO_ROCKSDB}: queues are files below consumequeue/",
+    Code.EXPORT_ROCKSDB_CONFIG_TO_JSON: f"{_NO_ROCKSDB}: topics and groups are JSON already, below config/",
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC: "there are no static topics here: use updateTopic (17)",
+    Code.RESET_MASTER_FLUSH_OFFSET: (
+        "replicas compare epochs and offsets with their master at every connection: there is none to set"
+    ),
+    Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
+    Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
+    Code.GET_COLD_DATA_FLOW_CTR_INFO: _NO_COLD_DATA,
+    Code.POP_ROLLBACK: f"{_NO_ROCKSDB}: what is popped is kept in the revive topic already",
+} | dict.fromkeys(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1), _NO_ACL)
