@@ -21,22 +21,30 @@ from client.reading import (
     subscription_of,
 )
 from client.route import RouteCache, RouteError
+from client.silence import PROBE_INTERVAL_MS
 from remoting.client import RemotingClient
 
 __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStatus"]
 
 
 class PullConsumer:
-    """`client`: a RemotingClient to share; without it the consumer owns one and closes it."""
+    """`client`: a RemotingClient to share; without it the consumer owns one and closes it.
+    `probe_interval_ms`: a broker at which pulls wait, and that says nothing for so long, is asked whether it
+    is there."""
 
     def __init__(
-        self, namesrv_addr: str, group: str = "DEFAULT_CONSUMER", *, client: RemotingClient | None = None
+        self,
+        namesrv_addr: str,
+        group: str = "DEFAULT_CONSUMER",
+        *,
+        client: RemotingClient | None = None,
+        probe_interval_ms: int = PROBE_INTERVAL_MS,
     ) -> None:
         self.group = group
         self._own_client = client is None
         self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS)
         self._routes = RouteCache(self._client, namesrv_addr)
-        self._reader = QueueReader(self._client, self._routes, group)
+        self._reader = QueueReader(self._client, self._routes, group, probe_interval_ms=probe_interval_ms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,6 +55,7 @@ class PullConsumer:
         await self.close()
 
     async def close(self) -> None:
+        await self._reader.close()
         await self._routes.close()
         if self._own_client:
             await self._client.close()

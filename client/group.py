@@ -87,7 +87,9 @@ class GroupMember:
             table, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
         self.routes = RouteCache(self.client, namesrv_addr, on_change=self._route_changed)
-        self.reader = QueueReader(self.client, self.routes, group)
+        self.reader = QueueReader(
+            self.client, self.routes, group, probe_interval_ms=settings.probe_interval_ms
+        )
         self.offsets = self._offset_store()
         self.workers: dict[MessageQueue, QueueWorker] = {}
         self.running = asyncio.Event()
@@ -139,6 +141,7 @@ class GroupMember:
                 self._release(queue)
             await asyncio.gather(*self._releasing.values())
             await self._membership.leave(consumer_group=self.group)
+        await self.reader.close()
         await self.routes.close()
         await self.client.close()
 

@@ -41,7 +41,8 @@ def make_client_id(instance_name: str | None = None) -> str:
 
 
 class Membership:
-    """`data`: what we are, asked anew for each heartbeat. `addresses`: the brokers that should know."""
+    """`data`: what we are, asked anew for each heartbeat. `addresses`: the brokers that should know.
+    `on_lost`: one that knew us does not any more; its route may be old."""
 
     def __init__(
         self,
@@ -50,8 +51,10 @@ class Membership:
         data: Callable[[], HeartbeatData],
         addresses: Callable[[], Collection[str]],
         interval_ms: int = HEARTBEAT_INTERVAL_MS,
+        on_lost: Callable[[], None] | None = None,
     ) -> None:
         self._client, self._data, self._addresses, self._interval_ms = client, data, addresses, interval_ms
+        self._on_lost = on_lost
         self._known: set[str] = set()
         self._wake = asyncio.Event()
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
@@ -63,8 +66,18 @@ class Membership:
     def lost(self, address: str) -> None:
         """Its connection closed."""
         if address in self._known:
-            self._known.discard(address)
+            self._forget(address)
             self._wake.set()
+
+    def all_know(self) -> bool:
+        """Every broker that should know has taken a heartbeat over the connection that it has with us."""
+        return self._known.issuperset(self._addresses())
+
+    def _forget(self, address: str) -> None:
+        if address in self._known:
+            self._known.discard(address)
+            if self._on_lost is not None:
+                self._on_lost()
 
     async def run(self) -> None:
         """For ever: every interval, and when something changed."""
@@ -87,7 +100,7 @@ class Membership:
         if isinstance(outcome, Ok):
             self._known.add(address)
             return True
-        self._known.discard(address)
+        self._forget(address)
         logger.debug("heartbeat to %s: %s", address, outcome.remark)
         return False
 

@@ -7,7 +7,7 @@ counts these; all attempts of a message carry the same UNIQ_KEY.
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -28,7 +28,8 @@ from client.message import (
     encode_properties,
     unique_keys,
 )
-from client.route import RouteCache, TopicRoute
+from client.route import ROUTE_POLL_MS, RouteCache, TopicRoute
+from client.route_poll import RoutePoll
 from client.sending import Letter, SendError, SendErrorKind, SendResult, SendStatus
 from remoting.client import RemotingClient
 from remoting.clock import now_ms, wall_ms
@@ -51,8 +52,12 @@ class Producer:
     `client`: a RemotingClient to share; without it the producer owns one and closes it. `in_flight_max`: of
     send_async. `compress_over_bytes` None: never. `avoid_slow_brokers`: leave brokers that answer slowly, or
     failed, out for some seconds (clients.md: sendLatencyFaultEnable). `instance_name`: instead of the process
-    id in the client id.
+    id in the client id. `route_poll_interval_ms`: an idle producer looks for new masters so often, and at
+    once when it lost one.
     """
+
+    _topics: Collection[str] = ()
+    """Their routes are wanted before the first message."""
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class Producer:
         avoid_slow_brokers: bool = False,
         hooks: Iterable[ClientHook] = (),
         instance_name: str | None = None,
+        route_poll_interval_ms: int = ROUTE_POLL_MS,
     ) -> None:
         self.group = group
         self.client_id = make_client_id(instance_name)
@@ -77,7 +83,16 @@ class Producer:
         faults = FaultTable() if avoid_slow_brokers else None
         self._delivery = Delivery(self._client, self._routes, group, faults=faults)
         self._membership = Membership(
-            self._client, data=self._heartbeat, addresses=lambda: self._routes.addresses(masters_only=True)
+            self._client,
+            data=self._heartbeat,
+            addresses=lambda: self._routes.addresses(masters_only=True),
+            on_lost=self._master_lost,
+        )
+        self._route_poll = RoutePoll(
+            self._routes,
+            settled=self._membership.all_know,
+            poll_ms=route_poll_interval_ms,
+            also=self._topics,
         )
         self._background = TaskSet()
         self._introduced = False
@@ -261,6 +276,7 @@ class Producer:
         if not self._introduced and not self._closed:
             self._introduced = True
             self._background.start("producer's heartbeats", self._membership.run)
+            self._background.start("producer's routes", self._route_poll.run)
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(clientID=self.client_id, producer_data_set=[ProducerData(group_name=self.group)])
@@ -270,6 +286,9 @@ class Producer:
 
     def _connection_lost(self, address: str) -> None:
         self._membership.lost(address)
+
+    def _master_lost(self) -> None:
+        self._route_poll.wake()
 
 
 def _choice(queue: Choice, key: str | None) -> Choice:

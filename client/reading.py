@@ -6,6 +6,7 @@ suggests, or from any while there is no master. What changes offsets goes to the
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -15,6 +16,7 @@ from client.core.queues import MessageQueue
 from client.core.subscription import ALL, ExpressionType, Subscription
 from client.message import MessageExt, decode_messages
 from client.route import RouteCache, RouteError
+from client.silence import PROBE_INTERVAL_MS, SilenceWatch
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID, ResponseCode
@@ -86,11 +88,23 @@ class PullError(Exception):
 
 
 class QueueReader:
-    """Of one consumer group. Owns neither the client nor the routes."""
+    """Of one consumer group. Owns neither the client nor the routes. `probe_interval_ms`: see
+    client/silence.py."""
 
-    def __init__(self, client: RemotingClient, routes: RouteCache, group: str) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        routes: RouteCache,
+        group: str,
+        *,
+        probe_interval_ms: int = PROBE_INTERVAL_MS,
+    ) -> None:
         self._client, self._routes, self._group = client, routes, group
         self._suggested: dict[MessageQueue, int] = {}
+        self._silence = SilenceWatch(client, routes, probe_interval_ms=probe_interval_ms)
+
+    async def close(self) -> None:
+        await self._silence.close()
 
     async def pull(
         self,
@@ -125,6 +139,7 @@ class QueueReader:
             attempt_ms=suspend_ms + ATTEMPT_TIMEOUT_MS,
             good=PULL_CODES,
             from_suggested=True,
+            may_wait=suspend_ms > 0,
         )
         try:
             messages = decode_messages(answer.body or b"", queue.broker_name)
@@ -198,8 +213,10 @@ class QueueReader:
         good: Collection[int] = DONE,
         master_only: bool = False,
         from_suggested: bool = False,
+        may_wait: bool = False,
     ) -> Ok[Resp]:
-        """Until one of the good codes comes, or the deadline passes: PullError with the last problem."""
+        """Until one of the good codes comes, or the deadline passes: PullError with the last problem.
+        `may_wait`: a broker that is alive may be silent for long."""
         deadline_ms = now_ms() + timeout_ms
         problem = PullError(PullErrorKind.UNREACHABLE, "no attempt was made")
         fresh, pause_ms = False, RETRY_PAUSE_MIN_MS
@@ -209,9 +226,12 @@ class QueueReader:
             if isinstance(found, PullError):
                 problem = found
             else:
-                outcome: Outcome[Resp] = await self._client.call(
-                    found, operation, header, body, timeout_ms=min(left_ms, attempt_ms), good=good
-                )
+                with self._silence.waiting(found, queue) if may_wait else contextlib.nullcontext():
+                    outcome: Outcome[Resp] = await self._client.call(
+                        found, operation, header, body, timeout_ms=min(left_ms, attempt_ms), good=good
+                    )
+                if not isinstance(outcome, Unknown):
+                    self._silence.heard(found)
                 if isinstance(outcome, Ok):
                     return outcome
                 problem = _problem(found, outcome)

@@ -5,7 +5,7 @@ that answered stays in use until it fails, or until a caller says that its answe
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from client.core.queues import MessageQueue
@@ -22,6 +22,8 @@ ROUTE_POLL_MS = 30_000
 DEFAULT_ROUTE_POLL_MS = 1_000
 """A route borrowed from DEFAULT_TOPIC is asked again soon: the topic exists after its first message."""
 NAME_SERVER_TIMEOUT_MS = 1_000
+AT_ONCE_MAX = 64
+"""Topics that are asked for at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,31 @@ class RouteCache:
             for broker_id, address in table.items()
             if broker_id == MASTER_ID or not masters_only
         }
+
+    def knows(self, topics: Collection[str]) -> bool:
+        return self._routes.keys() >= set(topics)
+
+    def has_all_masters(self) -> bool:
+        """Of every broker name in the routes that are known here."""
+        return all(
+            MASTER_ID in table for route, _ in self._routes.values() for table in route.addresses.values()
+        )
+
+    async def refresh_all(self, also: Collection[str] = (), *, rotate: bool = False) -> bool:
+        """Ask for every topic that is known here, and for these. False: no name server answered for some."""
+        gate = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def one(topic: str, rotate: bool) -> bool:
+            cached = self._routes.get(topic)
+            async with gate:
+                try:
+                    await self.refresh(topic, borrow=cached is not None and cached[0].borrowed, rotate=rotate)
+                except RouteError as error:
+                    return error.code is not None
+            return True
+
+        topics = sorted({*self._routes, *also})
+        return all(await asyncio.gather(*(one(topic, rotate and not at) for at, topic in enumerate(topics))))
 
     def refresh_soon(self, topic: str) -> None:
         """In the background: the route works, but it is old."""

@@ -5,6 +5,7 @@ from enum import Enum
 from pathlib import Path
 
 from client.core.window import Limits
+from client.silence import PROBE_INTERVAL_MS
 
 
 class MessageModel(Enum):
@@ -47,6 +48,8 @@ class ConsumerSettings:
     limits: Limits = field(default_factory=Limits)
     """Of each queue: above them nothing more is pulled."""
 
+    probe_interval_ms: int = PROBE_INTERVAL_MS
+    """A broker at which pulls wait, and that says nothing for so long, is asked whether it is there."""
     heartbeat_interval_ms: int = 30_000
     rebalance_interval_ms: int = 20_000
     persist_interval_ms: int = 5_000
@@ -62,7 +65,7 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         for name in (
             "consume_concurrency", "consume_batch_size", "consume_timeout_ms", "pull_batch_size",
-            "heartbeat_interval_ms", "rebalance_interval_ms", "persist_interval_ms",
+            "probe_interval_ms", "heartbeat_interval_ms", "rebalance_interval_ms", "persist_interval_ms",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")

@@ -26,7 +26,7 @@ from client.message import TRAN_MSG, Message, MessageExt, decode_messages
 from client.message_id import decode_offset_message_id
 from client.producer import SEND_TIMEOUT_MS, Producer
 from client.reading import PullError, QueueReader
-from client.route import RouteError
+from client.route import ROUTE_POLL_MS, RouteError
 from client.sending import SendResult
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, RemoteProtocolError
@@ -107,15 +107,17 @@ class TransactionProducer(Producer):
         hooks: Iterable[ClientHook] = (),
         avoid_slow_brokers: bool = False,
         instance_name: str | None = None,
+        route_poll_interval_ms: int = ROUTE_POLL_MS,
     ) -> None:
+        self._check, self._topics = check, tuple(topics)
         super().__init__(
             namesrv_addr,
             group,
             hooks=hooks,
             avoid_slow_brokers=avoid_slow_brokers,
             instance_name=instance_name,
+            route_poll_interval_ms=route_poll_interval_ms,
         )
-        self._check, self._topics = check, tuple(topics)
         self._reader = QueueReader(self._client, self._routes, group)
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 

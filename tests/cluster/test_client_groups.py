@@ -9,7 +9,7 @@ import pytest
 from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
 from client.transaction import TransactionProducer, TransactionState
 from remoting.clock import now_ms
-from tests.cluster.harness import Harness
+from tests.cluster.harness import SAFE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -94,6 +94,68 @@ async def test_a_group_rides_through_two_killed_masters(tmp_path: Path, orderly:
         first_seen = list(dict.fromkeys(numbers))
         assert not orderly or first_seen == sorted(first_seen), "in order, whatever came twice"
     print(f"\nconsumed={len(journal.bodies)} longest_gap_ms={journal.gap_ms} orderly={orderly}")
+
+
+HANG_GAP_MS_MAX = 9_000
+"""The controllers need 3 s (controllerHeartBeatTimeoutMills) and a scan to find that the master hangs; the
+rest is for a slow machine. The pulls of an idle queue alone would wait for 18 s."""
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_an_idle_group_leaves_a_master_that_hangs(tmp_path: Path, orderly: bool) -> None:
+    """SIGSTOP: the connection stays, nothing is refused, and there is nothing to commit."""
+    journal = Journal()
+    async with Harness(tmp_path) as running:
+        address = running.cluster.namesrv_addr
+        async with (
+            Producer(address) as producer,
+            PushConsumer(address, "h", journal.listen, orderly=orderly, settings=FIRST).subscribe("Hang"),
+        ):
+            await producer.send(Message("Hang", b"s:0"))
+            journal.acked = {b"s:0"}
+            await journal.until(1)
+            master = await running.master()
+            started_ms = now_ms()
+            running.cluster.pause(master)
+            await producer.send(Message("Hang", b"s:1"), timeout_ms=20_000)
+            sent_ms = now_ms()
+            journal.acked = {b"s:0", b"s:1"}
+            await journal.until(2)
+            seen_ms = now_ms()
+            running.cluster.resume(master)
+    print(f"\norderly={orderly} acknowledged_ms={sent_ms - started_ms} consumed_ms={seen_ms - started_ms}")
+    assert seen_ms - started_ms < HANG_GAP_MS_MAX
+
+
+async def test_an_idle_producer_is_asked_after_its_master_died(tmp_path: Path) -> None:
+    """It sends nothing that would show it the new master: whoever asks must find it there all the same."""
+    asked: list[bytes] = []
+
+    async def never(message: MessageExt) -> TransactionState:
+        raise AssertionError(f"asked about {message.body!r}")
+
+    async def check(message: MessageExt) -> TransactionState:
+        asked.append(message.body)
+        return TransactionState.COMMIT
+
+    journal = Journal()
+    journal.acked = {b"s:1"}
+    settings = SAFE | {"transactionTimeOut": "500", "transactionCheckInterval": "500"}
+    async with Harness(tmp_path, broker_settings=settings) as running:
+        address = running.cluster.namesrv_addr
+        async with Producer(address) as producer:
+            await producer.send(Message("Idle", b"s:0"))
+        async with (
+            TransactionProducer(address, "idle", check, topics=["Idle"]),
+            PushConsumer(address, "idle", journal.listen, settings=FIRST).subscribe("Idle"),
+        ):
+            await kill_the_master(running)
+            async with TransactionProducer(address, "idle", never) as gone:
+                await gone.begin(Message("Idle", b"s:1"))
+            begun_ms = now_ms()
+            await journal.until(1)
+            print(f"\nasked_and_committed_ms={now_ms() - begun_ms}")
+    assert set(asked) == {b"s:1"}
 
 
 async def test_a_transaction_outlives_the_master_that_began_it(tmp_path: Path) -> None:
