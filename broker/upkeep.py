@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
-from broker.core.retention import HELD_MS_MAX, OldFile, judge
+from broker.core.retention import HELD_MS_MAX, OldFile, is_full, judge
 from broker.pending import DISK_FULL, SendGate
 from broker.store.message_store import MessageStore
 from broker.store_settings import StoreSettings
@@ -21,6 +21,8 @@ from remoting.clock import now_ms, wall_ms
 logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
+ROOM_MS: Final = 1_000
+"""A full disk is looked at so often: producers wait for room, whoever makes it, and asking is cheap."""
 INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
 """Between two slices of the index's catching up: it takes a fifth of the processor at most."""
@@ -60,6 +62,7 @@ class StoreUpkeep:
         self._store, self._gate, self._settings = store, gate, settings
         self._held_offset, self._usage = held_offset, usage
         self._is_full = False
+        self._next_look_ms = 0
         self._held_since_ms: int | None = None
         self.asked = False
         """An operator wants expired files deleted now."""
@@ -69,6 +72,7 @@ class StoreUpkeep:
         next_clean_ms = now_ms() + self._settings.clean_resource_interval
         while True:
             await self.catch_up()
+            self._look_for_room()
             self.watch_room()
             if now_ms() >= next_clean_ms or self.asked:
                 await self.clean()
@@ -83,6 +87,15 @@ class StoreUpkeep:
             await asyncio.sleep(INDEX_PAUSE_MS / 1000)
 
     # -- a full disk -------------------------------------------------------------------------------------
+
+    def _look_for_room(self) -> None:
+        """Between the rounds of clean(), while the disk is full."""
+        if self._is_full and now_ms() >= self._next_look_ms:
+            self._is_full = is_full(self._settings.retention, self._used_ratio(), was_full=True)
+
+    def _used_ratio(self) -> float:
+        self._next_look_ms = now_ms() + ROOM_MS
+        return self._usage(self._store.commit_log.directory)
 
     def watch_room(self) -> None:
         """Messages are refused while the log has no room to grow, and taken again as soon as it has."""
@@ -117,7 +130,7 @@ class StoreUpkeep:
         verdict = judge(
             self._settings.retention,
             files,
-            used_ratio=self._usage(store.commit_log.directory),
+            used_ratio=self._used_ratio(),
             hour=time.localtime().tm_hour,
             now_ms=wall_ms(),
             was_full=was_full,

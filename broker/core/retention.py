@@ -39,6 +39,10 @@ class Verdict(NamedTuple):
     is_full: bool
 
 
+def is_full(rules: RetentionRules, used_ratio: float, *, was_full: bool) -> bool:
+    return used_ratio > rules.warning_ratio or (was_full and used_ratio > rules.forcibly_ratio)
+
+
 def judge(
     rules: RetentionRules,
     files: Sequence[OldFile],
@@ -50,13 +54,13 @@ def judge(
     asked: bool = False,
 ) -> Verdict:
     """files: oldest first, those alone that may go at all. asked: an operator wants old files deleted now."""
-    is_full = used_ratio > rules.warning_ratio or (was_full and used_ratio > rules.forcibly_ratio)
-    is_forced = rules.force and (is_full or used_ratio > rules.forcibly_ratio)
+    full = is_full(rules, used_ratio, was_full=was_full)
+    is_forced = rules.force and (full or used_ratio > rules.forcibly_ratio)
     if is_forced:
-        return Verdict(len(files), True, is_full)
+        return Verdict(len(files), True, full)
     if not (asked or hour in rules.hours or used_ratio > rules.used_ratio):
-        return Verdict(0, False, is_full)
+        return Verdict(0, False, full)
     count = 0
     while count < len(files) and files[count].written_ms + rules.reserved_ms <= now_ms:
         count += 1
-    return Verdict(count, False, is_full)
+    return Verdict(count, False, full)

@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,6 +16,7 @@ from broker.store.message_store import MessageStore
 from broker.store.reading import GetStatus
 from broker.store_settings import StoreSettings, hours_of
 from broker.upkeep import StoreUpkeep, disk_ratio
+from tests.sim.whole.machines import MachineLoop, virtual_machines
 from tests.unit.handler_parts import Broker
 from tests.unit.store_parts import FILE_BYTES, bodies, open_store, put_many
 from tests.unit.test_index import found, put_keyed
@@ -262,6 +264,50 @@ async def test_the_background_task(tmp_path: Path) -> None:
     assert found(store, "k") == [offset]  # the only file of the index stays
     task.cancel()
     store.close()
+
+
+def test_a_full_disk_is_looked_at_every_second(tmp_path: Path) -> None:
+    """On virtual time: room that somebody made ends the refusals within ROOM_MS, long before the next round
+    of deletion, and one look a second is all that it costs."""
+    loop = MachineLoop(Random(1))
+    looks: list[float] = []
+    used = [0.95]
+
+    def usage(_: Path) -> float:
+        looks.append(loop.time())
+        return used[0]
+
+    async def story() -> None:
+        broker = Broker(tmp_path)
+        upkeep = upkeep_of(broker.store, broker.gate, usage, cleanFileForciblyEnable=False)
+        running = loop.create_task(upkeep.run())
+        await until(lambda: broker.gate.is_closed_by(DISK_FULL), within_s=11)
+        full_since = loop.time()
+        await until(lambda: loop.time() - full_since >= 6.8, within_s=8)
+        assert [round(each - full_since) for each in looks] == [0, 1, 2, 3, 4, 5, 6]
+        used[0] = 0.88
+        await until(lambda: len(looks) == 8, within_s=1.1)
+        assert broker.gate.is_closed_by(DISK_FULL), "not before the forcible level"
+        used[0] = 0.5
+        await until(lambda: not broker.gate.is_closed_by(DISK_FULL), within_s=1.1)
+        reply = broker.send(b"taken")
+        assert reply is not None and reply.code == 0
+        count = len(looks)
+        used[0] = 0.95
+        await until(lambda: broker.gate.is_closed_by(DISK_FULL), within_s=10.1)
+        assert len(looks) == count + 1, "a disk with room is looked at with the round of deletion only"
+        running.cancel()
+        broker.store.close()
+
+    async def until(condition: Callable[[], bool], within_s: float) -> None:
+        deadline = loop.time() + within_s
+        while not condition():
+            assert loop.time() < deadline
+            await asyncio.sleep(0.05)
+
+    with virtual_machines(loop, 1):
+        loop.run_until_complete(story())
+    loop.close()
 
 
 def test_disk_ratio(tmp_path: Path) -> None:
