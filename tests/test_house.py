@@ -119,15 +119,42 @@ def test_a_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
+def sleeps(tree: ast.AST, *, in_loop: bool = False) -> Iterator[int]:
+    """Lines of calls of `sleep` that no loop asks again after; sleep(0) is a turn of the event loop."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep":
+            is_turn = isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+            if not (in_loop or is_turn):
+                yield node.lineno
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from sleeps(node)
+        else:
+            yield from sleeps(node, in_loop=in_loop or isinstance(node, ast.While | ast.For | ast.AsyncFor))
+
+
 def test_tests_never_sleep() -> None:
-    """Virtual time, or a condition with a deadline (tests/cluster/harness.py waits in one place)."""
+    """Virtual time (tests/sim), or a condition with a deadline: a test that waits looks again and again."""
     pattern = re.compile(r"\btime\.sleep\(")
-    bad = [
-        p
-        for p in (ROOT / "tests").rglob("test_*.py")
-        if p != Path(__file__) and pattern.search(p.read_text())
-    ]
-    assert bad == []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if path == Path(__file__):
+            continue
+        text = path.read_text()
+        assert not pattern.search(text), path
+        if "sim" not in path.parts:
+            assert not list(sleeps(ast.parse(text))), path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("async def test():\n    await asyncio.sleep(0.2)", 1),
+        ("while waits():\n    async def later():\n        await asyncio.sleep(0.2)", 1),
+        ("async def test():\n    while waits():\n        await asyncio.sleep(0.01)", 0),
+        ("async def test():\n    await asyncio.sleep(0)", 0),
+    ],
+)
+def test_a_sleep_is_found(text: str, found: int) -> None:
+    assert len(list(sleeps(ast.parse(text)))) == found
 
 
 def test_lock_files_name_no_registry() -> None:

@@ -67,10 +67,11 @@ async def test_a_group_shares_the_queues(stage: Stage, kind: str) -> None:
         async with stage.consumer(kind, "Shared", "Team", home="second") as leaves:
             await stage.members("Team", 2)
             count = 0
-            while not (stays.got and leaves.got):  # until both have shared the queues out
-                await producer.must_send("Shared", f"m{count}")
-                count += 1
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(30):
+                while not (stays.got and leaves.got):  # until both have shared the queues out
+                    await producer.must_send("Shared", f"m{count}")
+                    count += 1
+                    await asyncio.sleep(0.02)
             await stays.until(lambda: len({*stays.bodies, *leaves.bodies}) == count)
             await stage.committed("Shared", "Team", count)
         await stage.members("Team", 1)

@@ -240,7 +240,8 @@ async def test_a_link_ends_in_the_middle_of_a_run(
         await until(gate.reached.is_set, "a thread sends")
         if who == "stop":
             stopping = asyncio.ensure_future(master.service.stop())
-            await asyncio.sleep(0.01)
+            await until(lambda: sent[0].aborted, "the link is closed")
+            assert not stopping.done(), "it waits for the thread"
             gate.go.set()
             await stopping
             return
@@ -343,9 +344,10 @@ async def test_what_the_loop_has_written_leaves_first(
         fill(master, 0.2)
         peer = await asyncio.to_thread(make_peer, master.service.address[1])
         await until(lambda: bool(master.service.links), "connected")
-        while not paused:
-            fill(master, 1)
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while not paused:
+                fill(master, 1)
+                await asyncio.sleep(0.01)
         monkeypatch.setattr(master_link, "FAR_BYTES", MIB // 8)
         end = fill(master, 8)
         got = await asyncio.to_thread(read_log, peer, end)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -265,6 +266,12 @@ async def pull(metadata: Metadata, replica: int = 2) -> list[MetadataUpdate]:
     return await metadata.pull(request, MetadataVersions(versions=versions))
 
 
+async def drain_looks(scene: Scene, count: int = 3) -> None:
+    """From now on the drain has looked so often, and waits on."""
+    with patch.object(scene.metadata, "is_behind", wraps=scene.metadata.is_behind) as look:
+        await until(lambda: look.call_count >= count)
+
+
 def elected(heir: int = 2) -> Outcome[Any]:
     return Ok(wire.MasterInfo(master_broker_id=heir, master_address=NEW_MASTER, master_epoch=6))
 
@@ -279,7 +286,7 @@ async def test_the_heir_has_everything_before_it_is_elected(tmp_path: Path) -> N
     await until(lambda: not scene.broker.gate.writable)
     assert scene.broker.send(b"meanwhile") is None and scene.late.late.count == 1
     scene.links[2].ack_offset = end
-    await asyncio.sleep(0.01)
+    await drain_looks(scene)
     assert scene.controller.asked == [], "a reply still waits"
     scene.broker.replicated()
     assert await giving == 2
@@ -301,7 +308,7 @@ async def test_the_heir_has_the_offsets_of_the_last_moment_before_it_is_elected(
     assert not scene.metadata.is_behind(2), "a commit without a version is nothing to be behind of"
     giving = asyncio.create_task(scene.hand_over.give(2))
     await until(lambda: not scene.broker.gate.writable and scene.metadata.is_behind(2))
-    await asyncio.sleep(0.01)
+    await drain_looks(scene)
     assert scene.controller.asked == []
     assert await pull(scene.metadata) == []
     assert await giving == 2

@@ -69,13 +69,15 @@ async def test_two_members_never_consume_one_queue_at_the_same_time(broker: Test
     running: dict[int, int] = defaultdict(int)
     order: dict[int, list[int]] = defaultdict(list)
     overlaps: list[int] = []
+    go_on = asyncio.Event()
 
     async def listener(messages: tuple[MessageExt, ...]) -> None:
         (message,) = messages
         running[message.queue_id] += 1
         if running[message.queue_id] > 1:
             overlaps.append(message.queue_id)
-        await asyncio.sleep(0.003)
+        if sum(map(len, order.values())) >= 20:
+            await go_on.wait()
         order[message.queue_id].append(message.queue_offset)
         running[message.queue_id] -= 1
 
@@ -89,8 +91,11 @@ async def test_two_members_never_consume_one_queue_at_the_same_time(broker: Test
         for _ in range(3):
             await producer.send_batch([Message("Exclusive", body) for body in numbers(100)])
     async with consumer() as one:
-        await until(lambda: sum(map(len, order.values())) > 20)
+        await until(lambda: sum(map(len, order.values())) >= 20 and sum(running.values()) == 4)
         async with consumer() as two:
+            await until(lambda: len([q for q in one.assigned if q.topic == "Exclusive"]) == 2)
+            assert sum(running.values()) == 4 and not overlaps, "the listeners of the first one still run"
+            go_on.set()
             await until(lambda: len([q for q in two.assigned if q.topic == "Exclusive"]) == 2)
             await until(lambda: sum(map(len, order.values())) > 200)
         await until(lambda: sum(map(len, order.values())) >= 400)

@@ -247,14 +247,16 @@ async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker
     assert not [line for line in broker.scene.log if line.startswith("ha slave")]
 
 
-async def test_repeated_and_older_news_do_nothing(broker: Broker) -> None:
+async def test_repeated_and_older_news_do_nothing(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="broker.replicas_manager")
     broker.controller.elect(2, epoch=3)
     manager = broker.start()
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
     seen = len(broker.scene.log)
     for epoch, master in ((3, 2), (2, 1), (1, 2)):
+        caplog.clear()
         manager.offer(MasterNews(epoch, master, "x:1"))
-        await asyncio.sleep(0.01)
+        await until(lambda: any("role stays" in line for line in caplog.messages), "decided")
     assert len(broker.scene.log) == seen
 
 
