@@ -13,6 +13,7 @@ from client.message import Message, MessageExt
 from client.producer import Producer
 from client.push_consumer import PushConsumer
 from client.reading import PullError, PullErrorKind, PullResult, PullStatus
+from client.replies import NoReply, ReplyMessage
 from client.sending import SendError, SendErrorKind, SendResult, SendStatus
 from client.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
 from client.transaction import Transaction, TransactionProducer, TransactionState
@@ -28,6 +29,7 @@ __all__ = [
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "NoReply",
     "Producer",
     "PullConsumer",
     "PullError",
@@ -36,6 +38,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "ReconsumeLater",
+    "ReplyMessage",
     "SendError",
     "SendErrorKind",
     "SendResult",

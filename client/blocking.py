@@ -9,7 +9,7 @@ last. Calls may come from any thread. Not for use inside a coroutine: it would b
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -24,6 +24,7 @@ from client.message import Message, MessageExt
 from client.producer import SEND_TIMEOUT_MS, Producer
 from client.push_consumer import PushConsumer
 from client.reading import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
+from client.replies import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
 from client.sending import SendResult
 from client.settings import ConsumerSettings
 from client.transaction import Transaction, TransactionProducer, TransactionState
@@ -178,6 +179,21 @@ class _Sender(_Blocking[P]):
     ) -> list[SendResult]:
         return self._run(self._open_client.send_batch(messages, key=key, timeout_ms=timeout_ms))
 
+    def request(
+        self, message: Message, *, key: str | None = None, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> ReplyMessage:
+        return self._run(self._open_client.request(message, key=key, timeout_ms=timeout_ms))
+
+    def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = REPLY_TIMEOUT_MS,
+    ) -> None:
+        self._run(self._open_client.reply(request, body, properties=properties, timeout_ms=timeout_ms))
+
 
 class BlockingProducer(_Sender[Producer]):
     """See client.producer.Producer."""
@@ -318,6 +334,17 @@ class _BlockingMember(_Blocking[G]):
 
     def unsubscribe(self, topic: str) -> None:
         self._call(lambda: self._open_client.unsubscribe(topic))
+
+    def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = REPLY_TIMEOUT_MS,
+    ) -> None:
+        """Also from inside a listener."""
+        self._run(self._open_client.reply(request, body, properties=properties, timeout_ms=timeout_ms))
 
     @property
     def assigned(self) -> list[MessageQueue]:

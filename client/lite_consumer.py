@@ -11,6 +11,7 @@ commit(), or, with auto_commit=False, with commit() alone.
 """
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ from client.core.subscription import ALL
 from client.group import GroupMember
 from client.message import MessageExt
 from client.reading import subscription_of
+from client.replies import REPLY_TIMEOUT_MS, send_reply
 from client.settings import ConsumerSettings
 from client.worker import QueueWorker, Window
 from remoting.operations.clients import CONSUME_TYPES
@@ -91,6 +93,18 @@ class LitePullConsumer:
                     await self._arrived.wait()
         except TimeoutError:
             return []
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = REPLY_TIMEOUT_MS,
+    ) -> None:
+        """To who sent this message by Producer.request(); returns when he has it. ValueError: it is no
+        request. SendError: nobody took the reply; UNKNOWN: perhaps it arrived."""
+        await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
         """All that poll() gave is consumed; saved at the brokers when it returns."""

@@ -92,6 +92,10 @@ class Membership:
         self._known &= addresses
         return all(answers)
 
+    async def tell(self, addresses: Collection[str]) -> None:
+        """A heartbeat to those of them that do not know us yet."""
+        await asyncio.gather(*(self._beat(address) for address in sorted(set(addresses) - self._known)))
+
     async def _beat(self, address: str) -> bool:
         async with self._gate:
             outcome = await self._client.call(

@@ -6,8 +6,10 @@ counts these; all attempts of a message carry the same UNIQ_KEY.
 """
 
 import asyncio
+import contextlib
+import uuid
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -25,10 +27,21 @@ from client.message import (
     TRAN_MSG,
     ZLIB_LEVEL,
     Message,
+    MessageExt,
     encode_properties,
     unique_keys,
 )
-from client.route import ROUTE_POLL_MS, RouteCache, TopicRoute
+from client.reading import QueueReader
+from client.replies import (
+    REPLY_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    NoReply,
+    ReplyMessage,
+    Requests,
+    as_request,
+    send_reply,
+)
+from client.route import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
 from client.route_poll import RoutePoll
 from client.sending import Letter, SendError, SendErrorKind, SendResult, SendStatus
 from remoting.client import RemotingClient
@@ -75,11 +88,13 @@ class Producer:
         self.group = group
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
+        self._requests = Requests(self._pushed)
         self._own_client = client is None
         self._client = client or RemotingClient(
             self._pushed, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
+        self._reader = QueueReader(self._client, self._routes, group)
         faults = FaultTable() if avoid_slow_brokers else None
         self._delivery = Delivery(self._client, self._routes, group, faults=faults)
         self._membership = Membership(
@@ -120,8 +135,10 @@ class Producer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._requests.close()
         await self._background.stop()
         await self._delivery.close()
+        await self._reader.close()
         await self._membership.leave(producer_group=self.group)
         await self._routes.close()
         if self._own_client:
@@ -205,6 +222,50 @@ class Producer:
             results += _results_of_batch(result, mine)
         return results
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: Choice = None,
+        key: str | None = None,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> ReplyMessage:
+        """Send it, and wait for the reply of whoever consumes it (PushConsumer.reply), `timeout_ms` in all.
+        NoReply: it was sent. SendError: as send()."""
+        self._check_open()
+        if not self._own_client:
+            raise ValueError("replies reach a producer over its own connections, not over a shared client's")
+        deadline_ms = now_ms() + timeout_ms
+        correlation_id = str(uuid.uuid4())
+        properties = as_request(
+            message, correlation_id=correlation_id, client_id=self.client_id, timeout_ms=timeout_ms
+        )
+        with self._requests.waiting(correlation_id) as answer:
+            await self._become_known(message.topic, timeout_ms)
+            left_ms = max(1, deadline_ms - now_ms())
+            sent = await self.send(
+                replace(message, properties=properties), queue=queue, key=key, timeout_ms=left_ms
+            )
+            await asyncio.wait((answer,), timeout=max(0, deadline_ms - now_ms()) / 1_000)
+            if not answer.done():
+                raise NoReply(f"no reply in {timeout_ms} ms", sent)
+            reply = answer.result()
+            if reply is None:
+                raise NoReply("the producer was closed", sent)
+            return reply
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = REPLY_TIMEOUT_MS,
+    ) -> None:
+        """As PushConsumer.reply, for who consumes with something else."""
+        self._check_open()
+        await send_reply(self._reader, self.group, request, body, properties, timeout_ms)
+
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that can be written now, asked from the name server. RouteError."""
         return list((await self._routes.refresh(topic, borrow=True)).write_queues)
@@ -277,6 +338,15 @@ class Producer:
             self._introduced = True
             self._background.start("producer's heartbeats", self._membership.run)
             self._background.start("producer's routes", self._route_poll.run)
+
+    async def _become_known(self, topic: str, timeout_ms: int) -> None:
+        """To the masters of this topic: the reply comes from one of them. Sending tells what is wrong."""
+        with contextlib.suppress(RouteError, TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1_000):
+                route = await self._routes.find(topic, borrow=True)
+                masters = {route.master(name) for name in route.addresses}
+                await self._membership.tell({address for address in masters if address is not None})
+        self._introduce()
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(clientID=self.client_id, producer_data_set=[ProducerData(group_name=self.group)])

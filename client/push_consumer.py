@@ -12,7 +12,7 @@ At least once: a message comes again when its listener raised, when the process 
 committed, or when its queue changed hands meanwhile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +22,9 @@ from client.delivery import Delivery
 from client.group import GroupMember, retry_subscription
 from client.hooks import ClientHook, Hooks
 from client.listening import ConcurrentListening, Listener, OrderlyListening
+from client.message import MessageExt
 from client.reading import subscription_of
+from client.replies import REPLY_TIMEOUT_MS, send_reply
 from client.send_back import SendBack
 from client.settings import ConsumerSettings
 from remoting.operations.clients import CONSUME_TYPES
@@ -105,6 +107,18 @@ class PushConsumer:
     def assigned(self) -> list[MessageQueue]:
         """The queues that are ours now."""
         return sorted(self._member.workers)
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = REPLY_TIMEOUT_MS,
+    ) -> None:
+        """To who sent this message by Producer.request(); returns when he has it. ValueError: it is no
+        request. SendError: nobody took the reply; UNKNOWN: perhaps it arrived."""
+        await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
         """Save the offsets now; it happens every persist_interval_ms anyway."""

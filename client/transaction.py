@@ -25,7 +25,7 @@ from client.hooks import ClientHook
 from client.message import TRAN_MSG, Message, MessageExt, decode_messages
 from client.message_id import decode_offset_message_id
 from client.producer import SEND_TIMEOUT_MS, Producer
-from client.reading import PullError, QueueReader
+from client.reading import PullError
 from client.route import ROUTE_POLL_MS, RouteError
 from client.sending import SendResult
 from remoting.codes import ResponseCode
@@ -118,7 +118,6 @@ class TransactionProducer(Producer):
             instance_name=instance_name,
             route_poll_interval_ms=route_poll_interval_ms,
         )
-        self._reader = QueueReader(self._client, self._routes, group)
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 
     async def __aenter__(self) -> Self:

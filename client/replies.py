@@ -1,0 +1,198 @@
+"""Requests that wait for a reply, by way of the broker: RocketMQ's request/reply messages.
+
+    reply = await producer.request(Message("prices", b"apple"), timeout_ms=1_000)
+
+    async def handle(messages):  # of a PushConsumer that subscribed to "prices"
+        for message in messages:
+            await consumer.reply(message, b"1.20")
+
+A request is a message with three properties more: CORRELATION_ID, REPLY_TO_CLIENT and TTL. The reply goes
+(325) to the broker that stored the request; who asked has told it by heartbeats that it is there, and gets it
+pushed (326). At least once: a request may be consumed twice, and then the first reply counts.
+"""
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from client.core.queues import MessageQueue
+from client.message import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_ZLIB,
+    Message,
+    MessageExt,
+    decode_properties,
+    encode_properties,
+    unique_keys,
+)
+from client.reading import PullError, PullErrorKind, QueueReader
+from client.sending import SendError, SendErrorKind, SendResult
+from remoting.clock import wall_ms
+from remoting.codes import ResponseCode
+from remoting.operation import Call, CommandError, OperationTable
+from remoting.operations.broker import SendMessageRequestV2
+from remoting.operations.replies import (
+    PUSH_REPLY_MESSAGE_TO_CLIENT,
+    SEND_REPLY_MESSAGE_V2,
+    PushReplyRequest,
+    PushReplyResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_MS = 3_000
+REPLY_TIMEOUT_MS = 3_000
+CLOCK_SKEW_MS = 60_000
+"""Clocks of two machines may differ by so much; a request whose TTL is over for longer waits nowhere."""
+
+CORRELATION_ID, REPLY_TO_CLIENT, TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
+MSG_TYPE, REPLY, CLUSTER = "MSG_TYPE", "reply", "CLUSTER"
+
+_unique_keys = unique_keys()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyMessage:
+    """What came back. Timestamps are wall-clock ms of the replier and of the broker, hosts "address:port"."""
+
+    body: bytes
+    properties: Mapping[str, str]
+    flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+
+    @property
+    def correlation_id(self) -> str:
+        return self.properties.get(CORRELATION_ID, "")
+
+
+class NoReply(Exception):
+    """The request is stored (`sent`), and may be consumed, but no reply came in time."""
+
+    def __init__(self, remark: str, sent: SendResult) -> None:
+        super().__init__(f"request {sent.msg_id} to {sent.topic}: {remark}")
+        self.remark, self.sent = remark, sent
+
+
+class Requests:
+    """Who waits for which reply. Of one client: `table` serves what brokers push to it."""
+
+    def __init__(self, table: OperationTable) -> None:
+        self._waiting: dict[str, asyncio.Future[ReplyMessage | None]] = {}
+        table.bind(PUSH_REPLY_MESSAGE_TO_CLIENT, self._received)
+
+    @contextlib.contextmanager
+    def waiting(self, correlation_id: str) -> Iterator["asyncio.Future[ReplyMessage | None]"]:
+        """None: the client was closed meanwhile."""
+        future = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
+        try:
+            yield future
+        finally:
+            del self._waiting[correlation_id]
+
+    def close(self) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(None)
+
+    async def _received(self, header: PushReplyRequest, call: Call) -> PushReplyResponse:
+        """326. A reply that nobody waits for is taken as well: whoever sent it cannot do better."""
+        properties = decode_properties(header.properties or "")
+        future = self._waiting.get(properties.get(CORRELATION_ID, ""))
+        if future is None or future.done():
+            logger.debug("reply %s: nobody waits for it", properties.get(CORRELATION_ID))
+            return PushReplyResponse()
+        try:
+            body = _unpacked(bytes(call.body or b""), header.sys_flag)
+        except zlib.error as error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the reply's body is damaged: {error}") from None
+        future.set_result(
+            ReplyMessage(
+                body=body,
+                properties=properties,
+                flag=header.flag,
+                born_timestamp=header.born_timestamp,
+                born_host=header.born_host,
+                store_timestamp=header.store_timestamp,
+                store_host=header.store_host,
+            )
+        )
+        return PushReplyResponse()
+
+
+def as_request(message: Message, *, correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
+    """The properties of the message, as a request. ValueError: it is to be delivered later."""
+    if message.delay_level:
+        raise ValueError("a request cannot be delayed: somebody waits for its reply")
+    return {
+        **message.properties,
+        CORRELATION_ID: correlation_id,
+        REPLY_TO_CLIENT: client_id,
+        TTL: str(timeout_ms),
+    }
+
+
+async def send_reply(
+    reader: QueueReader,
+    group: str,
+    request: MessageExt,
+    body: bytes,
+    properties: Mapping[str, str] | None,
+    timeout_ms: int,
+) -> None:
+    """Returns when who asked has it. ValueError: `request` is none. SendError: nobody took the reply;
+    UNKNOWN: perhaps it arrived."""
+    found = request.properties
+    missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not found.get(name)]
+    if missing:
+        raise ValueError(f"message {request.msg_id} is no request: it has no {' and no '.join(missing)}")
+    if _nobody_waits(request):
+        raise SendError(SendErrorKind.REFUSED, f"nobody waits for it after {found[TTL]} ms any more", 0)
+    reply = Message(
+        topic=f"{found[CLUSTER]}_REPLY_TOPIC",
+        body=body,
+        properties={
+            **(properties or {}),
+            MSG_TYPE: REPLY,
+            **{name: found[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in found},
+        },
+    )
+    header = SendMessageRequestV2(  # one-letter names: the wire's own
+        a=group,
+        b=reply.topic,
+        e=0,
+        f=0,
+        g=wall_ms(),
+        h=0,
+        i=encode_properties(reply, next(_unique_keys)),
+        j=0,
+        n=request.broker_name,
+    )
+    queue = MessageQueue(request.topic, request.broker_name, request.queue_id)
+    try:
+        await reader.ask(queue, SEND_REPLY_MESSAGE_V2, header, body, timeout_ms=timeout_ms, master_only=True)
+    except PullError as error:
+        raise SendError(_KINDS[error.kind], error.remark, 1) from None
+
+
+_KINDS = {
+    PullErrorKind.NO_ROUTE: SendErrorKind.NO_ROUTE,
+    PullErrorKind.REFUSED: SendErrorKind.REFUSED,
+    PullErrorKind.UNREACHABLE: SendErrorKind.UNKNOWN,
+}
+
+
+def _nobody_waits(request: MessageExt) -> bool:
+    ttl = request.properties.get(TTL, "")
+    return ttl.isdecimal() and wall_ms() > request.born_timestamp + int(ttl) + CLOCK_SKEW_MS
+
+
+def _unpacked(body: bytes, sys_flag: int) -> bytes:
+    packed_by_zlib = sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB
+    return zlib.decompress(body) if packed_by_zlib else body
