@@ -17,7 +17,7 @@ from broker.metadata.handlers import MetadataHandlers
 from broker.neighbours import Neighbours
 from broker.not_served import NOT_SERVED
 from broker.stats.runtime import RuntimeInfo
-from broker.topics import PERM_READ
+from broker.topics import PERM_READ, PERM_WRITE
 from remoting.operation import OperationTable
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def bind_operations(
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
         readable=bool(config.broker_permission & PERM_READ),
+        permits_write=bool(config.broker_permission & PERM_WRITE),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,
         registry=clients.registry,

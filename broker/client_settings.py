@@ -32,6 +32,10 @@ class ClientSettings(TelemetryConfig):
         DEFAULT_LEVELS, description="how long each delay level is, from level 1 on; equal on all replicas"
     )
 
+    start_accept_send_request_time_stamp: int = Field(
+        0, ge=0, description="ms since 1970 before which messages are refused, with code 1"
+    )
+
     reject_transaction_message: bool = Field(False, description="take no transactional messages")
     transaction_time_out: int = Field(
         6_000, ge=0, description="ms until a producer is asked what became of its transaction"

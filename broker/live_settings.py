@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.announcement import properties_of
 from broker.config import BrokerConfig
 from broker.handlers.admin import BrokerHandlers
-from broker.topics import AUTO_CREATE_TOPIC, PERM_READ
+from broker.topics import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from remoting.clock import wall_ms
 from remoting.config_store import ConfigStore
 from remoting.operation import Call, Empty, OperationTable, Reply
@@ -62,6 +62,7 @@ class LiveSettings:
         self._handlers.configure(
             message_bytes_max=now.max_message_size,
             readable=bool(now.broker_permission & PERM_READ),
+            permits_write=bool(now.broker_permission & PERM_WRITE),
             flush_timeout_ms=now.sync_flush_timeout,
         )
         try:

@@ -187,19 +187,26 @@ class TopicTable(FileStore[TopicConfig]):
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int) -> Topic | None:
         """The topic of a first message, by its template's rules. None: there is none to inherit from."""
-        if len(self.topics) >= self.rows_max:
-            return None
-        if name.startswith(RETRY_PREFIX):
-            return self._created(_config(name, 1))
-        template = self.topics.get(default_topic)
-        if template is None or not template.perm & PERM_INHERIT:
-            return None
-        if default_topic == AUTO_CREATE_TOPIC and not self.auto_create:
+        template = self.template_of(name, default_topic)
+        if template is None:
             return None
         count = min(queue_nums, template.write_queue_nums)
         if count <= 0:
             count = template.write_queue_nums
         return self._created(_config(name, count, template.perm & ~PERM_INHERIT))
+
+    def template_of(self, name: str, default_topic: str) -> TopicConfig | None:
+        """What a topic that a message creates is like. None: it cannot be created."""
+        if len(self.topics) >= self.rows_max:
+            return None
+        if name.startswith(RETRY_PREFIX):
+            return _config(name, 1)
+        template = self.topics.get(default_topic)
+        if template is None or not template.perm & PERM_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC and not self.auto_create:
+            return None
+        return template.config
 
     def ensure(self, name: str, queue_nums: int) -> Topic:
         """The topic, created for reading and writing if there is none (broker-ops pitfall 25)."""

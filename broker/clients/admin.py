@@ -72,8 +72,11 @@ class ClientAdmin:
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
         topic, _ = self._known(header.topic, header.group)
+        if header.queue_id >= topic.queue_count:
+            remark = f"queueId {header.queue_id} is none of topic {header.topic}: it has {topic.queue_count}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         queue_ids = range(topic.queue_count) if header.queue_id < 0 else [header.queue_id]
-        targets = {queue_id: self._target(header, topic, queue_id) for queue_id in queue_ids}
+        targets = {queue_id: self._target(header, queue_id) for queue_id in queue_ids}
         for queue_id, offset in targets.items():
             if not metadata.offsets.commit(header.group, header.topic, queue_id, offset):
                 raise CommandError(ResponseCode.SYSTEM_ERROR, "there are too many pairs of topic and group")
@@ -90,11 +93,11 @@ class ClientAdmin:
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group} does not exist")
         return found, row
 
-    def _target(self, header: ResetOffsetRequest, topic: Topic, queue_id: int) -> int:
+    def _target(self, header: ResetOffsetRequest, queue_id: int) -> int:
         low = self._store.min_queue_offset(header.topic, queue_id)
         high = self._store.max_queue_offset(header.topic, queue_id)
         if header.offset is not None and header.offset >= 0:
-            if queue_id >= topic.queue_count or not low <= header.offset <= high + 1:
+            if not low <= header.offset <= high + 1:
                 remark = f"offset {header.offset} is not in queue {queue_id} of {header.topic}: {low}..{high}"
                 raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
             return header.offset

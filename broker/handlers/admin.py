@@ -44,11 +44,13 @@ class BrokerHandlers:
         self.send_back = SendBackHandler(parts, self.send.writer)
         self.query = QueryHandlers(parts)
 
-    def configure(self, *, message_bytes_max: int, readable: bool, flush_timeout_ms: int) -> None:
+    def configure(
+        self, *, message_bytes_max: int, readable: bool, permits_write: bool, flush_timeout_ms: int
+    ) -> None:
         """Settings that were changed while the broker runs."""
         parts = self._parts
-        parts.message_bytes_max, parts.readable = message_bytes_max, readable
-        parts.flush_timeout_ms = flush_timeout_ms
+        parts.message_bytes_max, parts.flush_timeout_ms = message_bytes_max, flush_timeout_ms
+        parts.readable, parts.permits_write = readable, permits_write
         self.send.configure()
         self.pull.configure()
 

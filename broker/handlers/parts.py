@@ -82,6 +82,7 @@ class BrokerParts:
     flush_timeout_ms: int = 5_000  # syncFlushTimeout
     runtime_info: Callable[[], Mapping[str, str]] = dict
     readable: bool = True  # brokerPermission
+    permits_write: bool = True  # the same
     commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
     find_group: Callable[[str], Group | None] = _any_group  # created if that is allowed
     locks: QueueLocks = field(default_factory=QueueLocks)

@@ -18,7 +18,7 @@ from broker.filter.matching import select
 from broker.handlers.parts import BrokerParts
 from broker.metadata.groups import Group
 from broker.pending import HotPeer, Int32
-from broker.store.reading import GetResult, GetStatus
+from broker.store.reading import OUTSIDE, GetResult, GetStatus
 from broker.store.record import tag_code
 from broker.topics import PERM_READ, Topic
 from remoting.clock import now_ms
@@ -262,6 +262,13 @@ class PullHandler:
         return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
 
     def _get(self, command: PullCommand, wanted: Wanted) -> GetResult:
+        """A replica may only be behind: it leaves a consumer where it is (offsetCheckInSlave)."""
+        result = self._found(command, wanted)
+        if result.status in OUTSIDE and not self._store.is_master:
+            return result._replace(next_begin_offset=command.ext.queue_offset)
+        return result
+
+    def _found(self, command: PullCommand, wanted: Wanted) -> GetResult:
         ext = command.ext
         nums = min(max(ext.max_msg_nums, 1), MESSAGES_MAX)
         size = min(ext.max_msg_bytes, BODY_BYTES_MAX) if ext.max_msg_bytes > 0 else BODY_BYTES_DEFAULT

@@ -49,10 +49,16 @@ class SendHandler:
         self._host = b""
         self._template = b""
         self._new_unique_key = parts.new_unique_key
+        self._is_restricted = False
+        self.configure()
 
     def configure(self) -> None:
-        """A setting has changed."""
-        self._body_bytes_max = self._parts.message_bytes_max
+        """At first, and when a setting has changed."""
+        parts = self._parts
+        self._body_bytes_max = parts.message_bytes_max
+        self._is_restricted = (
+            not parts.permits_write or parts.settings.start_accept_send_request_time_stamp > 0
+        )
 
     def bind(self, table: OperationTable) -> None:
         handler = cast(HotHandler, self.send)
@@ -72,6 +78,7 @@ class SendHandler:
         properties = text.encode()
         if (
             topic is None
+            or self._is_restricted
             or not gate.writable
             or gate.in_sync < gate.min_in_sync
             or not 0 <= ext.queue_id < topic.open_queue_count
@@ -82,6 +89,7 @@ class SendHandler:
             or "DELAY\x01" in text
             or "TIMER_" in text
             or "TRAN_MSG\x01" in text
+            or "POP_CK\x01" in text
             or topic.is_retry
             or "\0" in text
             or (gate.wait and self._pending.is_full)

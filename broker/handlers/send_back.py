@@ -43,6 +43,9 @@ class SendBackHandler:
         if group is None:
             remark = f"subscription group not exist, {header.group}"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not self._parts.permits_write:
+            remark = f"the broker[{self._parts.broker_name}] sending message is forbidden (brokerPermission)"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if group.config.retry_queue_nums <= 0:
             return Reply()
         record = self._record_at(header.offset)

@@ -22,6 +22,7 @@ from broker.store.record import (
 from broker.timers.times import TIMER_PROPERTIES, recall_handle
 from broker.topics import DLQ_PREFIX, NOT_FOR_CLIENTS, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
 from broker.transactions.messages import is_half
+from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
@@ -41,6 +42,18 @@ def refusal(command: SendCommand, refused: Refused) -> bytes | None:
     return encode(RemotingCommand(int(code), command.opaque, FLAG_RESPONSE, remark, dict(_ALWAYS)))
 
 
+def _no_topic(name: str) -> Refused:
+    return Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+
+
+def _check_queue(command: SendCommand, topic: Topic) -> Refused | None:
+    queue_id, count = command.ext.queue_id, topic.queue_count
+    if queue_id < count:
+        return None
+    remark = f"queueId[{queue_id}] is illegal, topic[{topic.name}] has {count} queues"
+    return Refused(ResponseCode.INVALID_PARAMETER, remark)
+
+
 class UnusualSends:
     def __init__(self, parts: BrokerParts, writer: Writer) -> None:
         self._parts, self._writer, self._laid_by = parts, writer, LaidBySends(parts, writer)
@@ -52,6 +65,8 @@ class UnusualSends:
     def send(self, command: SendCommand, body: bytes, properties: bytes, peer: HotPeer) -> bytes | None:
         """properties end with a separator, if there are any. As the plain send answers."""
         gate = self._gate
+        if b"POP_CK\x01" in properties:  # of a message that was popped, and is sent on with its properties
+            properties = with_properties(properties, {b"POP_CK": None})
         if not gate.writable and gate.detour is not None and gate.detour(command, body, peer):
             return None
         refused = self._check(command, body, properties)
@@ -76,35 +91,49 @@ class UnusualSends:
         if not gate.writable:
             return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(gate))
         topic = self._topics.get(ext.topic)
-        if topic is None:
-            problem = illegal_name(ext.topic)
-            if problem is not None:
-                too_long = len(ext.topic) > 127
-                return Refused(
-                    ResponseCode.MESSAGE_ILLEGAL if too_long else ResponseCode.INVALID_PARAMETER, problem
-                )
-        if ext.topic in NOT_FOR_CLIENTS:
-            return Refused(ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden")
         refused = (
-            self._check_message(command, body, properties)
+            self._check_broker(topic)
+            or self._check_topic(command, topic)
+            or self._check_message(command, body, properties)
             or self._laid_by.refuse(command, properties)
             or self._check_load(properties)
         )
         if refused is not None:
             return refused
-        if topic is None:
+        if topic is None:  # a message that is refused has created nothing
             topic = self._topics.create_on_send(ext.topic, ext.default_topic, ext.default_topic_queue_nums)
             if topic is None:
-                remark = f"topic[{ext.topic}] not exist, apply first please!"
-                return Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
-        if not topic.perm & PERM_WRITE:
-            return Refused(ResponseCode.NO_PERMISSION, f"the topic[{ext.topic}] is not writable")
-        if ext.queue_id >= topic.queue_count:
-            remark = f"queueId[{ext.queue_id}] is illegal, topic[{ext.topic}] has {topic.queue_count} queues"
-            return Refused(ResponseCode.INVALID_PARAMETER, remark)
+                return _no_topic(ext.topic)
+            refused = _check_queue(command, topic)
         if ext.queue_id < 0:
             ext.queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        return refused
+
+    def _check_broker(self, topic: Topic | None) -> Refused | None:
+        """Does this broker take messages now, and of this topic?"""
+        begins_ms = self._parts.settings.start_accept_send_request_time_stamp
+        if begins_ms and wall_ms() < begins_ms:
+            remark = f"broker unable to service, until {begins_ms} (startAcceptSendRequestTimeStamp)"
+            return Refused(ResponseCode.SYSTEM_ERROR, remark)
+        if not self._parts.permits_write and topic is not None and topic.config.order:
+            remark = f"the broker[{self._parts.broker_name}] sending message is forbidden (brokerPermission)"
+            return Refused(ResponseCode.NO_PERMISSION, remark)
         return None
+
+    def _check_topic(self, command: SendCommand, topic: Topic | None) -> Refused | None:
+        """Of a topic that is to be created: whether it can be."""
+        ext = command.ext
+        problem = illegal_name(ext.topic) if topic is None else None
+        if problem is not None:
+            return Refused(ResponseCode.INVALID_PARAMETER, problem)
+        if ext.topic in NOT_FOR_CLIENTS:
+            return Refused(ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden")
+        if topic is None:
+            is_possible = self._topics.template_of(ext.topic, ext.default_topic) is not None
+            return None if is_possible else _no_topic(ext.topic)
+        if not topic.perm & PERM_WRITE:
+            return Refused(ResponseCode.NO_PERMISSION, f"the topic[{ext.topic}] is not writable")
+        return _check_queue(command, topic)
 
     def _check_load(self, properties: bytes) -> Refused | None:
         gate = self._gate

@@ -27,6 +27,17 @@ class GetStatus(Enum):
     OFFSET_RESET = 9
 
 
+OUTSIDE: Final = frozenset(
+    {
+        GetStatus.NO_MATCHED_LOGIC_QUEUE,
+        GetStatus.NO_MESSAGE_IN_QUEUE,
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+    }
+)
+"""Of an offset that the queue does not have."""
+
+
 class GetResult(NamedTuple):
     """views: the stored records, adjacent ones in one view; offsets count queue units."""
 

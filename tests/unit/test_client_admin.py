@@ -97,6 +97,7 @@ async def test_resets_by_time(desk: Desk) -> None:
         ({"group": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"queueId": 0, "offset": 11}, ResponseCode.SYSTEM_ERROR),
         ({"queueId": 9, "offset": 0}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 9}, ResponseCode.SYSTEM_ERROR),
     ],
 )
 async def test_resets_that_are_refused(desk: Desk, changed: dict[str, object], code: int) -> None:

@@ -187,6 +187,20 @@ def test_a_replica_sends_consumers_to_its_master(broker: Broker) -> None:
     assert broker.pull(3, suspend_ms=15_000) is None
 
 
+@pytest.mark.parametrize("has_master", [True, False])
+@pytest.mark.parametrize(("topic", "offset"), [("TopicA", 9), ("TopicA", -1), ("TopicB", 9)])
+def test_a_replica_that_is_behind_moves_no_consumer(
+    broker: Broker, topic: str, offset: int, has_master: bool
+) -> None:
+    """It would begin again where the replica ends: what it has consumed would come twice."""
+    broker.topics.ensure("TopicB", 4)
+    fill(broker, 3)
+    broker.store.is_master = False
+    broker.parts.sends_to_master = lambda: has_master
+    reply = answer(broker, offset, topic=topic)
+    assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (20, str(offset))
+
+
 def test_who_is_far_behind_is_sent_to_a_slave(broker: Broker) -> None:
     allow(broker, slaveReadEnable=True)
     group(broker, which_broker_when_consume_slowly=2, group_sys_flag=3)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.client_settings import ClientSettings
 from broker.pending import PendingReplies
 from broker.store.record import Record, decode, host_bytes, parse_properties
+from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from tests.unit.handler_parts import Broker
@@ -118,7 +120,7 @@ def test_a_store_host_that_is_known_late(broker: Broker) -> None:
 REFUSALS = [
     ({"b": ""}, ResponseCode.INVALID_PARAMETER, "blank"),
     ({"b": "a b"}, ResponseCode.INVALID_PARAMETER, "illegal characters"),
-    ({"b": "x" * 128}, ResponseCode.MESSAGE_ILLEGAL, "longer than"),
+    ({"b": "x" * 128}, ResponseCode.INVALID_PARAMETER, "longer than"),
     ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
     ({"b": "Fresh", "c": "Absent"}, ResponseCode.TOPIC_NOT_EXIST, "apply first"),
     ({"e": "4"}, ResponseCode.INVALID_PARAMETER, "queueId\\[4\\] is illegal"),
@@ -143,6 +145,58 @@ def test_refused(broker: Broker, changed: dict[str, object], code: int, remark: 
     assert re.search(remark, reply.remark)
     assert broker.store.commit_log.max_offset == 0
     assert broker.soon == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"b": "a b", "e": "9"}, ResponseCode.INVALID_PARAMETER),
+        ({"b": "SCHEDULE_TOPIC_XXXX", "e": "99"}, ResponseCode.NO_PERMISSION),
+        ({"b": "Fresh", "c": "Absent", "e": "99"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"e": "99"}, ResponseCode.INVALID_PARAMETER),
+        ({"b": "Fresh"}, ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+def test_of_several_faults_the_peers_first_one_is_told(
+    broker: Broker, changed: dict[str, object], code: int
+) -> None:
+    """Clients go by the code: they try another broker for 16 and 17, and not for 13."""
+    broker.gate.min_in_sync = 2
+    reply = broker.send(b"x" * 100_001, **changed)
+    assert reply is not None and reply.code == code
+    assert broker.topics.get("Fresh") is None  # what is refused creates no topic
+
+
+def test_messages_are_taken_from_a_certain_time_on(broker: Broker) -> None:
+    for begins_ms, code in ((wall_ms() + 60_000, ResponseCode.SYSTEM_ERROR), (wall_ms() - 1, 0)):
+        settings = {"startAcceptSendRequestTimeStamp": begins_ms}
+        broker.parts.settings = ClientSettings.model_validate(settings)
+        broker.handlers.send.configure()
+        reply = broker.send()
+        assert reply is not None and reply.code == code
+        assert not code or str(begins_ms) in (reply.remark or "")
+
+
+def test_without_permission_to_write_ordered_topics_are_closed(broker: Broker) -> None:
+    """Of the others clients see it in the route; an ordered one has its own order of brokers there."""
+    broker.parts.permits_write = False
+    broker.handlers.send.configure()
+    ok(broker.send())
+    config = broker.topics.topics["TopicA"].config
+    broker.topics.update(config.model_copy(update={"order": True}))
+    reply = broker.send()
+    assert reply is not None and reply.code == ResponseCode.NO_PERMISSION
+    broker.parts.permits_write = True
+    broker.handlers.send.configure()
+    ok(broker.send())
+
+
+def test_the_handle_of_a_popped_message_is_not_stored(broker: Broker) -> None:
+    """Whoever popped the copy would acknowledge with the old one, and it would come again for ever."""
+    ok(broker.send(i="A\x01b\x02POP_CK\x010 1 2 3 0 b 0\x02UNIQ_KEY\x01AC11"))
+    broker.tick()
+    stored = parse_properties(decode(broker.store.commit_log.view(0, 1_000)).properties)
+    assert (stored["A"], stored["UNIQ_KEY"], "POP_CK" in stored) == ("b", "AC11", False)
 
 
 def test_names_that_only_look_special_pass(broker: Broker) -> None:

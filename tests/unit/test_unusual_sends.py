@@ -398,6 +398,8 @@ async def test_what_cannot_be_sent_back(broker: Broker) -> None:
     assert (await send_back(broker, 0)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     group(broker, retry_queue_nums=0)
     assert (await send_back(broker, 0)).code == 0  # nothing is to be done
+    broker.parts.permits_write = False
+    assert (await send_back(broker, 0)).code == ResponseCode.NO_PERMISSION
     assert broker.store.commit_log.max_offset == ok_before
     broker.gate.close("role", "slave")
     assert (await send_back(broker, 0)).code == ResponseCode.SERVICE_NOT_AVAILABLE
