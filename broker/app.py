@@ -194,6 +194,7 @@ class Broker:
             self.metadata.log_end = lambda: self.store.commit_log.max_offset
             self.metadata.queue_end = self._queue_end
             self.store.on_queue = self._replicated_queue
+            self.store.queues.follow(self.topics)
             self.store.load()
         except OSError as error:
             where = error.filename or config.store_path_root_dir

@@ -24,7 +24,7 @@ from broker.store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
 
 QUEUE_FILE_BYTES_DEFAULT = 6_000_000
 STORE_TIMESTAMP_AT = 56  # in a record
-MOVED = ("index", "consumequeue", "commitlog", "checkpoint", "abort")
+MOVED = ("index", "batchconsumequeue", "consumequeue", "commitlog", "checkpoint", "abort")
 """By resync(), in this order, and the epoch file last: a log without its queues is recovered by any start."""
 
 

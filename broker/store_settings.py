@@ -1,4 +1,4 @@
-"""The settings of the index and of retention. A part of BrokerConfig.
+"""The settings of queues of batches, of checksums, of the index and of retention. A part of BrokerConfig.
 
 Ratios outside RocketMQ's bounds are taken as the nearest bound, as RocketMQ does. Source: RocketMQ 5.3.3
 MessageStoreConfig.
@@ -7,6 +7,7 @@ MessageStoreConfig.
 from pydantic import Field, field_validator
 
 from broker.core.retention import RetentionRules
+from broker.store.batch_queue import BATCH_UNIT_BYTES
 from remoting.telemetry import TelemetryConfig
 
 HOUR_MS = 3_600_000
@@ -19,7 +20,22 @@ class StoreSettings(TelemetryConfig):
     default_query_max_num: int = Field(
         32, gt=0, le=64, description="messages of an answer to a query by unique key"
     )
-    check_crc_on_recover: bool = Field(True, description="check the CRC of records after a crash")
+    mapper_file_size_batch_consume_queue: int = Field(
+        13_800_000, ge=46, description="bytes per ConsumeQueue file of a topic with BatchCQ, 46 per entry"
+    )
+    check_crc_on_recover: bool = Field(
+        True, alias="checkCRCOnRecover", description="check the CRC of records after a crash"
+    )
+    enabled_append_prop_crc: bool = Field(
+        False,
+        alias="enabledAppendPropCRC",
+        description="store every record with a CRC of all of it, as its last property (20 bytes)",
+    )
+    force_verify_prop_crc: bool = Field(
+        False,
+        alias="forceVerifyPropCRC",
+        description="with checkCRCOnRecover: check that CRC, where a record has it, instead of its body's",
+    )
 
     file_reserved_time: int = Field(72, ge=0, description="hours that CommitLog files are kept")
     delete_when: str = Field(
@@ -54,6 +70,13 @@ class StoreSettings(TelemetryConfig):
     @classmethod
     def _clamp_warning(cls, ratio: int) -> int:
         return min(max(ratio, 35), 90)
+
+    @field_validator("mapper_file_size_batch_consume_queue")
+    @classmethod
+    def _whole_units(cls, size: int) -> int:
+        if size % BATCH_UNIT_BYTES:
+            raise ValueError(f"mapperFileSizeBatchConsumeQueue must be a multiple of {BATCH_UNIT_BYTES}")
+        return size
 
     @field_validator("delete_when")
     @classmethod

@@ -28,6 +28,7 @@ PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
+QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
 NOT_FOR_CLIENTS: Final = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX",
@@ -44,10 +45,12 @@ _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 class Topic:
     """One topic as the data path reads it. queue_count: ids at or above it do not exist; open_queue_count:
-    the same for a client's send, 0 where clients may not send at all."""
+    the same for a client's send, 0 where clients may not send at all. is_batch: a client's batch is stored
+    as one record."""
 
     __slots__ = (
         "config",
+        "is_batch",
         "is_retry",
         "name",
         "open_queue_count",
@@ -61,6 +64,7 @@ class Topic:
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
         self.name = config.topic_name
+        self.is_batch = config.attributes.get(QUEUE_TYPE) == BATCH_CQ
         self.is_retry = self.name.startswith(RETRY_PREFIX)
         self.perm = config.perm
         self.read_queue_nums = config.read_queue_nums
@@ -109,6 +113,7 @@ class TopicTable(FileStore[TopicConfig]):
         self.auto_create = auto_create
         self.default_queue_nums = default_queue_nums
         self.on_change = on_change  # register to the name servers
+        self.on_batch_topic: Callable[[str], None] | None = None
         self.on_auto_create: Callable[[Version], None] | None = None  # a message waits for this version
         self._broker_name = broker_name
         self._cluster_name = cluster_name
@@ -162,7 +167,9 @@ class TopicTable(FileStore[TopicConfig]):
         for name in keys:
             self._guessed.discard(name)
             if name in rows:
-                self.topics[name] = Topic(rows[name])
+                topic = self.topics[name] = Topic(rows[name])
+                if topic.is_batch and self.on_batch_topic is not None:
+                    self.on_batch_topic(name)
             else:
                 self.topics.pop(name, None)
 
@@ -175,6 +182,10 @@ class TopicTable(FileStore[TopicConfig]):
 
     def get(self, name: str) -> Topic | None:
         return self.topics.get(name)
+
+    def is_batch(self, name: str) -> bool:
+        topic = self.topics.get(name)
+        return topic is not None and topic.is_batch
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
         """The whole table, as it is registered and as RocketMQ's slaves copy it (21)."""

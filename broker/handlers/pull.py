@@ -43,6 +43,7 @@ VIEWS_MAX: Final = 8  # more and shorter pieces are cheaper joined
 VIEW_BYTES_MIN: Final = 4_096
 _SUBSCRIPTIONS_CACHED_MAX: Final = 4_096
 
+NO_SQL_OF_BATCHES: Final = "the topic has queue.type=BatchCQ: its batches cannot be filtered by SQL92"
 _NO_SQL: Final = "The broker does not support consumer to filter message by SQL92"
 _PREFIX = struct.Struct(">II")
 _HEADER: Final = (
@@ -159,6 +160,8 @@ class PullHandler:
         if type(wanted) is bytes:
             return wanted
         assert isinstance(wanted, Wanted)
+        if wanted.sql is not None and self._store.queues.is_batch(ext.topic):
+            return _refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
         if ext.sys_flag & FLAG_COMMIT and ext.commit_offset >= 0:
             self._parts.commit_offset(ext.consumer_group, ext.topic, ext.queue_id, ext.commit_offset)
         if self._resets:

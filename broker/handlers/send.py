@@ -11,12 +11,12 @@ import msgspec
 
 from broker.handlers.parts import BrokerParts
 from broker.handlers.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
-from broker.handlers.unusual_sends import UnusualSends, refusal, stored_suffix
+from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, refusal, stored_suffix
 from broker.handlers.writer import CUT_OFF, Refused, Writer
 from broker.pending import HotPeer, reply_frame
+from broker.store.inner_batch import INNER_BATCH
 from broker.store.record import (
     KEYS,
-    PROPERTIES_BYTES_MAX,
     SEPARATOR,
     TAGS,
     TRANSACTION_BITS,
@@ -27,6 +27,7 @@ from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY
 from remoting.operation import Hot, HotHandler, OperationTable
 
+_UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
 _REPLY_TAIL: Final = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":%%d,'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
@@ -42,7 +43,7 @@ class SendHandler:
         self._topics = parts.topics.topics
         self._body_bytes_max = parts.message_bytes_max
         self._suffix = stored_suffix(parts.cluster_name)
-        self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix)
+        self._properties_bytes_max = properties_bytes_max(parts, self._suffix)
         self.writer = Writer(parts)
         self._tick = self.writer.tick
         self._unusual = UnusualSends(parts, self.writer)
@@ -84,7 +85,7 @@ class SendHandler:
             or not 0 <= ext.queue_id < topic.open_queue_count
             or len(body) > self._body_bytes_max
             or len(properties) > self._properties_bytes_max
-            or ext.sys_flag & TRANSACTION_BITS
+            or ext.sys_flag & _UNUSUAL_BITS
             or ext.batch
             or "DELAY\x01" in text
             or "TIMER_" in text

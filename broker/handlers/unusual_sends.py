@@ -13,12 +13,15 @@ from broker.handlers.property_text import with_properties
 from broker.handlers.send_commands import NO_MAXIMUM, SendCommand
 from broker.handlers.writer import Letter, Refused, Stored, Writer, not_available
 from broker.pending import HotPeer
+from broker.store.batch_queue import BatchQueue
+from broker.store.inner_batch import INNER_BATCH
 from broker.store.record import (
     PROPERTIES_BYTES_MAX,
     TRANSACTION_BITS,
     offset_message_id,
     property_value,
 )
+from broker.store.record_crc import PROPERTY_ROOM_BYTES
 from broker.timers.times import TIMER_PROPERTIES, recall_handle
 from broker.topics import DLQ_PREFIX, NOT_FOR_CLIENTS, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
 from broker.transactions.messages import is_half
@@ -33,6 +36,12 @@ COMPRESSED: Final = 1
 def stored_suffix(cluster_name: str) -> bytes:
     """What the broker adds to every message. CLUSTER names the reply topic (broker-ops pitfall 12)."""
     return b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster_name.encode()
+
+
+def properties_bytes_max(parts: BrokerParts, suffix: bytes) -> int:
+    """Of a client's message: the suffix, and a checksum if there is one, come behind its properties."""
+    room = PROPERTY_ROOM_BYTES if parts.store.config.append_prop_crc else 0
+    return PROPERTIES_BYTES_MAX - len(suffix) - room
 
 
 def refusal(command: SendCommand, refused: Refused) -> bytes | None:
@@ -60,7 +69,7 @@ class UnusualSends:
         self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
         self._topics = parts.topics
         self._suffix = stored_suffix(parts.cluster_name)
-        self._properties_bytes_max = PROPERTIES_BYTES_MAX - len(self._suffix)
+        self._properties_bytes_max = properties_bytes_max(parts, self._suffix)
 
     def send(self, command: SendCommand, body: bytes, properties: bytes, peer: HotPeer) -> bytes | None:
         """properties end with a separator, if there are any. As the plain send answers."""
@@ -158,6 +167,8 @@ class UnusualSends:
             return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
         if b"\0" in properties:  # recovery takes a zero for what a crash has torn off
             return "the properties contain a zero byte"
+        if ext.sys_flag & INNER_BATCH and not ext.batch:
+            return "sysFlag has the inner batch's bit, and the message is not sent as a batch"
         if ext.sys_flag & TRANSACTION_BITS and not is_half(properties):
             return "sysFlag has transaction bits, and property TRAN_MSG is not true"
         try:
@@ -194,8 +205,8 @@ class UnusualSends:
         if not ext.batch and not property_value(properties, b"UNIQ_KEY"):
             properties += b"UNIQ_KEY\x01%b\x02" % self._parts.new_unique_key().encode()
         return Letter(
-            topic, queue_id, body, properties + self._suffix, ext.flag, ext.sys_flag & ~TRANSACTION_BITS,
-            ext.born_timestamp,
+            topic, queue_id, body, properties + self._suffix, ext.flag,
+            ext.sys_flag & ~(TRANSACTION_BITS | INNER_BATCH), ext.born_timestamp,
             peer.address_bytes, ext.reconsume_times, level,
         )  # fmt: skip
 
@@ -215,6 +226,9 @@ class UnusualSends:
     def _send_batch(
         self, command: SendCommand, letter: Letter, properties: bytes, peer: HotPeer
     ) -> bytes | None:
+        queue = self._store.queues.get(letter.topic.name, letter.queue_id)
+        if isinstance(queue, BatchQueue):
+            return self._send_inner_batch(command, letter, properties, peer, queue)
         shared = with_properties(properties, {b"UNIQ_KEY": None}) + self._suffix  # each item has its own
         stored = self._writer.put_batch(letter, shared)
         if isinstance(stored, Refused):
@@ -224,6 +238,19 @@ class UnusualSends:
         ids = (f",{host}%016X" * len(stored.offsets))[1:] % tuple(stored.offsets)
         whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
         return self._answer(command, letter, properties, ids, whole, peer)
+
+    def _send_inner_batch(
+        self, command: SendCommand, letter: Letter, properties: bytes, peer: HotPeer, queue: BatchQueue
+    ) -> bytes | None:
+        """To a topic with queue.type=BatchCQ. The whole batch has a unique key, and the answer says so."""
+        if not property_value(properties, b"UNIQ_KEY"):
+            properties += b"UNIQ_KEY\x01%b\x02" % self._parts.new_unique_key().encode()
+        letter.properties = properties + self._suffix
+        stored = self._writer.put_inner_batch(letter, queue)
+        if isinstance(stored, Refused):
+            return refusal(command, stored)
+        message_id = offset_message_id(self._store.store_host, stored.offset)
+        return self._answer(command, letter, properties, message_id, stored, peer, is_inner=True)
 
     # -- answers -----------------------------------------------------------------------------------------
 
@@ -235,6 +262,8 @@ class UnusualSends:
         message_id: str,
         stored: Stored,
         peer: HotPeer,
+        *,
+        is_inner: bool = False,
     ) -> bytes | None:
         if command.flag & FLAG_ONEWAY:
             return None
@@ -246,6 +275,8 @@ class UnusualSends:
             "transactionId": key.decode("utf-8", "replace"),
             **_ALWAYS,
         }
+        if is_inner:
+            fields["batchUniqId"] = fields["transactionId"]
         if letter.timer_out_ms and not command.ext.topic.startswith(RETRY_PREFIX):
             fields["recallHandle"] = recall_handle(
                 command.ext.topic, self._parts.broker_name, letter.timer_out_ms, fields["transactionId"]

@@ -15,7 +15,11 @@ from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.pending import HotPeer, SendGate
 from broker.store.batch import StoredBatch, put_batch
+from broker.store.batch_queue import BatchQueue
+from broker.store.inner_batch import put_inner_batch
+from broker.store.property_bytes import without
 from broker.store.record import tags_code
+from broker.store.record_crc import CRC_NAME
 from broker.store.settings import NamedTopic, TopicLike
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
@@ -109,6 +113,8 @@ class Writer:
         if not tick.is_due and tick.starts_cut_off():
             return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
         topic, queue_id, properties = letter.topic, letter.queue_id, letter.properties
+        if CRC_NAME in properties:  # a copy has its original's
+            properties = without(properties, CRC_NAME)
         if letter.delay_level:
             topic, queue_id = _SCHEDULE, letter.delay_level - 1
             properties = with_properties(properties, _real(letter))
@@ -152,6 +158,28 @@ class Writer:
         if not tick.is_due:
             tick.schedule()
         return stored
+
+    def put_inner_batch(self, letter: Letter, queue: BatchQueue) -> Stored | Refused:
+        """The body, a client's batch, as one record of a queue that takes them so."""
+        tick = self.tick
+        if not self._gate.writable:
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(self._gate))
+        if not tick.is_due and tick.starts_cut_off():
+            return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
+        # fmt: off
+        try:
+            stored = put_inner_batch(
+                self._store, queue, letter.topic, letter.body, letter.properties, letter.flag,
+                letter.sys_flag, letter.born_timestamp, letter.born_host, letter.reconsume_times,
+                tick.wall_ms)
+        except OSError as error:
+            return self.failed(error)
+        except (struct.error, ValueError) as error:
+            return Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}")
+        # fmt: on
+        if not tick.is_due:
+            tick.schedule()
+        return Stored(*stored)
 
     def failed(self, error: Exception) -> Refused:
         """What the store's refusal means to a client."""

@@ -119,6 +119,9 @@ class PopHandlers:
         if not topic.perm & PERM_READ:
             remark = f"the topic[{topic_name}] peeking message is forbidden"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
+        if self._parts.store.queues.is_batch(topic_name):
+            remark = f"the topic[{topic_name}] has queue.type=BatchCQ: its batches are pulled, not popped"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if queue_id >= topic.read_queue_nums:
             remark = (
                 f"queueId[{queue_id}] is illegal, topic:[{topic_name}] "

@@ -19,6 +19,7 @@ from isal.isal_zlib import crc32
 from broker.store.consume_queue import UNIT, ConsumeQueue
 from broker.store.indexed_keys import Keyed
 from broker.store.message_store import MessageStore
+from broker.store.property_bytes import without
 from broker.store.record import (
     CRC_MASK,
     HOST_V6_BITS,
@@ -32,6 +33,7 @@ from broker.store.record import (
     index_keys,
     tags_code,
 )
+from broker.store.record_crc import CRC_NAME, EMPTY_SEAL, seal_records, unsealed_batch
 from broker.store.run import Run
 from broker.store.settings import TopicLike
 
@@ -99,11 +101,14 @@ def put_batch(
     if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
         sys_flag = host_bits(sys_flag, born_host, store_host)
     middle = middle_of(sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times)
+    is_sealed = store.config.append_prop_crc
+    if is_sealed:
+        body, shared = unsealed_batch(body), without(shared, CRC_NAME) + EMPTY_SEAL
     batch = Batch(body, topic.topic_raw, queue_id, queue.next_offset, middle, shared)
     records = records_of(batch, log.max_offset)
     if not log.fits(len(records.raw)):
         records = records_of(batch, log.close_file(len(records.raw)))  # offsets are in the records
-    log.store(records.raw)
+    log.store(seal_records(records.raw, records.units) if is_sealed else records.raw)
     offsets, end = records.units[0::3], log.max_offset
     keys = _keys(records, queue, store_timestamp) if store.index is not None else []
     store.put_run(

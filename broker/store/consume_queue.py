@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
 from broker.store.record import java_hash
@@ -28,12 +28,17 @@ RESERVE_BYTES: Final = (64 << 10) // UNIT_BYTES * UNIT_BYTES  # whole units: non
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # stands where a queue that begins at n > 0 has no unit
 _PACK = UNIT.pack_into
+_UNPACK_PLACE = struct.Struct(">q").unpack_from
 
 Unit = tuple[int, int, int]
 
 
 class ConsumeQueue:
-    """min_offset <= max_offset <= next_offset, in units."""
+    """min_offset <= max_offset <= next_offset, in units. batch_queue.py has the kind with wider units."""
+
+    unit_bytes: ClassVar[int] = UNIT_BYTES
+    reserve_bytes: ClassVar[int] = RESERVE_BYTES
+    size_setting: ClassVar[str] = "mappedFileSizeConsumeQueue"
 
     __slots__ = (
         "_base",
@@ -55,7 +60,7 @@ class ConsumeQueue:
     )
 
     def __init__(self, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
-        assert file_bytes > 0 and file_bytes % UNIT_BYTES == 0
+        assert file_bytes > 0 and file_bytes % self.unit_bytes == 0
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
@@ -74,25 +79,26 @@ class ConsumeQueue:
 
     def load(self, *, log_min_offset: int) -> None:
         """Open the files and find the end: the first unit that was never written."""
+        self._open_files()
+        if not self._files:
+            return
+        last = self._files[-1]
+        self.max_offset = self.next_offset = last.start_offset // UNIT_BYTES + self._units_in(last)
+        self.correct_min_offset(log_min_offset)
+
+    def _open_files(self) -> None:
+        """All that have a unit; of a queue that has none yet, the first one."""
         paths = listed_files(self.directory)
         while paths and paths[-1].stat().st_size == 0:
             paths.pop().unlink()
         for path in paths:
             size = path.stat().st_size
             if size > self.file_bytes or (size < self.file_bytes and path is not paths[-1]):
-                raise StoreError(
-                    f"{path} has {size} bytes, mappedFileSizeConsumeQueue says {self.file_bytes}"
-                )
+                raise StoreError(f"{path} has {size} bytes, {self.size_setting} says {self.file_bytes}")
             self._files.append(MappedFile(path, int(path.name), self.file_bytes, allocate=False))
-        if not self._files:
-            return
-        self._use_last_file()
         while len(self._files) > 1 and self._units_in(self._files[-1]) == 0:
             self._files.pop().delete()
-        last = self._files[-1]
-        self.max_offset = self.next_offset = last.start_offset // UNIT_BYTES + self._units_in(last)
         self._use_last_file()
-        self.correct_min_offset(log_min_offset)
 
     def _units_in(self, file: MappedFile) -> int:
         """Written units stand at the front of a file: search for the first one that is none."""
@@ -175,7 +181,7 @@ class ConsumeQueue:
         if position >= self._end:
             self._open_file_at(position)
         start = position - self._base
-        count = min(RESERVE_BYTES, self.file_bytes - start)
+        count = min(self.reserve_bytes, self.file_bytes - start)
         self._files[-1].reserve(start, count)
         self._room_end = position + count
 
@@ -267,15 +273,20 @@ class ConsumeQueue:
     def expire(self, log_min_offset: int) -> list[MappedFile]:
         """The log begins at log_min_offset. Files without a unit of it, taken out: delete() them, in any
         thread. The last file stays."""
+        gone = self._take_old_files(log_min_offset)
+        first_unit = max(self.min_offset, self._first_unit())
+        if gone or (self.max_offset > first_unit and self.unit(first_unit)[0] < log_min_offset):
+            self.correct_min_offset(log_min_offset)
+        return gone
+
+    def _take_old_files(self, log_min_offset: int) -> list[MappedFile]:
+        """By their last unit, which begins with its record's place in the log."""
         gone: list[MappedFile] = []
         while len(self._files) > 1:
             first = self._files[0]
-            if UNIT.unpack_from(first.map, self.file_bytes - UNIT_BYTES)[0] >= log_min_offset:
+            if _UNPACK_PLACE(first.map, self.file_bytes - self.unit_bytes)[0] >= log_min_offset:
                 break
             gone.append(self._files.pop(0))
-        first_unit = max(self.min_offset, self._first_unit())
-        if self.max_offset > first_unit and self.unit(first_unit)[0] < log_min_offset:
-            self.correct_min_offset(log_min_offset)
         return gone
 
     def sync(self) -> None:

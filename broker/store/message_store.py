@@ -15,16 +15,20 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.delay.levels import LAID_BY
+from broker.store.batch_queue import BatchQueue
+from broker.store.batch_reading import read_batch_queue
 from broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
 from broker.store.indexed_keys import Keyed
+from broker.store.inner_batch import message_count, put_single, sys_flag_at
 from broker.store.mapped_file import is_file_name, lock_directory, write_mark
 from broker.store.queues import SCAN_BYTES, QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
-from broker.store.recovery import each_record, queued_end, scan_end, scan_start
+from broker.store.record_crc import Look, append_of, look_of
+from broker.store.recovery import queued_end, rebuild_next_offsets, scan_end, scan_start
 from broker.store.run import Run
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
@@ -51,6 +55,8 @@ class MessageStore:
             config.commit_log_file_bytes,
             zeros_ahead=config.zeros_ahead,
         )
+        self.append = append_of(self.commit_log, sealed=config.append_prop_crc)
+        self._look = look_of(check_crc=config.check_crc_on_recover, sealed=config.verify_prop_crc)
         self.store_host = config.store_host
         self.delay_levels = config.delay_levels
         self.confirm_offset = 0
@@ -64,10 +70,12 @@ class MessageStore:
         self.on_queue: Callable[[str, int], None] | None = (
             None  # a record of this (topic, queueId) was dispatched
         )
-        self.queues = QueueTable(config.root / "consumequeue", config.consume_queue_file_bytes)
+        self.queues = QueueTable(
+            config.root / "consumequeue", config.consume_queue_file_bytes, config.batch_queue_file_bytes
+        )
         self._queues = self.queues.table
         self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
-        self.topic_counts = self.queues.topic_counts
+        self.find_queue, self.topic_counts = self.queues.find, self.queues.topic_counts
         self.max_queue_offset, self.min_queue_offset = self.queues.max_offset, self.queues.min_offset
         self.index = (
             MessageIndex(config.root / "index", config.index_slots, config.index_entries)
@@ -101,18 +109,17 @@ class MessageStore:
             self.commit_log, self._checkpoint, queues_end, abnormal=abnormal, own_abort=own_abort
         )
         known_end = max(self._checkpoint.confirm_offset, queues_end)
-        # after a clean exit, too: a replica may have stopped in the middle of a record
-        check_crc = self.config.check_crc_on_recover
+        look = self._look  # after a clean exit, too: a replica may have stopped in the middle of a record
         if abnormal:  # what is not known to be durable is built again, and looked at while it is
             for queue in self.queues.each():
                 queue.truncate(start)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
             self.dispatch_offset = start
-            while self.dispatch(DISPATCH_AT_START, check_crc=check_crc):
+            while self.dispatch(DISPATCH_AT_START, look=look):
                 pass
-            end = scan_end(self.commit_log, self.dispatch_offset, check_crc=check_crc)
+            end = scan_end(self.commit_log, self.dispatch_offset, look)
         else:
-            end = scan_end(self.commit_log, start, check_crc=check_crc)
+            end = scan_end(self.commit_log, start, look)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         for queue in self.queues.each():
@@ -128,29 +135,13 @@ class MessageStore:
             )
         while self.dispatch(DISPATCH_AT_START):
             pass
-        self._rebuild_next_offsets()
+        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
         if self._checkpoint.confirm_offset > self.confirm_offset:
             self.flush_checkpoint()  # it is of before a cut: what comes here now was never confirmed
         log.info(
             "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
             "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
         )  # fmt: skip
-
-    def _rebuild_next_offsets(self) -> None:
-        """Next queue offsets: a queue's end, or beyond its last record in the un-dispatched tail (S4)."""
-        for queue in self.queues.each():
-            queue.next_offset = queue.max_offset
-        for topic, queue_id, queue_offset in each_record(self.commit_log, self.dispatch_offset):
-            name = topic.decode("utf-8", "replace")
-            if not is_file_name(name):
-                continue
-            queue = self.queues.get(name, queue_id)
-            queue.next_offset = max(queue.next_offset, queue_offset + 1)
-
-    # -- queues ------------------------------------------------------------------------------------------
-
-    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self.queues.find(topic, queue_id)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -179,17 +170,22 @@ class MessageStore:
             queue = self._queues[topic.name][queue_id]
         except KeyError:
             queue = self.queues.get(topic.name, queue_id)
+            if isinstance(queue, BatchQueue):
+                return put_single(
+                    self, queue, topic, body, properties, flag, sys_flag, born_timestamp, born_host,
+                    reconsume_times, tags_code, store_timestamp or wall_ms(), prepared_offset,
+                )  # fmt: skip
         now = store_timestamp or wall_ms()
-        store_host, log = self.store_host, self.commit_log
+        store_host = self.store_host
         if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
             sys_flag = host_bits(sys_flag, born_host, store_host)
         queue_offset = queue.next_offset
         # fmt: off
-        offset = log.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp,
-                            born_host, store_host, now, reconsume_times, body, properties, prepared_offset)
+        offset = self.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp,
+                             born_host, store_host, now, reconsume_times, body, properties, prepared_offset)
         # fmt: on
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
-        end = log.max_offset
+        end = self.commit_log.max_offset
         size = end - offset
         if keys is None:
             unique_key, keys = index_keys(properties)
@@ -222,7 +218,7 @@ class MessageStore:
     def become_master(self) -> None:
         """put() is legal from now on. The log ends at a record boundary (truncate_half_message first)."""
         self.truncate_half_message()
-        self._rebuild_next_offsets()
+        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
         self.is_master = True
         self._forget_queued()
 
@@ -285,7 +281,7 @@ class MessageStore:
         behind = self.dispatch_offset < min(self.confirm_offset, self._queued_from)
         return behind or bool(self.dispatch_fault)
 
-    def dispatch(self, records_max: int, *, check_crc: bool = False) -> bool:
+    def dispatch(self, records_max: int, *, look: Look = parse) -> bool:
         """Give up to records_max confirmed records their queue units by parsing the log. True: more to do."""
         if self.dispatch_offset < self.commit_log.min_offset:
             self.dispatch_offset = self.commit_log.min_offset
@@ -293,18 +289,18 @@ class MessageStore:
         view = self.commit_log.view(begin, SCAN_BYTES, end=stop)
         pos, end, count, index = 0, len(view), 0, self.index
         while pos < end and count < records_max:
-            parsed = parse(view, pos, end, offset=begin + pos, check_crc=check_crc)
+            parsed = look(view, pos, end, offset=begin + pos)
             if parsed is None:
                 break
             if parsed[1]:
                 try:
-                    self._dispatch_record(begin + pos, parsed)
+                    self._dispatch_record(begin + pos, parsed, view, pos)
                 except OSError as error:
                     self._stuck(error)
                     break
                 self.dispatch_fault = ""
             if index is not None and index.offset == begin + pos:
-                self.queues.index_record(index, begin + pos, parsed)
+                self.queues.index_record(index, begin + pos, parsed, view, pos)
             pos += parsed[0]
             count += 1
             self.last_store_timestamp = parsed[5] or self.last_store_timestamp
@@ -314,7 +310,7 @@ class MessageStore:
         self._dispatch_queued()
         return pos > 0 and self.dispatch_behind
 
-    def _dispatch_record(self, offset: int, parsed: Parsed) -> None:
+    def _dispatch_record(self, offset: int, parsed: Parsed, view: memoryview, pos: int) -> None:
         size, raw_topic, queue_id, queue_offset, tags_code, stored, properties = parsed
         topic = raw_topic.decode("utf-8", "replace")
         if topic in LAID_BY:
@@ -325,20 +321,20 @@ class MessageStore:
             if not is_file_name(topic):
                 log.error("record at %d has the topic %r: no queue for it", offset, topic)
                 return
-            queue = self.queues.get(topic, queue_id)
-            if self.on_queue is not None:
-                self.on_queue(topic, queue_id)
-        queue.append(queue_offset, offset, size, tags_code)
+            queue = self.queues.of_record(topic, queue_id, sys_flag_at(view, pos), self.on_queue)
+        if isinstance(queue, BatchQueue):
+            queue.append(queue_offset, offset, size, tags_code, stored, message_count(properties))
+        else:
+            queue.append(queue_offset, offset, size, tags_code)
         self._dirty.add(queue)
         if queue.waiters:
             self.queues.woken.append(queue)
 
     def catch_up_index(self, records_max: int) -> bool:
         """Index up to records_max records that dispatch has passed already. True: more to do."""
-        index = self.index
-        return index is not None and self.queues.catch_up(
-            index, self.commit_log, self.dispatch_offset, records_max
-        )
+        if self.index is None:
+            return False
+        return self.queues.catch_up(self.index, self.commit_log, self.dispatch_offset, records_max)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -352,9 +348,11 @@ class MessageStore:
         tag_codes: frozenset[int] | None,
     ) -> GetResult:
         """Up to max_nums confirmed messages from `offset` on; see reading.GetStatus. Views stay valid."""
-        result = read_queue(
-            self.commit_log, self.find_queue(topic, queue_id), offset, max_nums, max_bytes, tag_codes
-        )
+        queue, log = self.queues.find(topic, queue_id), self.commit_log
+        if isinstance(queue, BatchQueue):
+            result = read_batch_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
+        else:
+            result = read_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
         self.got_messages += result.message_count
         return result
 
@@ -378,11 +376,11 @@ class MessageStore:
                 )  # a record boundary, even if `offset` is none
             self._flush()  # what the checkpoint says to be durable must be
             self._write_checkpoint(self.dispatch_offset)
-        self._rebuild_next_offsets()
+        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
 
     def truncate_half_message(self) -> int:
         """Cut the tail to the last whole record; the log's max_offset then."""
-        end = scan_end(self.commit_log, self.dispatch_offset, check_crc=False)
+        end = scan_end(self.commit_log, self.dispatch_offset, parse)
         if end < self.commit_log.max_offset:
             self.truncate(end)
         return self.commit_log.max_offset

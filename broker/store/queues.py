@@ -1,30 +1,57 @@
 """All ConsumeQueues of a store by (topic, queueId), and who waits at them for the next message.
 
 Owned by the event loop thread. A queue exists in memory from the first message or waiter on, on disk from its
-first unit on.
+first unit on. It is a BatchQueue where its topic has queue.type=BatchCQ, or where its first record says so: a
+replica has records before it has their topics. It stays what it is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from broker.store.batch_queue import BatchQueue
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
-from broker.store.record import Parsed, index_keys, java_hash, parse
+from broker.store.inner_batch import INNER_BATCH, keys_of
+from broker.store.record import Buffer, Parsed, index_keys, java_hash, parse
+from broker.store.settings import BATCH_FILE_BYTES
 
 SCAN_BYTES: Final = 8 << 20
 """Of the log, looked through in one go."""
 WAITERS_MAX: Final = 65_536
 
 
-class QueueTable:
-    """`table` is read directly by the data path: topic -> queueId -> queue."""
+class BatchTopics(Protocol):
+    """What a store must know of topics: broker/topics.py."""
 
-    def __init__(self, base: Path, file_bytes: int) -> None:
-        self._base = base
-        self._file_bytes = file_bytes
+    on_batch_topic: Callable[[str], None] | None
+
+    def is_batch(self, name: str) -> bool: ...
+
+
+def _never(topic: str) -> bool:
+    return False
+
+
+def _directories(base: Path) -> Iterator[tuple[str, int]]:
+    """(topic, queueId) of each queue that has one."""
+    for topic_path in sorted(base.iterdir()) if base.is_dir() else ():
+        for path in sorted(topic_path.iterdir()):
+            if path.name.isdecimal():
+                yield topic_path.name, int(path.name)
+
+
+class QueueTable:
+    """`table` is read directly by the data path: topic -> queueId -> queue. BatchQueues are not in it."""
+
+    def __init__(self, base: Path, file_bytes: int, batch_file_bytes: int = BATCH_FILE_BYTES) -> None:
+        self._base, self._batch_base = base, base.with_name(f"batch{base.name}")
+        self._file_bytes, self._batch_file_bytes = file_bytes, batch_file_bytes
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
+        self._batch_table: dict[str, dict[int, BatchQueue]] = {}
+        self.has_batch_type: Callable[[str], bool] = _never
         self.woken: list[ConsumeQueue] = []
         """Queues with waiters that got a unit; wake() calls these."""
         self.waiter_count = 0
@@ -32,29 +59,92 @@ class QueueTable:
     def load(self, log_min_offset: int) -> None:
         """Open every queue that has a directory. StoreError: a file has another size than configured."""
         self._base.mkdir(exist_ok=True)
-        for topic_path in sorted(self._base.iterdir()):
-            for path in sorted(topic_path.iterdir()):
-                if path.name.isdecimal():
-                    self.get(topic_path.name, int(path.name)).load(log_min_offset=log_min_offset)
+        for topic, queue_id in _directories(self._base):
+            self._new(topic, queue_id).load(log_min_offset=log_min_offset)
+        for topic, queue_id in _directories(self._batch_base):
+            self._new_batch(topic, queue_id).load(log_min_offset=log_min_offset)
 
     def each(self) -> list[ConsumeQueue]:
-        return [queue for queues in self.table.values() for queue in queues.values()]
+        return [queue for _, queues in self.topics() for queue in queues.values()]
 
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, created (without a file) when it is new."""
-        queues = self.table.setdefault(topic, {})
-        queue = queues.get(queue_id)
+    def topics(self) -> Iterator[tuple[str, Mapping[int, ConsumeQueue]]]:
+        """Every topic that has a queue."""
+        return chain(self.table.items(), self._batch_table.items())
+
+    def of_topic(self, topic: str) -> Mapping[int, ConsumeQueue]:
+        return self.table.get(topic) or self._batch_table.get(topic, {})
+
+    def get(self, topic: str, queue_id: int, sys_flag: int = 0) -> ConsumeQueue:
+        """The queue, created (without a file) when it is new; sys_flag: of the record that it is for."""
+        queue = self.find(topic, queue_id)
+        if queue is not None:
+            return queue
+        if sys_flag & INNER_BATCH or self.is_batch(topic):
+            return self._new_batch(topic, queue_id)
+        return self._new(topic, queue_id)
+
+    def of_record(
+        self, topic: str, queue_id: int, sys_flag: int, on_new: Callable[[str, int], None] | None
+    ) -> ConsumeQueue:
+        """As get(); on_new hears of one that was not there."""
+        queue = self.find(topic, queue_id)
         if queue is None:
-            directory = self._base / topic / str(queue_id)
-            queue = queues[queue_id] = ConsumeQueue(directory, topic, queue_id, self._file_bytes)
+            queue = self.get(topic, queue_id, sys_flag)
+            if on_new is not None:
+                on_new(topic, queue_id)
+        return queue
+
+    def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = self._base / topic / str(queue_id)
+        queue = ConsumeQueue(directory, topic, queue_id, self._file_bytes)
+        self.table.setdefault(topic, {})[queue_id] = queue
+        return queue
+
+    def _new_batch(self, topic: str, queue_id: int) -> BatchQueue:
+        directory = self._batch_base / topic / str(queue_id)
+        queue = BatchQueue(directory, topic, queue_id, self._batch_file_bytes)
+        self._batch_table.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queues = self.table.get(topic)
-        return None if queues is None else queues.get(queue_id)
+        queue = None if queues is None else queues.get(queue_id)
+        if queue is None and self._batch_table:
+            return self._batch_table.get(topic, {}).get(queue_id)
+        return queue
 
-    def index_record(self, index: MessageIndex, offset: int, parsed: Parsed) -> bool:
-        """The record at `offset`, which index.offset points to. False: no room, index.offset went back."""
+    # -- inner batches -----------------------------------------------------------------------------------
+
+    def follow(self, topics: BatchTopics) -> None:
+        """These say which topics have queue.type=BatchCQ."""
+        self.has_batch_type = topics.is_batch
+        topics.on_batch_topic = self.become_batch
+
+    def is_batch(self, topic: str) -> bool:
+        """Will a new queue of the topic be a BatchQueue?"""
+        return topic in self._batch_table or self.has_batch_type(topic)
+
+    def has_messages(self, topic: str, *, in_batches: bool) -> bool:
+        """Has it queues of that kind with a numbering to go on with? A deleted topic can have some."""
+        table: Mapping[str, Mapping[int, ConsumeQueue]] = self._batch_table if in_batches else self.table
+        return any(queue.next_offset for queue in table.get(topic, {}).values())
+
+    def become_batch(self, topic: str) -> None:
+        """The topic has queue.type=BatchCQ: where nothing but waiters is, they wait at a BatchQueue."""
+        queues = self.table.get(topic, {})
+        for queue in [queue for queue in queues.values() if not queue.next_offset]:
+            del queues[queue.queue_id]
+            self._new_batch(topic, queue.queue_id).waiters = queue.waiters
+        if not queues:
+            self.table.pop(topic, None)
+
+    # -- keys --------------------------------------------------------------------------------------------
+
+    def index_record(
+        self, index: MessageIndex, offset: int, parsed: Parsed, buffer: Buffer, pos: int
+    ) -> bool:
+        """The record at `offset`, which index.offset points to and which stands at buffer[pos]. False: no
+        room, index.offset went back."""
         size, topic, queue_id, _, _, timestamp, properties = parsed
         if not topic:
             index.offset = offset + size
@@ -62,7 +152,10 @@ class QueueTable:
         name = topic.decode("utf-8", "replace")
         queue = self.find(name, queue_id)
         prefix_hash = java_hash(f"{name}#") if queue is None else queue.key_prefix_hash
-        index.add([(prefix_hash, offset, timestamp, *index_keys(properties))], offset + size)
+        keyed = [index_keys(properties)]
+        if isinstance(queue, BatchQueue):
+            keyed += keys_of(buffer[pos : pos + size])
+        index.add([(prefix_hash, offset, timestamp, *keys) for keys in keyed], offset + size)
         return index.offset == offset + size
 
     def catch_up(self, index: MessageIndex, log: CommitLog, end: int, records_max: int) -> bool:
@@ -75,7 +168,7 @@ class QueueTable:
         pos, count, index.offset = 0, 0, begin
         while pos < len(view) and count < records_max:
             parsed = parse(view, pos, len(view), offset=begin + pos)
-            if parsed is None or not self.index_record(index, begin + pos, parsed):
+            if parsed is None or not self.index_record(index, begin + pos, parsed, view, pos):
                 break
             pos += parsed[0]
             count += 1
@@ -84,7 +177,7 @@ class QueueTable:
 
     def topic_counts(self) -> dict[str, int]:
         """Messages that each topic has ever had, by the offsets of its queues."""
-        return {topic: sum(q.max_offset for q in queues.values()) for topic, queues in self.table.items()}
+        return {topic: sum(q.max_offset for q in queues.values()) for topic, queues in self.topics()}
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""

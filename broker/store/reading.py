@@ -63,7 +63,7 @@ def read_queue(
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
     low, high = queue.min_offset, queue.max_offset
     if not low <= offset < high:
-        return _outside(offset, low, high)
+        return outside(offset, low, high)
     if tag_codes is None:
         result = _next_ones(log, queue, offset, max_nums, max_bytes)
         if result is not None:
@@ -124,7 +124,7 @@ def _next_ones(
     )
 
 
-def _outside(offset: int, low: int, high: int) -> GetResult:
+def outside(offset: int, low: int, high: int) -> GetResult:
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [])
     if offset < low:

@@ -4,23 +4,28 @@ Reads only; MessageStore.load() acts on the answers. Source: RocketMQ 5.3.3 Comm
 recoverAbnormally; the first bad record ends the log (reference: store, recovery).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+from broker.store.batch_queue import BatchQueue
 from broker.store.checkpoint import Checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.inner_batch import message_count, sys_flag_at
+from broker.store.mapped_file import is_file_name
+from broker.store.queues import QueueTable
 from broker.store.record import parse, store_timestamp
+from broker.store.record_crc import Look
 
 _HEADER_BYTES_MIN = 88
 
 
-def scan_end(log: CommitLog, start: int, *, check_crc: bool) -> int:
+def scan_end(log: CommitLog, start: int, look: Look) -> int:
     """Follow the chain of good records from `start`; the end of the last one."""
     offset = start
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
         while pos < end:
-            parsed = parse(view, pos, end, offset=offset + pos, check_crc=check_crc)
+            parsed = look(view, pos, end, offset=offset + pos)
             if parsed is None:
                 return offset + pos
             pos += parsed[0]
@@ -28,8 +33,11 @@ def scan_end(log: CommitLog, start: int, *, check_crc: bool) -> int:
     return offset
 
 
-def each_record(log: CommitLog, start: int) -> Iterator[tuple[bytes, int, int]]:
-    """(topic, queue_id, queue_offset) of every indexed record from `start` to the last good one."""
+def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None:
+    """Next queue offsets: a queue's end, or beyond its last record behind `start`, the un-dispatched tail
+    (design S4)."""
+    for queue in queues.each():
+        queue.next_offset = queue.max_offset
     offset = start
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
@@ -37,15 +45,19 @@ def each_record(log: CommitLog, start: int) -> Iterator[tuple[bytes, int, int]]:
             parsed = parse(view, pos, end, offset=offset + pos)
             if parsed is None:
                 return
-            if parsed[1]:
-                yield parsed[1], parsed[2], parsed[3]
-            pos += parsed[0]
+            size, topic, queue_id, queue_offset, _, _, properties = parsed
+            name = topic.decode("utf-8", "replace")
+            if is_file_name(name):
+                queue = queues.get(name, queue_id, sys_flag_at(view, pos))
+                count = message_count(properties) if isinstance(queue, BatchQueue) else 1
+                queue.next_offset = max(queue.next_offset, queue_offset + count)
+            pos += size
         offset += pos
 
 
 def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
     """End of the newest record that a queue points to, if that record is in the log; else its min_offset."""
-    newest = max(queues, key=ConsumeQueue.log_end_offset, default=None)
+    newest = max(queues, key=lambda queue: queue.log_end_offset(), default=None)
     end = 0 if newest is None else newest.log_end_offset()
     if newest is not None and log.min_offset < end <= log.max_offset:
         offset, size, _ = newest.unit(newest.max_offset - 1)

@@ -25,6 +25,7 @@ class Broker:
             path / "config" / "topics.json", broker_name="b", cluster_name="c", auto_create=auto_create
         )
         self.topics.load()
+        self.store.queues.follow(self.topics)
         self.topics.update(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
         self.gate = SendGate()
         self.gate.open(ROLE)

@@ -1,0 +1,226 @@
+"""The ConsumeQueue of a topic with queue.type=BatchCQ: one 46-byte unit per record, whatever is in that.
+
+    0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64 | 20 STORETIMESTAMP i64 | 28 base offset i64
+    36 messages i16 | 38 compacted offset i32, -1 | 42 reserved i32, 0
+
+Queue offsets count messages: a unit has those from its base offset on, and is searched for. Its own place in
+the files says nothing, and nothing fills the files of a queue that begins mid-way. Only where the cut of a
+log leaves no unit at all, a filler keeps the numbering: without a record, of the last number that was given.
+Source: RocketMQ 5.3.3 BatchConsumeQueue.
+"""
+
+import logging
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Final, NamedTuple
+
+from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
+from broker.store.mapped_file import MappedFile
+
+log = logging.getLogger(__name__)
+
+BATCH_UNIT = struct.Struct(">qiqqqhii")
+BATCH_UNIT_BYTES: Final = BATCH_UNIT.size
+MESSAGES_MAX: Final = 32_767
+"""In one record: the count is an i16."""
+_COMPACTED: Final = -1
+
+
+class BatchUnit(NamedTuple):
+    """A record of base_offset to end_offset - 1; log_offset, size, tags_code as in a ConsumeQueue's unit."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+    timestamp: int
+    base_offset: int
+    messages: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.messages
+
+    def packed(self) -> bytes:
+        """struct.error: more than MESSAGES_MAX messages."""
+        return BATCH_UNIT.pack(*self, _COMPACTED, 0)
+
+
+class BatchQueue(ConsumeQueue):
+    """min_offset, max_offset, next_offset, and what is asked for by offset: all count messages."""
+
+    __slots__ = ("_end_unit",)
+    unit_bytes: ClassVar[int] = BATCH_UNIT_BYTES
+    reserve_bytes: ClassVar[int] = (64 << 10) // BATCH_UNIT_BYTES * BATCH_UNIT_BYTES
+    size_setting: ClassVar[str] = "mapperFileSizeBatchConsumeQueue"
+
+    def __init__(self, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        super().__init__(directory, topic, queue_id, file_bytes)
+        self._end_unit = 0  # where in the files the next unit goes
+
+    # -- start -------------------------------------------------------------------------------------------
+
+    def load(self, *, log_min_offset: int) -> None:
+        self._open_files()
+        if self._files:
+            last = self._files[-1]
+            self._end_unit = last.start_offset // BATCH_UNIT_BYTES + self._units_in(last)
+            if self._end_unit > self._first_unit():
+                self.max_offset = self._unit_at(self._end_unit - 1).end_offset
+            self.next_offset = self.max_offset
+            self.correct_min_offset(log_min_offset)
+
+    def _units_in(self, file: MappedFile) -> int:
+        low, high = 0, self.file_bytes // BATCH_UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            is_written = _is_written(_unpacked(file, middle * BATCH_UNIT_BYTES))
+            low, high = (middle + 1, high) if is_written else (low, middle)
+        return low
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """min_offset: of the first record that still exists (none does: max_offset)."""
+        low, high = self._first_unit(), self._end_unit
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit_at(middle)
+            is_gone = unit.log_offset < log_min_offset or unit.size == FILLER_SIZE
+            low, high = (middle + 1, high) if is_gone else (low, middle)
+        self.min_offset = self._unit_at(low).base_offset if low < self._end_unit else self.max_offset
+
+    def _first_unit(self) -> int:
+        return self._files[0].start_offset // BATCH_UNIT_BYTES if self._files else self._end_unit
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        queue_offset: int,
+        log_offset: int,
+        size: int,
+        tags_code: int,
+        timestamp: int = 0,
+        messages: int = 1,
+    ) -> None:
+        """Unit of the record whose first message has this queue offset. A repeat is skipped, a gap reported.
+
+        OSError: no room on the disk; nothing has changed, and the same unit may be appended later.
+        """
+        if queue_offset < self.max_offset:
+            return
+        if queue_offset > self.max_offset and self.max_offset > self.min_offset:
+            log.error("%s/%d: %d follows %d", self.topic, self.queue_id, queue_offset, self.max_offset)
+        unit = BatchUnit(log_offset, size, tags_code, timestamp, queue_offset, messages).packed()
+        self._write(unit)
+        if self.max_offset == self.min_offset:
+            self.min_offset = queue_offset
+        self.put_bytes += size
+        self.max_offset = queue_offset + messages
+        self.next_offset = max(self.next_offset, self.max_offset)
+
+    def append_run(self, queue_offset: int, units: bytes, log_bytes: int) -> None:
+        """Packed units; those of them that are in front of queue_offset, or there already, are skipped."""
+        for log_offset, size, tags_code, timestamp, base, messages, _, _ in BATCH_UNIT.iter_unpack(units):
+            if base >= queue_offset:
+                self.append(base, log_offset, size, tags_code, timestamp, messages)
+
+    def _write(self, unit: bytes) -> None:
+        position = self._end_unit * BATCH_UNIT_BYTES
+        if position >= self._room_end:
+            self._make_room(position)
+        assert self._map is not None
+        at = position - self._base
+        self._map[at : at + BATCH_UNIT_BYTES] = unit
+        self._end_unit += 1
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def unit(self, index: int) -> Unit:
+        """Place, size and tags code of the record with the message `index`; of the next one, in a gap."""
+        found = self._find(index)
+        if found >= self._end_unit:
+            raise IndexError(f"{self.topic}/{self.queue_id} ends at {self.max_offset}: no message {index}")
+        return self._unit_at(found)[:3]
+
+    def units(self, index: int, count: int) -> Iterator[Unit]:
+        """One for each message."""
+        return map(self.unit, range(index, min(index + count, self.max_offset)))
+
+    def records(self, queue_offset: int) -> Iterator[BatchUnit]:
+        """From the one with this message on, to the queue's end."""
+        return map(self._unit_at, range(self._find(queue_offset), self._end_unit))
+
+    def log_end_offset(self) -> int:
+        if self._end_unit <= self._first_unit():
+            return 0
+        unit = self._unit_at(self._end_unit - 1)
+        return unit.log_offset + unit.size if unit.size != FILLER_SIZE else 0
+
+    def _unit_at(self, number: int) -> BatchUnit:
+        position = number * BATCH_UNIT_BYTES
+        file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
+        return _unpacked(file, position - file.start_offset)
+
+    def _find(self, queue_offset: int) -> int:
+        """Number of the unit that has the message, or of the first one behind it."""
+        low, high = self._first_unit(), self._end_unit
+        while low < high:
+            middle = (low + high) // 2
+            is_before = self._unit_at(middle).end_offset <= queue_offset
+            low, high = (middle + 1, high) if is_before else (low, middle)
+        return low
+
+    # -- cutting -----------------------------------------------------------------------------------------
+
+    def truncate(self, log_offset: int) -> None:
+        """Drop the units of records that end after log_offset, and units that a power loss left unwritten."""
+        keep, first = self._search_end(log_offset), self._first_unit()
+        if keep < self._end_unit:
+            cut = self._unit_at(keep)
+            if keep > first:
+                self.max_offset = self._unit_at(keep - 1).end_offset
+            else:
+                self.max_offset = cut.base_offset if _is_written(cut) else self.min_offset
+            self._drop_units(keep)
+            self.min_offset = min(self.min_offset, self.max_offset)
+            if keep == first and self.max_offset:
+                self._write(BatchUnit(0, FILLER_SIZE, 0, 0, self.max_offset - 1, 1).packed())
+        self.next_offset = self.max_offset
+
+    def _search_end(self, log_offset: int) -> int:
+        low, high = self._first_unit(), self._end_unit
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit_at(middle)
+            is_whole = unit.log_offset + unit.size <= log_offset or unit.size == FILLER_SIZE
+            low, high = (middle + 1, high) if _is_written(unit) and is_whole else (low, middle)
+        return low
+
+    def _drop_units(self, keep: int) -> None:
+        position = keep * BATCH_UNIT_BYTES
+        while len(self._files) > 1 and self._files[-1].start_offset >= position:
+            self._delete_last_file()
+        file = self._files[-1]
+        if position < file.end_offset:
+            file.zero_from(max(position - file.start_offset, 0), allocate=False)
+        self._use_last_file()
+        self._end_unit = keep
+
+    def expire(self, log_min_offset: int) -> list[MappedFile]:
+        gone = self._take_old_files(log_min_offset)
+        has_old = self.max_offset > self.min_offset and self.unit(self.min_offset)[0] < log_min_offset
+        if gone or has_old:
+            self.correct_min_offset(log_min_offset)
+        return gone
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._end_unit = 0
+
+
+def _unpacked(file: MappedFile, at: int) -> BatchUnit:
+    return BatchUnit(*BATCH_UNIT.unpack_from(file.map, at)[:6])
+
+
+def _is_written(unit: BatchUnit) -> bool:
+    return unit.log_offset >= 0 and unit.size > 0 and unit.base_offset >= 0 and unit.messages > 0
