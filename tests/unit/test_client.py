@@ -1,13 +1,16 @@
 """The client: Ok, Failed or Unknown, always soon; shared connections; pushes; nothing left behind."""
 
 import asyncio
+import itertools
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import remoting.client
 from remoting.client import UNACKNOWLEDGED_MS, RemotingClient, split_address
-from remoting.command import RemotingCommand, encode, request_command, response_frame
+from remoting.command import decode, encode, request_command, response_frame
 from remoting.operation import Call, Empty, Failed, Ok, OperationTable, Unknown, Wire
 from remoting.operations.controller import (
     GET_NEXT_BROKER_ID,
@@ -21,6 +24,7 @@ from remoting.operations.controller import (
 from tests.unit.door_parts import address_of, door, table, until
 
 RPC_SEND_TO_CHANNEL_FAILED = -1004
+FRAMES = Path(__file__).parent.parent / "fixtures" / "frames"
 
 
 def ask(name: str) -> BrokerSetRequest:
@@ -193,14 +197,45 @@ async def test_silent_connections_are_dropped_when_asked_to() -> None:
         await client.close()
 
 
-async def test_late_answers_are_dropped() -> None:
+async def test_a_late_answer_is_not_given_to_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remoting pitfall 14: what RocketMQ 5.1.4 answered to a 1012 of this number, when our call is over."""
+    captured = (FRAMES / "1012-get-next-broker-id-broker-2.resp.bin").read_bytes()
+    number = decode(captured[4:]).opaque
+    monkeypatch.setattr(remoting.client, "_opaques", itertools.count(number))
     async with door() as open_door:
         client, address = RemotingClient(), address_of(open_door)
-        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=30), Unknown)
+        newer = asyncio.create_task(client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000))
+        (connection,) = client._open
+        await until(lambda: list(connection.pending) == [number + 1])
         (served,) = open_door._connections
-        served.send(encode(RemotingCommand(0, 12345, flag=1)))
-        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        before = connection.activity
+        served.send(captured)
+        await until(lambda: connection.activity > before)
+        assert list(connection.pending) == [number + 1] and not newer.done()
+        served.send(captured.replace(b'"opaque":%d,' % number, b'"opaque":%d,' % (number + 1)))
+        outcome = await newer
+        assert isinstance(outcome, Ok) and outcome.header.next_broker_id == 2
         await client.close()
+
+
+async def test_numbers_begin_again_and_none_is_awaited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remoting pitfall 14: after 2^31 - 1, what RocketMQ's counter wraps at, comes 0; not in any time-out."""
+    last = 2**31 - 1
+    async with door() as open_door:
+        client, address = RemotingClient(), address_of(open_door)
+        calls = []
+        for begin, numbers in ((last, [last]), (last, [last, 0]), (last, [last, 0, 1])):
+            monkeypatch.setattr(remoting.client, "_opaques", itertools.count(begin))
+            call = client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000)
+            calls.append(asyncio.create_task(call))
+            await until(lambda numbers=numbers: _awaited(client) == numbers)  # type: ignore[misc]
+        await client.close()
+        assert all(isinstance(outcome, Unknown) for outcome in await asyncio.gather(*calls))
+
+
+def _awaited(client: RemotingClient) -> list[int]:
+    return [number for connection in client._open for number in connection.pending]
 
 
 async def test_oneway_is_never_answered() -> None:
