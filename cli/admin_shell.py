@@ -140,17 +140,24 @@ _INTERVAL = Annotated[
 ]
 
 
-def command(name: str, *, repeats: bool = False) -> Callable[[Callable[..., Action]], Callable[..., Action]]:
-    """Register a subcommand. The decorated function gets its own flags only."""
-    common = [("timeout_ms", None, _TIMEOUT), ("as_json", False, _AS_JSON)]
-    if repeats:
+def command(
+    name: str, *, repeats: bool = False, every_s: int | None = None
+) -> Callable[[Callable[..., Action]], Callable[..., Action]]:
+    """Register a subcommand. The decorated function gets its own flags only. `repeats`: it may be repeated;
+    `every_s`: it is, so often, unless -i says otherwise."""
+    common: list[tuple[str, Any, Any]] = [("timeout_ms", None, _TIMEOUT), ("as_json", False, _AS_JSON)]
+    if every_s is not None:
+        text = f"Repeat every that many seconds ({every_s}); 0: once"
+        option: Any = typer.Option("-i", "--interval", min=0, help=text)
+        common.insert(0, ("interval_s", every_s, Annotated[int, option]))
+    elif repeats:
         common.insert(0, ("interval_s", None, _INTERVAL))
 
     def register(function: Callable[..., Action]) -> Callable[..., Action]:
         def entry(
             *, as_json: bool, timeout_ms: int | None, interval_s: int | None = None, **flags: Any
         ) -> None:
-            run(function(**flags), as_json=as_json, timeout_ms=timeout_ms, interval_s=interval_s)
+            run(function(**flags), as_json=as_json, timeout_ms=timeout_ms, interval_s=interval_s or None)
 
         own = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -208,6 +215,8 @@ def exit_code_of(*errors: Exception) -> int:
     def is_refusal(error: Exception) -> bool:
         if isinstance(error, AdminError):
             return error.code is not None
+        if isinstance(error, PullError) and error.code is not None:
+            return True  # also that no name server knows the topic: it is not found
         return getattr(error, "kind", None) in (SendErrorKind.REFUSED, PullErrorKind.REFUSED)
 
     return REFUSED if any(map(is_refusal, errors)) else NO_ANSWER
@@ -257,6 +266,8 @@ def explain(error: AdminError | SendError | PullError) -> str:
         f"{error.question} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
     )
     step = NEXT_STEPS.get(error.code, "")
+    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "request type" not in error.remark:
+        step = ""  # it says itself why it does not serve that
     return f"{answer}; {step}" if step else answer
 
 

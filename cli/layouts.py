@@ -238,7 +238,9 @@ def sent(result: SendResult) -> str:
     )
 
 
-def consumed(message: MessageExt) -> str:
+def consumed(message: MessageExt, body: str | None = None) -> str:
+    """body: instead of the message's own, as UTF-8."""
+    shown = message.body.decode(errors="replace") if body is None else body
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     return (
         f"MSGID: {message.msg_id} MessageExt [brokerName={message.broker_name}, queueId={message.queue_id}, "
@@ -247,7 +249,7 @@ def consumed(message: MessageExt) -> str:
         f"storeTimestamp={message.store_timestamp}, storeHost=/{message.store_host}, "
         f"commitLogOffset={message.physical_offset}, reconsumeTimes={message.reconsume_times}, "
         f"topic='{message.topic}', flag={message.flag}, properties={{{properties}}}] "
-        f"BODY: {message.body.decode(errors='replace')}"
+        f"BODY: {shown}"
     )
 
 

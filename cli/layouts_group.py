@@ -143,6 +143,18 @@ def running_info(info: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(["", "#Consumer jstack#", info["jstack"]] if info.get("jstack") else [])])
 
 
+def monitor_round(rows: Sequence[tuple[str, str, int, int, int]], notices: Sequence[str]) -> str:
+    """startMonitoring: (group, topic, undone messages, of the worst queue, delay in ms)"""
+    edge = "[MONITOR] " + "=" * 41
+    lines = [
+        f"[MONITOR] reportUndoneMsgs: UndoneMsgs [consumerGroup={group}, topic={topic}, "
+        f"undoneMsgsTotal={total}, undoneMsgsSingleMQ={single}, undoneMsgsDelayTimeMills={delay_ms}]"
+        for group, topic, total, single, delay_ms in rows
+    ]
+    lines += [f"[MONITOR]  [NOTIFY] {text}" for text in notices]
+    return "\n".join([f"{edge}beginRound", *lines, f"{edge}endRound"])
+
+
 def reset_offsets(offsets: Mapping[QueueKey, int]) -> str:
     lines = [_OFFSET % ("#brokerName", "#queueId", "#offset")]
     lines += [_OFFSET % (key.broker_name, key.queue_id, offset) for key, offset in sorted(offsets.items())]

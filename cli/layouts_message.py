@@ -1,6 +1,7 @@
 """Texts of mqadmin about stored messages: RocketMQ's layouts, value in, text out.
 
-Source: RocketMQ 5.3.3 QueryMsgByIdSubCommand, QueryMsgByKeySubCommand.
+Source: RocketMQ 5.3.3 QueryMsgByIdSubCommand, QueryMsgByKeySubCommand, PrintMessageSubCommand,
+PrintMessageByQueueCommand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from client import MessageExt
+from client import MessageExt, MessageQueue
 
 _FOUND_TITLES = "%-50s %4s %40s"
 _FOUND = "%-50s %4d %40d"
 _LINE = "%-20s %s"
+RULE = "-" * 56
+"""Behind each queue of printMsg."""
 
 
 def found(messages: Sequence[MessageExt]) -> str:
@@ -23,8 +26,9 @@ def found(messages: Sequence[MessageExt]) -> str:
     return "\n".join(lines)
 
 
-def details(message: MessageExt, body: Path, groups: Sequence[str]) -> str:
-    """One message, where its body was written to, and the consumer groups of its topic."""
+def details(message: MessageExt, body: Path, groups: Sequence[str], text: str | None = None) -> str:
+    """One message, where its body was written to (and the body as text), and the consumer groups of its
+    topic."""
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     lines = [
         _LINE % pair
@@ -46,10 +50,26 @@ def details(message: MessageExt, body: Path, groups: Sequence[str]) -> str:
             ("Message Body Path:", body),
         )
     ]
+    lines += [_LINE % ("Message Body:", text)] if text is not None else []
     tracks = [
         f"MessageTrack [consumerGroup={group}, trackType=UNKNOWN, exceptionDesc=null]" for group in groups
     ]
     return "\n".join([*lines, "", *(tracks or ["WARN: No Consumer"])])
+
+
+def queue_text(queue: MessageQueue) -> str:
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+def span(queue: MessageQueue, first: int, end: int) -> str:
+    """printMsg: what is looked at of a queue."""
+    return f"minOffset={first}, maxOffset={end}, {queue_text(queue)}"
+
+
+def tag_counts(tags: Mapping[str, int]) -> list[str]:
+    """printMsgByQueue -f: the most frequent first."""
+    ranked = sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [f"Tag: {tag:<30} Count: {count}" for tag, count in ranked]
 
 
 def consumed_directly(result: Mapping[str, Any]) -> str:

@@ -9,12 +9,15 @@ from cli.commands import (
     cluster,
     consumer,
     controller,
+    export,
     group,
     ha,
     members,
     message,
+    monitor,
     namesrv,
     offset,
+    printing,
     query,
     speed,
     state,
@@ -37,7 +40,10 @@ MODULES = (
     offset,
     message,
     query,
+    printing,
     speed,
+    monitor,
+    export,
 )
 """Imported for their commands, in the order of --help."""
 

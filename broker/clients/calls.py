@@ -92,9 +92,9 @@ class ConsumerCalls:
         if not tables:
             raise CommandError(ResponseCode.CONSUME_MSG_TIMEOUT, "no consumer has answered")
         silent = len(members) - len(tables)
-        remark = f"{silent} of {len(members)} consumers have not answered" if silent else None
+        note = f"{silent} of {len(members)} consumers have not answered" if silent else None
         maps = {name: sorted(table.items()) for name, table in tables.items()}
-        return Reply(body=dump_queue_maps("consumerTable", maps), remark=remark)
+        return Reply(body=dump_queue_maps("consumerTable", maps), remark=note)
 
     async def _status_of(self, member: Client, header: ConsumerStatusRequest) -> dict[QueueKey, int] | None:
         """None: it does not say."""

@@ -5,10 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from cli import layouts_broker
-from cli.admin_shell import Action, OptionalNamesrvAddr, Output, command, explain
+from cli.admin_shell import Action, OptionalNamesrvAddr, Output, checked_addresses, command, explain
 from cli.targets import (
     BrokerAddr,
     Cluster,
+    Target,
     brokers_of_cluster,
     changed,
     check_target,
@@ -26,8 +27,12 @@ from remoting.operations.broker_admin import (
     CLEAN_UNUSED_TOPIC,
     DELETE_EXPIRED_COMMITLOG,
     QUERY_CONSUME_QUEUE,
+    RESET_MASTER_FLUSH_OFFSET,
+    SET_COMMITLOG_READ_MODE,
     ConsumeQueueEntries,
     ConsumeQueueRequest,
+    FlushOffsetRequest,
+    ReadAheadRequest,
 )
 
 NO_MASTER = "NO_MASTER"
@@ -188,6 +193,59 @@ _clean(
     "deleteExpiredCommitLog", DELETE_EXPIRED_COMMITLOG, "Delete log files older than fileReservedTime, now."
 )
 _clean("cleanUnusedTopic", CLEAN_UNUSED_TOPIC, "Delete what is left of topics that were deleted.")
+
+
+@command("setCommitLogReadAheadMode")
+def set_read_ahead(
+    mode: Annotated[
+        int,
+        typer.Option(
+            "-m", "--commitLogReadAheadMode", min=0, max=1, help="0: the system reads ahead; 1: random reads"
+        ),
+    ],
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """How the log is read from disk: 1 helps brokers whose consumers are far behind, each elsewhere."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            await admin.ask(address, SET_COMMITLOG_READ_MODE, ReadAheadRequest(READ_AHEAD_MODE=mode))
+            return True
+
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=True)
+        said = await on_each(admin, target, ask)
+        done = f"set commitlog readahead mode success, mode: {mode}"
+        return changed(said, target, lambda address: f"{address} {done}")
+
+    return action
+
+
+@command("resetMasterFlushOffset")
+def reset_master_flush_offset(
+    broker_addr: Annotated[
+        str, typer.Option("-b", "--brokerAddr", callback=checked_addresses, help="The slave, host:port")
+    ],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="In the log of its master")],
+) -> Action:
+    """Set what a slave of RocketMQ takes for its master's flushed offset. KeelMQ's replicas need none."""
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            await admin.ask(
+                address, RESET_MASTER_FLUSH_OFFSET, FlushOffsetRequest(master_flush_offset=offset)
+            )
+            return True
+
+        said = await admin.each(broker_addr, ask)
+        target = Target(tuple(parse_addresses(broker_addr)))
+        return changed(
+            said, target, lambda address: f"reset master flush offset to {offset} success, {address}"
+        )
+
+    return action
 
 
 @command("queryCq")

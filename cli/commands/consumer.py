@@ -48,7 +48,7 @@ def consumer_progress(
         if group is None:
             return await _all_groups(admin, namesrv_addr)
         route = await _route_of_group(admin, namesrv_addr, group, cluster or topic)
-        progress, errors = await _progress(admin, route, group, topic)
+        progress, errors = await progress_of(admin, route, group, topic)
         if not progress.queues and not errors:
             remark = f"group {group} has consumed nothing yet; it is known after its first commit"
             raise AdminError("consumerProgress", namesrv_addr, remark, ResponseCode.CONSUMER_NOT_ONLINE)
@@ -85,7 +85,7 @@ async def _route_of_group(
     return await admin.topic_route(namesrv_addr, place or RETRY_PREFIX + group)
 
 
-async def _progress(
+async def progress_of(
     admin: AdminClient, route: TopicRouteData, group: str, topic: str | None
 ) -> tuple[GroupProgress, list[AdminError]]:
     """At all brokers of a route together."""
@@ -96,7 +96,7 @@ async def _progress(
 
 async def _owners(admin: AdminClient, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
     """Which client says that it has a queue. Clients that do not answer are left out."""
-    address, body, _ = await _members(admin, route, group)
+    address, body, _ = await members_of(admin, route, group)
     if body is None:
         return {}
 
@@ -111,7 +111,7 @@ async def _owners(admin: AdminClient, route: TopicRouteData, group: str) -> dict
     return {key: member for member, keys in zip(members, found, strict=True) for key in keys}
 
 
-async def _members(
+async def members_of(
     admin: AdminClient, route: TopicRouteData, group: str
 ) -> tuple[str, ConsumerConnectionBody | None, list[AdminError]]:
     """From the first broker that has members of the group: they tell every broker of their topics."""
@@ -147,8 +147,8 @@ async def _group_row(admin: AdminClient, namesrv_addr: str, group: str) -> tuple
         route = await admin.topic_route(namesrv_addr, RETRY_PREFIX + group)
     except AdminError as error:
         return GroupRow(group, 0, 0, "", "", 0.0, 0), [explain(error)]
-    progress, errors = await _progress(admin, route, group, None)
-    _, body, unknown = await _members(admin, route, group)
+    progress, errors = await progress_of(admin, route, group, None)
+    _, body, unknown = await members_of(admin, route, group)
     behind = sum(row.behind for row in progress.queues.values())
     problems = [explain(error) for error in (*errors, *unknown) if error.code not in NOBODY]
     if body is None:
@@ -184,7 +184,7 @@ async def _find_members(
     if broker_addr is not None:
         return broker_addr, await admin.consumer_connections(broker_addr, group)
     route = await admin.topic_route(str(namesrv_addr), RETRY_PREFIX + group)
-    address, body, errors = await _members(admin, route, group)
+    address, body, errors = await members_of(admin, route, group)
     if body is None:
         raise (
             errors[0] if errors else AdminError("consumerConnection", str(namesrv_addr), "no broker is there")

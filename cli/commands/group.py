@@ -27,6 +27,7 @@ from remoting.codes import ResponseCode
 from remoting.operation import Empty
 from remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
+from remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody
 
 Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
 PREFIXES = ("%RETRY%", "%DLQ%")
@@ -182,6 +183,47 @@ async def _delete_topics(
         at_servers = await admin.each(namesrv_addr, in_server)
         problems += [str(each.error) for each in (*at_brokers, *at_servers) if each.error is not None]
     return problems
+
+
+@command("setConsumeMode")
+def set_consume_mode(
+    topic: Annotated[str, typer.Option("-t", "--topicName", help="Topic name")],
+    group: Group,
+    mode: Annotated[
+        str, typer.Option("-m", "--mode", help="PULL (queues are shared out) or POP (anybody takes any)")
+    ],
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    share: Annotated[
+        int,
+        typer.Option(
+            "-q", "--popShareQueueNum", min=-1, help="POP: queues of a member; 0 or -1: all of them"
+        ),
+    ] = 0,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """How the members of a group take the messages of a topic."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    if mode.upper() not in ("PULL", "POP"):
+        raise typer.BadParameter(f"-m/--mode is PULL or POP, not {mode!r}")
+    body = RequestModeBody(
+        topic=topic,
+        consumer_group=group,
+        mode="POP" if mode.upper() == "POP" else "PULL",
+        pop_share_queue_num=share,
+    )
+
+    async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            await admin.ask(address, SET_MESSAGE_REQUEST_MODE, Empty(), body)
+            return True
+
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, ask)
+        footer = f"topic[{topic}] group[{group}] consume mode[{body.mode}] popShareQueueNum[{share}]"
+        return changed(said, target, lambda each: f"set consume mode to {each} success.", footer=footer)
+
+    return action
 
 
 @command("getConsumerConfig")

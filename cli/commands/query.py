@@ -1,6 +1,7 @@
 """mqadmin: find stored messages by id, key, unique key and offset."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,9 @@ import typer
 from cli import layouts_message
 from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
 from cli.commands.message import message_value
-from client import MessageQueue, PullConsumer
+from cli.commands.printing import checked_charset
+from cli.commands.topic_admin import true_or_false
+from client import Message, MessageQueue, Producer, PullConsumer
 from client.admin import AdminClient, AdminError, gather_some
 from client.message import MessageExt, decode_messages
 from client.message_id import decode_offset_message_id
@@ -26,9 +29,31 @@ from remoting.operations.broker import (
 QUERY_NUMS = 64
 UNIQUE_KEY_NUMS = 32
 LONG_MAX = 2**63 - 1
+RESEND_GROUP = "ReSendMsgById"
+RESEND_TIMEOUT_MS = 3_000
+WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+"""Where delayed messages and timers wait."""
+BROKERS_PROPERTIES = frozenset(
+    (
+        "UNIQ_KEY", "WAIT", "TAGS", "KEYS", "MSG_REGION", "TRACE_ON", "CLUSTER", "DELAY", "REAL_TOPIC",
+        "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG", "PGROUP", "__transactionId__", "POP_CK",
+        "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE",
+        "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID", "MIN_OFFSET", "MAX_OFFSET", "RECONSUME_TIME", "CONSUME_START_TIME",
+    )
+)  # fmt: skip
+"""What a message that is sent again does not take along: brokers and clients wrote it, or we set it anew."""
 BODY_DIRECTORY = Path(tempfile.gettempdir()) / "rocketmq" / "msgbodys"
 
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
+Group = Annotated[str | None, typer.Option("-g", "--consumerGroup", help="With -d: let it handle them now")]
+ClientId = Annotated[str | None, typer.Option("-d", "--clientId", help="The member of the group that should")]
+Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")]
+BodyFormat = Annotated[
+    str | None,
+    typer.Option("-f", "--bodyFormat", help="Show the body, too, in this charset: UTF-8, GBK, ..."),
+]
 
 
 @command("queryMsgById")
@@ -38,17 +63,20 @@ def query_by_id(
     msg_id: Annotated[
         str, typer.Option("-i", "--msgId", help="Offset message ids (offsetMsgId of a send), commas between")
     ],
-    group: Annotated[
-        str | None, typer.Option("-g", "--consumerGroup", help="With -d: let it handle them now")
-    ] = None,
-    client_id: Annotated[
-        str | None, typer.Option("-d", "--clientId", help="The member of the group that should")
-    ] = None,
+    group: Group = None,
+    client_id: ClientId = None,
+    resend: Annotated[
+        str, typer.Option("-s", "--sendMessage", help="true: send each once more, as a new message")
+    ] = "false",
+    body_format: BodyFormat = None,
+    cluster: Place = None,
 ) -> Action:
     """Messages by the id that has the broker's address and the offset in it, asked of that broker; with -g
-    and -d a consumer handles them once more."""
-    if (group is None) != (client_id is None):
-        raise typer.BadParameter("-g/--consumerGroup and -d/--clientId belong together")
+    and -d a consumer handles them once more, with -s true everybody does."""
+    _belong_together(group, client_id)
+    again, codec = true_or_false(resend, "-s/--sendMessage"), _codec(body_format)
+    if again and group is not None:
+        raise typer.BadParameter("-s true sends to everybody, -g and -d to one consumer: give one of them")
     try:
         places = [decode_offset_message_id(each.strip()) for each in msg_id.split(",")]
     except ValueError as error:
@@ -57,20 +85,68 @@ def query_by_id(
     async def action(admin: AdminClient) -> Output:
         if group is not None and client_id is not None:
             ids = [each.strip() for each in msg_id.split(",")]
-            asked = zip(places, ids, strict=True)
-            results = [
-                {"msgId": each} | await admin.consume_directly(address, group, client_id, each)
-                for (address, _), each in asked
-            ]
-            return Output(results, "\n".join(map(layouts_message.consumed_directly, results)))
+            asked = [(address, each) for (address, _), each in zip(places, ids, strict=True)]
+            return await _consumed_directly(admin, group, client_id, asked)
         messages = []
         for address, offset in places:
             header = ViewMessageRequest(offset=offset, topic=topic)
             answer = await admin.ask(address, VIEW_MESSAGE_BY_ID, header)
             messages += decode_messages(answer.body or b"")
-        return await _shown(admin, namesrv_addr, topic, messages)
+        if again:
+            return await _sent_again(admin, namesrv_addr, messages)
+        return await _shown(admin, namesrv_addr, cluster or topic, messages, codec)
 
     return action
+
+
+def _belong_together(group: str | None, client_id: str | None) -> None:
+    if (group is None) != (client_id is None):
+        raise typer.BadParameter("-g/--consumerGroup and -d/--clientId belong together")
+
+
+def _codec(body_format: str | None) -> str | None:
+    return None if body_format is None else checked_charset(body_format, "-f")
+
+
+async def _consumed_directly(
+    admin: AdminClient, group: str, client_id: str, asked: Sequence[tuple[str, str]]
+) -> Output:
+    """asked: (broker, offset message id)"""
+    results = [
+        {"msgId": each} | await admin.consume_directly(address, group, client_id, each)
+        for address, each in asked
+    ]
+    return Output(results, "\n".join(map(layouts_message.consumed_directly, results)))
+
+
+async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[MessageExt]) -> Output:
+    """Bodies, tags, keys and the application's own properties; everything else is a new message's."""
+    value, lines = [], []
+    timeout_ms = admin.timeout_ms or RESEND_TIMEOUT_MS
+    async with Producer(namesrv_addr, RESEND_GROUP) as producer:
+        for old in messages:
+            result = await producer.send(copy_of(old), timeout_ms=timeout_ms)
+            sent = {
+                "msgId": result.msg_id,
+                "sendStatus": result.status.name,
+                "brokerName": result.broker_name,
+            }
+            value.append({"originalMsgId": old.offset_msg_id} | sent | {"queueId": result.queue_id})
+            lines.append(
+                f"prepare resend msg. originalMsgId={old.offset_msg_id} SendResult "
+                f"[sendStatus={result.status.name}, msgId={result.msg_id}, "
+                f"brokerName={result.broker_name}, queueId={result.queue_id}]"
+            )
+    return Output(value, "\n".join(lines))
+
+
+def copy_of(old: MessageExt) -> Message:
+    """To the topic that it was stored for; what brokers wrote into its properties is left out."""
+    own = {key: text for key, text in old.properties.items() if key not in BROKERS_PROPERTIES}
+    real = old.properties.get("REAL_TOPIC")
+    topic = real if real and old.topic in WAITING_TOPICS else old.topic
+    keys = tuple((old.keys or "").split())
+    return Message(topic, old.body, tags=old.tags, keys=keys, properties=own, flag=old.flag)
 
 
 @command("queryMsgByKey")
@@ -83,6 +159,7 @@ def query_by_key(
     count: Annotated[
         int, typer.Option("-m", "--maxNum", min=1, max=QUERY_NUMS, help="At most that many of each broker")
     ] = QUERY_NUMS,
+    cluster: Place = None,
 ) -> Action:
     """Messages with a key, of every broker of the topic."""
 
@@ -90,7 +167,7 @@ def query_by_key(
         header = QueryMessageRequest(
             topic=topic, key=key, max_num=count, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
-        messages, problems = await _found(admin, namesrv_addr, header)
+        messages, problems = await found_messages(admin, namesrv_addr, header, cluster)
         return Output([message_value(each) for each in messages], layouts_message.found(messages), problems)
 
     return action
@@ -104,13 +181,22 @@ def query_by_unique_key(
     show_all: Annotated[
         bool, typer.Option("-a", "--showAll", help="Every message with it: a producer may have sent it twice")
     ] = False,
+    group: Group = None,
+    client_id: ClientId = None,
+    cluster: Place = None,
 ) -> Action:
-    """The message with a producer's id."""
+    """The message with a producer's id; with -g and -d a consumer handles it once more."""
+    _belong_together(group, client_id)
 
     async def action(admin: AdminClient) -> Output:
         header = QueryMessageRequest(topic=topic, key=msg_id, max_num=UNIQUE_KEY_NUMS, _UNIQUE_KEY_QUERY=True)
-        messages, problems = await _found(admin, namesrv_addr, header)
-        shown = await _shown(admin, namesrv_addr, topic, messages if show_all else messages[:1])
+        found, problems = await found_messages(admin, namesrv_addr, header, cluster)
+        messages = found if show_all else found[:1]
+        if group is not None and client_id is not None:
+            asked = [(each.store_host, each.offset_msg_id) for each in messages]
+            shown = await _consumed_directly(admin, group, client_id, asked)
+        else:
+            shown = await _shown(admin, namesrv_addr, cluster or topic, messages)
         return Output(shown.value, shown.text, (*problems, *shown.problems))
 
     return action
@@ -123,8 +209,10 @@ def query_by_offset(
     broker_name: Annotated[str, typer.Option("-b", "--brokerName", help="Broker name")],
     queue_id: Annotated[int, typer.Option("-i", "--queueId", min=0, help="Queue")],
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="Offset in the queue")],
+    body_format: BodyFormat = None,
 ) -> Action:
     """The message at an offset of a queue."""
+    codec = _codec(body_format)
 
     async def action(admin: AdminClient) -> Output:
         async with PullConsumer(namesrv_addr, "TOOLS_CONSUMER") as consumer:
@@ -134,17 +222,17 @@ def query_by_offset(
             known = f"{result.min_offset} to {result.max_offset - 1}"
             remark = f"no message at offset {offset}: the queue has {known}"
             raise AdminError("queryMsgByOffset", broker_name, remark, ResponseCode.QUERY_NOT_FOUND)
-        return await _shown(admin, namesrv_addr, topic, messages)
+        return await _shown(admin, namesrv_addr, topic, messages, codec)
 
     return action
 
 
-async def _found(
-    admin: AdminClient, namesrv_addr: str, header: QueryMessageRequest
+async def found_messages(
+    admin: AdminClient, namesrv_addr: str, header: QueryMessageRequest, place: str | None = None
 ) -> tuple[list[MessageExt], tuple[str, ...]]:
-    """From each broker of the topic, its master or else another replica; and who could not be asked.
-    AdminError 22: they all have nothing."""
-    route = await admin.topic_route(namesrv_addr, header.topic)
+    """From each broker of the topic (or of `place`), its master or else another replica; and who could not
+    be asked. AdminError 22: they all have nothing."""
+    route = await admin.topic_route(namesrv_addr, place or header.topic)
     addresses = [
         broker.broker_addrs[min(broker.broker_addrs)] for broker in route.broker_datas if broker.broker_addrs
     ]
@@ -165,13 +253,20 @@ async def _found(
     return messages, tuple(explain(error) for error in problems)
 
 
-async def _shown(admin: AdminClient, namesrv_addr: str, topic: str, messages: list[MessageExt]) -> Output:
+async def _shown(
+    admin: AdminClient,
+    namesrv_addr: str,
+    topic: str,
+    messages: Sequence[MessageExt],
+    codec: str | None = None,
+) -> Output:
     """In RocketMQ's layout, each with its body in a file, and who consumes the topic."""
     groups = await _groups(admin, namesrv_addr, topic)
     texts = []
     for message in messages:
         path = _write_body(message)
-        texts.append(layouts_message.details(message, path, groups))
+        body = None if codec is None else message.body.decode(codec, errors="replace")
+        texts.append(layouts_message.details(message, path, groups, body))
     return Output([message_value(message) for message in messages], "\n\n".join(texts))
 
 

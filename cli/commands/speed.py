@@ -169,12 +169,12 @@ async def _rows(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[list
     try:
         route = await admin.topic_route(namesrv_addr, topic)
         masters = _masters(route)
-        into = [await _counter(admin, address, "TOPIC_PUT_NUMS", topic) for address in masters]
+        into = [await counter_of(admin, address, "TOPIC_PUT_NUMS", topic) for address in masters]
         groups = sorted({group for each in masters for group in await admin.topic_consumers(each, topic)})
         in_tps, in_24h = _sum(into)
         rows = []
         for group in groups:
-            out = [await _counter(admin, each, "GROUP_GET_NUMS", f"{topic}@{group}") for each in masters]
+            out = [await counter_of(admin, each, "GROUP_GET_NUMS", f"{topic}@{group}") for each in masters]
             stats = [await admin.consume_stats(each, group, topic) for each in masters]
             behind = sum(row.behind for each in stats for row in each.queues.values())
             rows.append(StatsRow(topic, group, behind, in_tps, *_sum(out)[:1], in_24h, _sum(out)[1]))
@@ -187,7 +187,7 @@ def _masters(route: TopicRouteData) -> list[str]:
     return [each.broker_addrs[MASTER_ID] for each in route.broker_datas if MASTER_ID in each.broker_addrs]
 
 
-async def _counter(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData:
+async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData:
     """Of what was never counted: nothing."""
     try:
         return await admin.view_stats(address, name, key)
@@ -199,5 +199,9 @@ async def _counter(admin: AdminClient, address: str, name: str, key: str) -> Bro
 
 def _sum(counters: Sequence[BrokerStatsData]) -> tuple[float, int]:
     """Per second now, and messages within a day; brokers that are up for less have shorter windows only."""
-    day = sum(each.stats_day.sum or each.stats_hour.sum or each.stats_minute.sum for each in counters)
-    return sum((each.stats_minute.tps for each in counters), 0.0), day
+    return sum((each.stats_minute.tps for each in counters), 0.0), sum(map(day_sum, counters))
+
+
+def day_sum(counter: BrokerStatsData) -> int:
+    """Messages within a day, or within as much of it as the broker knows."""
+    return counter.stats_day.sum or counter.stats_hour.sum or counter.stats_minute.sum

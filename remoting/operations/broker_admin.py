@@ -121,6 +121,10 @@ class ExchangeHaInfo(Wire):
     master_address: str | None = None
 
 
+class FlushOffsetRequest(Wire):
+    master_flush_offset: int
+
+
 class ReadAheadRequest(Wire):
     """0: as the system does it; 1: only what is asked for."""
 
@@ -137,6 +141,10 @@ UPDATE_AND_CREATE_TOPIC_LIST = Operation(
 EXCHANGE_BROKER_HA_INFO = Operation(
     RequestCode.EXCHANGE_BROKER_HA_INFO, "exchangeBrokerHaInfo", ExchangeHaInfo, ExchangeHaInfo
 )
+RESET_MASTER_FLUSH_OFFSET = Operation(
+    RequestCode.RESET_MASTER_FLUSH_OFFSET, "resetMasterFlushOffset", FlushOffsetRequest, Empty
+)
+"""Brokers of RocketMQ serve it; ours refuse it in words (broker/not_served.py)."""
 SET_COMMITLOG_READ_MODE = Operation(
     RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest, Empty
 )
