@@ -1,4 +1,6 @@
-"""HA packets against streams captured between two Java brokers, and against what is cut or wrong."""
+"""HA packets: captured between two brokers of RocketMQ 5.1.4 (fixtures/ha), and as they are stated for 5.3.3;
+and what is cut or wrong. Both versions have one layout, 5.1.0 another.
+"""
 
 from pathlib import Path
 
@@ -10,6 +12,18 @@ from remoting.operation import RemoteProtocolError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
 LINKS = ("link-1", "link-2")
+"""5.1.4: an empty slave 2 behind master 1, and slave 1 behind master 2 after an election."""
+
+HEX_5_3_3 = {
+    "slave's handshake": "00000001 0000 0000 0000000000000002",
+    "ack": "00000002 0000000000001388",
+    "master's handshake": "00000001 00000018 0000000000001388 00000003"
+    "00000001 0000000000000000 00000003 0000000000001000",
+    "transfer": "00000002 00000064 0000000000001388 00000003 0000000000001000 0000000000001324",
+    "heartbeat": "00000002 00000000 00000000000013ec 00000003 0000000000001000 0000000000001388",
+}
+STATED_5_3_3 = {name: bytes.fromhex(text) for name, text in HEX_5_3_3.items()}
+"""Of 5.3.3: slave 2, whose log ends at 5000, behind a master with the epochs 1@0 and 3@4096."""
 
 
 def decode_slave_stream(data: bytes, step: int) -> list[SlaveHandshake | Ack]:
@@ -23,7 +37,7 @@ def decode_slave_stream(data: bytes, step: int) -> list[SlaveHandshake | Ack]:
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
-def test_slave_stream_decodes_and_encodes_to_the_same_bytes(link: str, step: int) -> None:
+def test_slave_stream_of_5_1_4_decodes_and_encodes_to_the_same_bytes(link: str, step: int) -> None:
     data = (FIXTURES / f"{link}.slave-to-master.bin").read_bytes()
     packets = decode_slave_stream(data, step)
     assert isinstance(packets[0], SlaveHandshake)
@@ -32,7 +46,7 @@ def test_slave_stream_decodes_and_encodes_to_the_same_bytes(link: str, step: int
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_master_stream_decodes_and_encodes_to_the_same_bytes(link: str) -> None:
+def test_master_stream_of_5_1_4_decodes_and_encodes_to_the_same_bytes(link: str) -> None:
     data = (FIXTURES / f"{link}.master-to-slave.bin").read_bytes()
     head = data[: frames.MASTER_HANDSHAKE_BYTES]
     pos = len(head) + frames.master_handshake_body_bytes(head)
@@ -45,16 +59,54 @@ def test_master_stream_decodes_and_encodes_to_the_same_bytes(link: str) -> None:
     assert again == data
 
 
-def test_known_packets() -> None:
-    assert SlaveHandshake(2).encode().hex(" ", 4) == "00000001 00000000 00000000 00000002"
-    assert Ack(5000).encode().hex(" ", 4) == "00000002 00000000 00001388"
-    handshake = MasterHandshake(5000, ((1, 0), (3, 4096)))
-    assert handshake.encode().hex() == (
-        "0000000100000018000000000000138800000003000000010000000000000000000000030000000000001000"
-    )
-    assert TransferHeader(100, 5000, 3, 4096, 4900).encode().hex() == (
-        "000000020000006400000000000013880000000300000000000010000000000000001324"
-    )
+def decoded(name: str, data: bytes) -> SlaveHandshake | Ack | MasterHandshake | TransferHeader:
+    """One packet, or the header of one, by what its name says."""
+    if "transfer" in name or "heartbeat" in name:
+        return frames.parse_transfer_header(data[: frames.TRANSFER_BYTES])
+    if "master" in name.removesuffix("-to-master.bin"):
+        return frames.parse_master_handshake(data)
+    (packet,) = decode_slave_stream(data, 1 << 20)
+    return packet
+
+
+@pytest.mark.parametrize(
+    ("name", "packet"),
+    [
+        ("link-1.handshake-1.slave-to-master.bin", SlaveHandshake(2)),
+        ("link-1.ack-2.slave-to-master.bin", Ack(32_768)),
+        ("link-1.handshake-1.master-to-slave.bin", MasterHandshake(43_222, ((1, 0),))),
+        ("link-1.transfer-1.master-to-slave.bin", TransferHeader(32_768, 0, 1, 0, 43_222)),
+        ("link-1.heartbeat-2.master-to-slave.bin", TransferHeader(0, 43_222, 1, 0, 43_222)),
+        ("link-2.handshake-1.master-to-slave.bin", MasterHandshake(87_716, ((1, 0), (2, 87_716)))),
+        ("link-2.transfer-1.master-to-slave.bin", TransferHeader(286, 87_716, 2, 87_716, 87_716)),
+    ],
+)
+def test_packets_captured_from_5_1_4(
+    name: str, packet: SlaveHandshake | Ack | MasterHandshake | TransferHeader
+) -> None:
+    data = (FIXTURES / name).read_bytes()
+    assert decoded(name, data) == packet
+    assert packet.encode() == (data[: frames.TRANSFER_BYTES] if "transfer" in name else data)
+
+
+@pytest.mark.parametrize(
+    ("name", "packet"),
+    [
+        ("slave's handshake", SlaveHandshake(2)),
+        ("ack", Ack(5_000)),
+        ("master's handshake", MasterHandshake(5_000, ((1, 0), (3, 4_096)))),
+        ("transfer", TransferHeader(100, 5_000, 3, 4_096, 4_900)),
+        ("heartbeat", TransferHeader(0, 5_100, 3, 4_096, 5_000)),
+    ],
+)
+def test_packets_stated_for_5_3_3(
+    name: str, packet: SlaveHandshake | Ack | MasterHandshake | TransferHeader
+) -> None:
+    assert decoded(name, STATED_5_3_3[name]) == packet
+    assert packet.encode() == STATED_5_3_3[name]
+
+
+def test_a_master_without_epochs_says_minus_one() -> None:
     assert MasterHandshake(0, ()).encode().hex() == "00000001000000000000000000000000ffffffff"
 
 

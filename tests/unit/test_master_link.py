@@ -1,6 +1,7 @@
 """MasterLink: what it sends, how it labels it, and whom it refuses."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,9 @@ from broker.ha.core.frames import (
 )
 from broker.ha.core.master_link import CONFIRM_DELAY_MS, Close, LinkSettings, MasterLink, MasterLog, Send
 from broker.ha.ports import BATCH_BYTES_MAX
+from tests.unit.test_ha_frames import STATED_5_3_3
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
 
 SETTINGS = LinkSettings(batch_bytes=100, send_heartbeat_interval_ms=5_000, housekeeping_interval_ms=20_000)
 
@@ -65,6 +69,64 @@ def test_nothing_goes_out_before_the_handshake_and_the_first_ack() -> None:
     assert link.next_effect(4_999) is None, "a Java slave reports after 5 s"
     link.receive_data(Ack(950).encode(), 5_000)
     assert [header.body_bytes for header in packets(link, 5_000)] == [50]
+
+
+def answers(link: MasterLink, now: int = 0) -> list[bytes]:
+    """What is due now, without the log's bytes."""
+    found = []
+    while isinstance(effect := link.next_effect(now), Send):
+        found.append(effect.header)
+    return found
+
+
+def captured(name: str) -> bytes:
+    return (FIXTURES / f"{name}.bin").read_bytes()
+
+
+def test_an_empty_slave_of_5_1_4() -> None:
+    """Its bytes, as captured, are answered with those that its Java master sent."""
+    log = MasterLog(65_536, Epochs.of([(1, 0)]), 0, 43_222, confirm_offset=43_222)
+    link = MasterLink(log, LinkSettings(32_768, 5_000, 20_000), now_ms=0)
+    link.receive_data(captured("link-1.handshake-1.slave-to-master"), 0)
+    assert answers(link) == [captured("link-1.handshake-1.master-to-slave")]
+    link.receive_data(captured("link-1.ack-1.slave-to-master"), 0)
+    headers = [captured(f"link-1.transfer-{n}.master-to-slave")[:TRANSFER_BYTES] for n in (1, 2)]
+    assert answers(link) == headers
+    link.receive_data(captured("link-1.ack-2.slave-to-master"), 10)
+    assert (link.slave_id, link.ack_offset) == (2, 32_768)
+    link.receive_data(captured("link-1.slave-to-master")[40:52], 20)
+    assert (link.ack_offset, answers(link, 5_020)) == (
+        43_222,
+        [captured("link-1.heartbeat-2.master-to-slave")],
+    )
+
+
+def test_a_slave_of_5_1_4_after_an_election() -> None:
+    log = MasterLog(65_536, Epochs.of([(1, 0), (2, 87_716)]), 0, 87_716, confirm_offset=87_716)
+    link = MasterLink(log, LinkSettings(32_768, 5_000, 20_000), now_ms=0)
+    link.receive_data(captured("link-2.handshake-1.slave-to-master"), 0)
+    assert answers(link) == [captured("link-2.handshake-1.master-to-slave")]
+    link.receive_data(captured("link-2.ack-1.slave-to-master"), 0)
+    assert answers(link) == [captured("link-2.heartbeat-1.master-to-slave")]
+    log.max_offset += 286
+    assert answers(link, 10) == [captured("link-2.transfer-1.master-to-slave")[:TRANSFER_BYTES]]
+
+
+def test_a_slave_of_5_3_3() -> None:
+    """It sends its handshake at each pass until it is answered (pitfall 40); all bytes as they are stated."""
+    stated = STATED_5_3_3
+    log = MasterLog(1 << 30, Epochs.of([(1, 0), (3, 4_096)]), 0, 5_000, confirm_offset=4_900)
+    link = MasterLink(log, LinkSettings(32_768, 5_000, 20_000), now_ms=0)
+    link.receive_data(stated["slave's handshake"] * 2, 0)
+    assert answers(link) == [stated["master's handshake"]]
+    link.receive_data(stated["ack"], 0)
+    answers(link)
+    log.max_offset = 5_100
+    assert answers(link, 10) == [stated["transfer"]]
+    link.receive_data(Ack(5_100).encode(), 20)
+    log.confirm_offset = 5_000
+    assert answers(link, 5_020) == [stated["heartbeat"]]
+    assert (link.slave_id, link.ack_offset, link.close_reason) == (2, 5_100, None)
 
 
 def test_packets_are_contiguous_and_end_with_batch_epoch_and_file() -> None:

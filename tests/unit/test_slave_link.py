@@ -1,4 +1,6 @@
-"""SlaveLink: streams of Java masters and of ours, cut anywhere, into a byte-list log."""
+"""SlaveLink: streams of masters of RocketMQ 5.1.4 (captured), 5.3.3 (stated) and ours, cut anywhere, into a
+byte-list log.
+"""
 
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from broker.ha.core import slave_link as sl
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.core.slave_link import SlaveLink, SlaveSettings
+from tests.unit.test_ha_frames import STATED_5_3_3
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
 
@@ -97,7 +100,7 @@ def bodies(stream: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("step", [1, 13, 1 << 20])
-def test_the_stream_of_a_java_master_into_an_empty_log(step: int) -> None:
+def test_the_stream_of_a_master_of_5_1_4_into_an_empty_log(step: int) -> None:
     stream = (FIXTURES / "link-1.master-to-slave.bin").read_bytes()
     replica = Replica()
     replica.receive(stream, step)
@@ -111,7 +114,7 @@ def test_the_stream_of_a_java_master_into_an_empty_log(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20])
-def test_the_stream_of_a_java_master_after_an_election(step: int) -> None:
+def test_the_stream_of_a_master_of_5_1_4_after_an_election(step: int) -> None:
     stream = (FIXTURES / "link-2.master-to-slave.bin").read_bytes()
     start = int.from_bytes(stream[8:16], "big")
     replica = Replica(bytes(start), (1, 0), file_bytes=1 << 16)
@@ -119,6 +122,20 @@ def test_the_stream_of_a_java_master_after_an_election(step: int) -> None:
     assert replica.close is None
     assert bytes(replica.log[start:]) == bodies(stream)
     assert replica.saved.pairs == ((1, 0), (2, start))
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20])
+def test_the_packets_of_a_master_of_5_3_3(step: int) -> None:
+    """Handshake, 100 bytes, heartbeat; and what it gets from us, byte for byte."""
+    stated = STATED_5_3_3
+    replica = Replica(bytes(5_000), (1, 0), (3, 4_096))
+    replica.receive(
+        stated["master's handshake"] + stated["transfer"] + b"x" * 100 + stated["heartbeat"], step
+    )
+    assert replica.close is None
+    assert replica.sent[:2] == [stated["slave's handshake"], stated["ack"]]
+    assert (len(replica.log), replica.acks[-1], replica.confirm) == (5_100, 5_100, 5_000)
+    assert replica.saved.pairs == ((1, 0), (3, 4_096))
 
 
 def test_cut_then_epochs_then_ack() -> None:
