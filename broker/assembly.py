@@ -45,6 +45,7 @@ def make_topics(config: BrokerConfig) -> TopicTable:
         cluster_name=config.broker_cluster_name,
         auto_create=config.auto_create_topic_enable,
         default_queue_nums=config.default_topic_queue_nums,
+        trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else "",
     )
 
 

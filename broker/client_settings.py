@@ -8,8 +8,10 @@ from typing import Final, Literal
 from pydantic import Field, field_validator
 
 from broker.delay.levels import DEFAULT_LEVELS, DelayLevels
+from broker.topics import illegal_name
 from remoting.telemetry import TelemetryConfig
 
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SUSPEND_MS_MAX: Final = 120_000
 
 
@@ -56,6 +58,12 @@ class ClientSettings(TelemetryConfig):
     store_reply_message_enable: bool = Field(
         True, description="keep replies (324, 325) in the topic <cluster>_REPLY_TOPIC, too"
     )
+    trace_topic_enable: bool = Field(
+        False, description="create the topic of message traces at the start, with one queue"
+    )
+    msg_trace_topic_name: str = Field(
+        TRACE_TOPIC, min_length=1, description="its name; clients must be told another one"
+    )
     recall_message_enable: bool = Field(False, description="producers may take timer messages back (370)")
 
     pop_polling_size: int = Field(
@@ -67,6 +75,14 @@ class ClientSettings(TelemetryConfig):
     default_pop_share_queue_num: int = Field(
         -1, description="whose queues a popping consumer shares, beside its own; 0 or -1: everybody's"
     )
+
+    @field_validator("msg_trace_topic_name")
+    @classmethod
+    def _legal(cls, text: str) -> str:
+        problem = illegal_name(text)
+        if problem is not None:
+            raise ValueError(problem)
+        return text
 
     @field_validator("message_delay_level")
     @classmethod

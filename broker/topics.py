@@ -107,6 +107,7 @@ class TopicTable(FileStore[TopicConfig]):
         auto_create: bool = True,
         default_queue_nums: int = 8,
         on_change: Callable[[], None] | None = None,
+        trace_topic: str = "",
     ) -> None:
         super().__init__(path)
         self.topics: dict[str, Topic] = {}
@@ -117,6 +118,7 @@ class TopicTable(FileStore[TopicConfig]):
         self.on_auto_create: Callable[[Version], None] | None = None  # a message waits for this version
         self._broker_name = broker_name
         self._cluster_name = cluster_name
+        self._trace_topic = trace_topic
         self._guessed: set[str] = set()  # of records that came before their topic did: no version has them
 
     # -- JSON --------------------------------------------------------------------------------------------
@@ -155,6 +157,8 @@ class TopicTable(FileStore[TopicConfig]):
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),
         ]
+        if self._trace_topic:
+            found.append(_config(self._trace_topic, 1))
         if self.auto_create:
             found.append(_config(AUTO_CREATE_TOPIC, self.default_queue_nums, inherit))
         return {config.topic_name: config for config in found}
@@ -192,7 +196,7 @@ class TopicTable(FileStore[TopicConfig]):
         return _wrapper(self.table.rows, self.table.version)
 
     def is_system(self, name: str) -> bool:
-        return is_system(name, self._cluster_name, self._broker_name)
+        return is_system(name, self._cluster_name, self._broker_name, self._trace_topic)
 
     # -- changing ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ docs/client.md shows all of them; client.blocking has the same without asyncio.
 from client.consumer import PullConsumer
 from client.core.queues import MessageQueue
 from client.core.window import Limits
-from client.hooks import ClientHook, ConsumeTrace, SendTrace
+from client.hooks import ClientHook, ConsumeTrace, SendTrace, TransactionTrace
 from client.listening import ReconsumeLater
 from client.lite_consumer import LitePullConsumer
 from client.message import Message, MessageExt
@@ -16,6 +16,7 @@ from client.reading import PullError, PullErrorKind, PullResult, PullStatus
 from client.replies import NoReply, ReplyMessage
 from client.sending import SendError, SendErrorKind, SendResult, SendStatus
 from client.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
+from client.tracing import TraceHook
 from client.transaction import Transaction, TransactionProducer, TransactionState
 
 __all__ = [
@@ -44,7 +45,9 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTrace",
+    "TraceHook",
     "Transaction",
     "TransactionProducer",
     "TransactionState",
+    "TransactionTrace",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from client.core.queue_choice import FaultTable
 from client.core.queues import MessageQueue
+from client.core.traces import DEFAULT_REGION
 from client.route import RouteCache, RouteError, TopicRoute
 from client.sending import (
     RETRY_CODES,
@@ -149,7 +150,7 @@ class Delivery:
     ) -> SendResult | None:
         header = self._header(letter, queue)
         letter.attempts += 1
-        letter.last_broker = queue.broker_name
+        letter.last_broker, letter.last_address = queue.broker_name, address
         letter.in_doubt = True
         started_ms = now_ms()
         timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, letter.deadline_ms - started_ms))
@@ -182,6 +183,8 @@ class Delivery:
                     attempts=letter.attempts,
                     uncertain_attempts=letter.uncertain,
                     transaction_id=answer.transaction_id or "",
+                    region_id=answer.region_id or DEFAULT_REGION,
+                    trace_on=answer.trace_on != "false",
                 )
             case Failed(code=code, remark=remark):
                 letter.uncertain += code in STORED_CODES

@@ -5,7 +5,8 @@
 
     Producer("127.0.0.1:9876", hooks=[Timing()])
 
-A hook runs inside the client's loop, so it must not wait. One that raises costs no message: the error is
+A hook runs inside the client's loop, so it must not wait. RocketMQ's own message trace is client/tracing.py.
+One that raises costs no message: the error is
 logged with its traceback. before_send may give back another message, e.g. with a trace context among its
 properties.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.message import Message, MessageExt
+from client.sending import SendResult
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SendTrace:
     """One send (or one batch of `messages`) from call to answer. `error` None: acknowledged. `msg_id`: the
-    UNIQ_KEY, of a batch that of its first message."""
+    UNIQ_KEY, of a batch that of its first message. `sent`: as before_send() left them, with the UNIQ_KEY and,
+    if acknowledged, the result of each. `broker_addr`: of the master that was asked last."""
 
     group: str
     topic: str
@@ -35,6 +38,23 @@ class SendTrace:
     took_ms: int
     attempts: int
     error: Exception | None = None
+    sent: tuple[Message, ...] = ()
+    msg_ids: tuple[str, ...] = ()
+    results: tuple[SendResult, ...] = ()
+    broker_addr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTrace:
+    """A broker was told how a transaction ended. `from_check`: because it had asked."""
+
+    group: str
+    message: Message | MessageExt
+    msg_id: str
+    transaction_id: str
+    committed: bool
+    from_check: bool
+    broker_addr: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +69,14 @@ class ConsumeTrace:
 
 
 class ClientHook:
-    """Override what you want to see."""
+    """Override what you want to see. attached() comes before all else of a client, detached() after all:
+    there a hook may wait for a moment, and send what it has gathered."""
+
+    def attached(self, namesrv_addr: str) -> None:
+        pass
+
+    async def detached(self) -> None:
+        pass
 
     def before_send(self, message: Message) -> Message:
         return message
@@ -57,23 +84,46 @@ class ClientHook:
     def after_send(self, trace: SendTrace) -> None:
         pass
 
-    def before_consume(self, messages: Sequence[MessageExt]) -> None:
-        pass
+    def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
+        """The same `messages` object is in the ConsumeTrace of this call."""
 
     def after_consume(self, trace: ConsumeTrace) -> None:
+        pass
+
+    def after_end_transaction(self, trace: TransactionTrace) -> None:
         pass
 
 
 class Hooks:
     """All hooks of one client, called in the order given."""
 
-    def __init__(self, hooks: Iterable[ClientHook] = ()) -> None:
-        self._hooks = tuple(hooks)
+    def __init__(self, hooks: Iterable[ClientHook], namesrv_addr: str) -> None:
+        self._hooks, self._namesrv_addr = tuple(hooks), namesrv_addr
+        self._attached = False
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
+    def attach(self) -> None:
+        """May be called again and again."""
+        if not self._attached:
+            self._attached = True
+            for hook in self._hooks:
+                _guarded(hook.attached, self._namesrv_addr)
+
+    async def detach(self) -> None:
+        """May be called twice, and without attach()."""
+        if not self._attached:
+            return
+        self._attached = False
+        for hook in self._hooks:
+            try:
+                await hook.detached()
+            except Exception:
+                logger.exception("client hook %s failed", hook.detached.__qualname__)
+
     def before_send(self, message: Message) -> Message:
+        self.attach()
         for hook in self._hooks:
             changed = _guarded(hook.before_send, message)
             message = changed if isinstance(changed, Message) else message
@@ -83,18 +133,24 @@ class Hooks:
         for hook in self._hooks:
             _guarded(hook.after_send, trace)
 
-    def before_consume(self, messages: Sequence[MessageExt]) -> None:
+    def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
+        self.attach()
         for hook in self._hooks:
-            _guarded(hook.before_consume, messages)
+            _guarded(hook.before_consume, group, messages)
 
     def after_consume(self, trace: ConsumeTrace) -> None:
         for hook in self._hooks:
             _guarded(hook.after_consume, trace)
 
+    def after_end_transaction(self, trace: TransactionTrace) -> None:
+        self.attach()
+        for hook in self._hooks:
+            _guarded(hook.after_end_transaction, trace)
 
-def _guarded(call: Callable[[Any], Any], value: object) -> object:
+
+def _guarded(call: Callable[..., Any], *values: object) -> object:
     try:
-        return call(value)
+        return call(*values)
     except Exception:  # an observer's fault is no reason to lose what it observes
         logger.exception("client hook %s failed", call.__qualname__)
         return None

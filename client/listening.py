@@ -48,7 +48,7 @@ class _Calls:
         started_ms, started_wall_ms = now_ms(), wall_ms()
         problem: Exception | None = None
         if self._hooks:
-            self._hooks.before_consume(messages)
+            self._hooks.before_consume(self._group, messages)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._listener(messages)

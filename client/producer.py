@@ -111,7 +111,7 @@ class Producer:
         )
         self._background = TaskSet()
         self._introduced = False
-        self._hooks = Hooks(hooks)
+        self._hooks = Hooks(hooks, namesrv_addr)
         self._compress_over_bytes = compress_over_bytes
         self._unique_keys: Iterator[str] = unique_keys()
         self._slots = asyncio.Semaphore(in_flight_max)
@@ -137,6 +137,7 @@ class Producer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._requests.close()
         await self._background.stop()
+        await self._hooks.detach()
         await self._delivery.close()
         await self._reader.close()
         await self._membership.leave(producer_group=self.group)
@@ -160,7 +161,7 @@ class Producer:
         of the protocol."""
         message = self._hooks.before_send(message)
         letter = self._letter(message, now_ms() + timeout_ms)
-        return await self._deliver(letter, _choice(queue, key), timeout_ms, messages=1)
+        return await self._deliver(letter, _choice(queue, key), timeout_ms, (message,), (letter.unique_key,))
 
     async def send_async(
         self,
@@ -208,13 +209,14 @@ class Producer:
         ]
         results: list[SendResult] = []
         for count, body in encode_batches(items, bytes_max=bytes_max):
-            mine = keys[len(results) : len(results) + count]
+            part = slice(len(results), len(results) + count)
+            mine = keys[part]
             properties = encode_properties(Message(topic, b"", wait=wait), mine[0])
             letter = Letter(
                 topic, body, 0, 0, properties, mine[0], now_ms() + timeout_ms, batch=True
             )  # every request has the whole time
             try:
-                result = await self._deliver(letter, _choice(queue, key), timeout_ms, messages=count)
+                result = await self._deliver(letter, _choice(queue, key), timeout_ms, messages[part], mine)
             except SendError as error:
                 raise SendError(
                     error.kind, error.remark, error.attempts, error.msg_id, tuple(results)
@@ -286,7 +288,15 @@ class Producer:
         properties = encode_properties(message, unique_key)
         return Letter(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
 
-    async def _deliver(self, letter: Letter, choice: Choice, timeout_ms: int, *, messages: int) -> SendResult:
+    async def _deliver(
+        self,
+        letter: Letter,
+        choice: Choice,
+        timeout_ms: int,
+        messages: Sequence[Message],
+        keys: Sequence[str],
+    ) -> SendResult:
+        """`messages` and their `keys`: what the letter is made of, for the hooks."""
         self._check_open()
         if not self._hooks:
             result = await self._delivery.deliver(letter, choice, timeout_ms)
@@ -294,6 +304,7 @@ class Producer:
             return result
         started_ms, started_wall_ms = now_ms(), wall_ms()
         error: SendError | None = None
+        result: SendResult | None = None
         try:
             result = await self._delivery.deliver(letter, choice, timeout_ms)
             self._introduce()
@@ -307,13 +318,17 @@ class Producer:
                     self.group,
                     letter.topic,
                     letter.unique_key,
-                    messages,
+                    len(messages),
                     len(letter.body),
                     letter.last_broker,
                     started_wall_ms,
                     now_ms() - started_ms,
                     letter.attempts,
                     error,
+                    sent=tuple(messages),
+                    msg_ids=tuple(keys),
+                    results=tuple(_results_of_batch(result, keys)) if result is not None else (),
+                    broker_addr=letter.last_address,
                 )
             )
 

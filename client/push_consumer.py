@@ -50,7 +50,8 @@ class PushConsumer:
         self.group = group
         self.settings = settings = settings or ConsumerSettings()
         listening = OrderlyListening if orderly else ConcurrentListening
-        self._sink = listening(listener, group, settings, Hooks(hooks), None)
+        self._hooks = Hooks(hooks, namesrv_addr)
+        self._sink = listening(listener, group, settings, self._hooks, None)
         self._member = GroupMember(
             namesrv_addr, group, settings, self._sink, consume_type=CONSUME_TYPES[1], orderly=orderly
         )
@@ -95,6 +96,7 @@ class PushConsumer:
         await self._member.stop()
         await self._tasks.stop()
         await self._delivery.close()
+        await self._hooks.detach()
 
     def pause(self) -> None:
         """Nothing more is pulled; what was pulled is still consumed, and the queues stay ours."""

@@ -155,6 +155,11 @@ class RouteCache:
         topics = sorted({*self._routes, *also})
         return all(await asyncio.gather(*(one(topic, rotate and not at) for at, topic in enumerate(topics))))
 
+    def master_of(self, queue: MessageQueue) -> str:
+        """Its address as it is known here, or ""."""
+        cached = self._routes.get(queue.topic)
+        return (cached[0].master(queue.broker_name) if cached is not None else None) or ""
+
     def refresh_soon(self, topic: str) -> None:
         """In the background: the route works, but it is old."""
         self._refreshing(topic, False)

@@ -46,7 +46,7 @@ class SendStatus(IntEnum):
 class SendResult:
     """`msg_id`: the UNIQ_KEY; `offset_msg_id`: the broker's. `attempts`: requests tried for this message;
     `uncertain_attempts`: those of them that may have stored another copy. `transaction_id`: as the broker
-    named it."""
+    named it. `region_id`, `trace_on`: what the broker says of message traces."""
 
     status: SendStatus
     msg_id: str
@@ -58,6 +58,8 @@ class SendResult:
     attempts: int
     uncertain_attempts: int
     transaction_id: str = ""
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
 
 
 class SendErrorKind(Enum):
@@ -103,6 +105,7 @@ class Letter:
     uncertain: int = 0
     in_doubt: bool = False  # an attempt is out and unanswered
     last_broker: str = ""
+    last_address: str = ""
     problem: SendErrorKind = SendErrorKind.NO_ROUTE
     remark: str = "no attempt was made"
 

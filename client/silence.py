@@ -21,6 +21,8 @@ from remoting.tasks import TaskSet
 
 PROBE_INTERVAL_MS = 2_000
 """Half a second more, and we look for another master: before a controller can have elected one (3 s)."""
+LOOKS = 8
+"""In each interval, at who waits: so a question is late by an eighth of it at most."""
 SILENT_MS = 500
 LOOK_AGAIN_MS = 200
 ANSWER_TIMEOUT_MS = 3_000
@@ -64,7 +66,7 @@ class SilenceWatch:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._every_ms / 1_000)
+            await asyncio.sleep(self._every_ms / LOOKS / 1_000)
             long_ago_ms = now_ms() - self._every_ms
             self._heard_ms = {address: ms for address, ms in self._heard_ms.items() if ms > long_ago_ms}
             quiet = {

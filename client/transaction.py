@@ -21,7 +21,7 @@ from typing import Self
 
 from client.core.queues import MessageQueue
 from client.delivery import Choice
-from client.hooks import ClientHook
+from client.hooks import ClientHook, TransactionTrace
 from client.message import TRAN_MSG, Message, MessageExt, decode_messages
 from client.message_id import decode_offset_message_id
 from client.producer import SEND_TIMEOUT_MS, Producer
@@ -89,7 +89,7 @@ class Transaction:
         if self.state not in (None, state):
             raise ValueError(f"transaction {self.msg_id} was decided already: {self.state!r}")
         self.state = state
-        return await self._producer.end(self.message.topic, self.result, state)
+        return await self._producer.end(self.message, self.result, state)
 
 
 class TransactionProducer(Producer):
@@ -157,10 +157,10 @@ class TransactionProducer(Producer):
         """For `async with`; as begin()."""
         return _Transactional(lambda: self.begin(message, queue=queue, key=key, timeout_ms=timeout_ms))
 
-    async def end(self, topic: str, result: SendResult, state: TransactionState) -> bool:
+    async def end(self, message: Message, result: SendResult, state: TransactionState) -> bool:
         """Of what begin() opened. True: a broker took it. Safe to repeat: the first decision counts."""
         header = EndTransactionRequest(
-            topic=topic,
+            topic=message.topic,
             producer_group=self.group,
             tran_state_table_offset=result.queue_offset,
             commit_log_offset=decode_offset_message_id(result.offset_msg_id)[1],
@@ -169,9 +169,12 @@ class TransactionProducer(Producer):
             msg_id=result.msg_id,
             transaction_id=result.transaction_id or result.msg_id,
         )
-        return await self._tell(MessageQueue(topic, result.broker_name, result.queue_id), header)
+        queue = MessageQueue(message.topic, result.broker_name, result.queue_id)
+        return await self._tell(message, queue, header)
 
-    async def _tell(self, queue: MessageQueue, header: EndTransactionRequest) -> bool:
+    async def _tell(
+        self, message: Message | MessageExt, queue: MessageQueue, header: EndTransactionRequest
+    ) -> bool:
         try:
             await self._reader.ask(
                 queue, END_TRANSACTION, header, timeout_ms=END_TIMEOUT_MS, master_only=True
@@ -179,6 +182,18 @@ class TransactionProducer(Producer):
         except PullError as error:
             logger.warning("end of transaction %s: not told, it will be asked: %s", header.msg_id, error)
             return False
+        if self._hooks:
+            self._hooks.after_end_transaction(
+                TransactionTrace(
+                    self.group,
+                    message,
+                    header.msg_id,
+                    header.transaction_id or header.msg_id,
+                    committed=header.commit_or_rollback == TransactionState.COMMIT,
+                    from_check=header.from_transaction_check,
+                    broker_addr=self._routes.master_of(queue),
+                )
+            )
         return True
 
     async def _asked(self, header: CheckTransactionStateRequest, call: Call) -> None:
@@ -205,7 +220,7 @@ class TransactionProducer(Producer):
             msg_id=header.msg_id,
             transaction_id=header.transaction_id,
         )
-        await self._tell(MessageQueue(message.topic, header.bname, message.queue_id), answer)
+        await self._tell(message, MessageQueue(message.topic, header.bname, message.queue_id), answer)
 
 
 class _Transactional:

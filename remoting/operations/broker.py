@@ -33,14 +33,18 @@ class SendMessageRequestV2(Wire):
 
 class SendMessageResponse(Wire):
     """master_address (ours): the broker that was asked sent the message on to this one; the route is old.
-    recall_handle: by which a timer message is taken back."""
+    recall_handle: by which a timer message is taken back. batch_uniq_id: UNIQ_KEY of a batch that is stored
+    as one record (queue.type=BatchCQ). region_id, trace_on: of message traces, "true" or "false"."""
 
     msg_id: str
     queue_id: int
     queue_offset: int
     transaction_id: str | None = None
+    batch_uniq_id: str | None = None
     recall_handle: str | None = None
     master_address: str | None = None
+    region_id: str | None = Field(default=None, alias="MSG_REGION")
+    trace_on: str | None = Field(default=None, alias="TRACE_ON")
 
 
 class PullMessageRequest(Wire):

@@ -98,6 +98,7 @@ class FakeBroker(Server):
         super().__init__()
         self.script: list[int | None] = []
         self.moved_to: str | None = None
+        self.extra: dict[str, str] = {}  # fields of the answers to sends
         self.hold = asyncio.Event()
         self.hold.set()
         self.sends: list[tuple[SendMessageRequestV2, bytes]] = []
@@ -126,7 +127,7 @@ class FakeBroker(Server):
             raise CommandError(code, "scripted")
         offset = len(self.sends) - 1
         answer = SendMessageResponse(msg_id="7F", queue_id=request.queue_id, queue_offset=offset)
-        return Reply(answer.model_copy(update={"master_address": self.moved_to}))
+        return Reply(answer.model_copy(update={"master_address": self.moved_to, **self.extra}))
 
     async def _pull(self, request: PullMessageRequest, _: Call) -> Reply:
         self.pulls.append(request)

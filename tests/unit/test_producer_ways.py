@@ -192,7 +192,7 @@ async def test_hooks_see_everything_and_may_not_break_anything(broker: TestBroke
         def before_send(self, message: Message) -> Message:
             raise ValueError("hook")
 
-        def before_consume(self, messages: Sequence[MessageExt]) -> None:
+        def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
             raise ValueError("hook")
 
     seen = Seen(lambda message: ValueError("no") if not message.reconsume_times else None)

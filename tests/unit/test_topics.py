@@ -74,6 +74,16 @@ def test_auto_creation_follows_the_template(
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (queues, queues, 6)
 
 
+def test_the_topic_of_traces(tmp_path: Path) -> None:
+    """traceTopicEnable: there at the next start, with one queue; nobody deletes it by accident."""
+    assert open_table(tmp_path).get("Traces") is None
+    table = TopicTable(tmp_path / "t.json", broker_name="b", cluster_name="c", trace_topic="Traces")
+    table.load()
+    topic = table.get("Traces")
+    assert topic is not None and (topic.queue_count, topic.open_queue_count, topic.perm) == (1, 1, 6)
+    assert table.is_system("Traces") and not table.is_system("Others")
+
+
 def test_no_template_no_topic(tmp_path: Path) -> None:
     table = open_table(tmp_path)
     table.update(config("Plain"))

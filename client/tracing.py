@@ -1,0 +1,254 @@
+"""TraceHook: RocketMQ's message trace, so that `mqadmin queryMsgTraceById` tells what became of a message.
+
+    async with Producer("127.0.0.1:9876", hooks=[TraceHook()]) as producer: ...
+
+Off unless it is given. What was sent, consumed, committed and rolled back becomes records in the trace topic
+(client/core/traces.py), by a producer of its own in the background. It never fails a message and never waits:
+at most `records_max` records wait, what comes then is dropped and counted; a trace message that does not get
+through in five seconds is dropped as well. What is left when the client closes is sent first, for at most
+`flush_timeout_ms`.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from client.core.traces import (
+    DEFAULT_REGION,
+    ContextCode,
+    MsgType,
+    TraceBuffer,
+    TraceRecord,
+    end_transaction,
+    pub,
+    sub_after,
+    sub_before,
+)
+from client.hooks import ClientHook, ConsumeTrace, SendTrace, TransactionTrace
+from client.listening import ReconsumeLater
+from client.message import DELAY, KEYS, TAGS, TRAN_MSG, Message, MessageExt
+from client.producer import Producer
+from client.sending import SendError
+from remoting.clock import now_ms, wall_ms
+from remoting.tasks import TaskSet, wait_for_event
+
+logger = logging.getLogger(__name__)
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+PRODUCER_GROUP: Final = "_INNER_TRACE_PRODUCER"
+RECORDS_MAX: Final = 20_000
+"""Some 6 MB of text."""
+LINGER_MS: Final = 500
+FLUSH_TIMEOUT_MS: Final = 2_000
+SEND_TIMEOUT_MS: Final = 5_000
+CALLS_MAX: Final = 4_096
+"""Calls of listeners that began and whose end was not seen: more than run at a time were cancelled."""
+TOLD_EVERY_MS: Final = 60_000
+DELAYS: Final = (DELAY, "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+
+
+class TraceHook(ClientHook):
+    """For any clients of one cluster and of one event loop. `topic`: where the records go; brokers create it
+    with traceTopicEnable, or with autoCreateTopicEnable by the first record."""
+
+    def __init__(
+        self,
+        *,
+        topic: str = TRACE_TOPIC,
+        records_max: int = RECORDS_MAX,
+        linger_ms: int = LINGER_MS,
+        flush_timeout_ms: int = FLUSH_TIMEOUT_MS,
+    ) -> None:
+        self.topic = topic
+        self.sent = self.failed = 0
+        """Records that are stored, and records that did not get through."""
+        self._buffer = TraceBuffer(records_max)
+        self._linger_ms, self._flush_timeout_ms = linger_ms, flush_timeout_ms
+        self._namesrv_addr = ""
+        self._clients = 0
+        self._calls: dict[int, str] = {}
+        self._producer: Producer | None = None
+        self._tasks = TaskSet()
+        self._hurry, self._ended = asyncio.Event(), asyncio.Event()
+        self._ending = False
+        self._told_ms: int | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Records for which there was no room."""
+        return self._buffer.dropped
+
+    # -- what is seen ------------------------------------------------------------------------------------
+
+    def attached(self, namesrv_addr: str) -> None:
+        if self._clients and namesrv_addr != self._namesrv_addr:
+            raise ValueError(
+                f"a TraceHook is for one cluster: it has {self._namesrv_addr}, not {namesrv_addr}"
+            )
+        self._namesrv_addr = namesrv_addr
+        self._clients += 1
+
+    async def detached(self) -> None:
+        self._clients -= 1
+        if self._clients or self._producer is None:
+            return
+        self._ending = True
+        self._hurry.set()
+        if not await wait_for_event(self._ended, self._flush_timeout_ms):
+            logger.warning("%d trace records and more were not sent in time", len(self._buffer))
+        await self._tasks.stop()
+        producer, self._producer = self._producer, None
+        await producer.close()
+
+    def after_send(self, trace: SendTrace) -> None:
+        if trace.topic.startswith(self.topic) or not all(result.trace_on for result in trace.results):
+            return
+        region = trace.results[0].region_id if trace.results else DEFAULT_REGION
+        offsets = [result.offset_msg_id for result in trace.results] or [""] * len(trace.sent)
+        self._add(
+            pub(
+                time_ms=trace.started_wall_ms,
+                region=region,
+                group=trace.group,
+                topic=trace.topic,
+                msg_id=msg_id,
+                tags=message.tags or message.properties.get(TAGS),
+                keys=" ".join(message.keys) or message.properties.get(KEYS),
+                store_host=trace.broker_addr,
+                body_bytes=len(message.body),
+                cost_ms=trace.took_ms,
+                msg_type=_type_of(message),
+                offset_msg_id=offset,
+                success=trace.error is None,
+            )
+            for message, msg_id, offset in zip(trace.sent, trace.msg_ids, offsets, strict=True)
+        )
+
+    def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
+        traced = _traced(messages)
+        if not traced:
+            return
+        while len(self._calls) >= CALLS_MAX:
+            del self._calls[next(iter(self._calls))]
+        request_id = self._calls[id(messages)] = uuid.uuid4().hex.upper()
+        time_ms = wall_ms()
+        self._add(
+            sub_before(
+                time_ms=time_ms,
+                region=message.properties.get("MSG_REGION", DEFAULT_REGION),
+                group=group,
+                request_id=request_id,
+                msg_id=message.msg_id or message.offset_msg_id,
+                retry_times=message.reconsume_times,
+                keys=message.keys,
+            )
+            for message in traced
+        )
+
+    def after_consume(self, trace: ConsumeTrace) -> None:
+        request_id = self._calls.pop(id(trace.messages), None)
+        if request_id is None:
+            return
+        time_ms = wall_ms()
+        self._add(
+            sub_after(
+                time_ms=time_ms,
+                group=trace.group,
+                request_id=request_id,
+                msg_id=message.msg_id or message.offset_msg_id,
+                cost_ms=trace.took_ms // len(trace.messages),
+                success=trace.error is None,
+                keys=message.keys,
+                code=_code_of(trace.error),
+            )
+            for message in _traced(trace.messages)
+        )
+
+    def after_end_transaction(self, trace: TransactionTrace) -> None:
+        message = trace.message
+        self._add(
+            [
+                end_transaction(
+                    time_ms=wall_ms(),
+                    region=message.properties.get("MSG_REGION", DEFAULT_REGION),
+                    group=trace.group,
+                    topic=message.topic,
+                    msg_id=trace.msg_id,
+                    tags=message.tags or message.properties.get(TAGS),
+                    keys=_keys_of(message),
+                    store_host=trace.broker_addr,
+                    transaction_id=trace.transaction_id,
+                    committed=trace.committed,
+                    from_check=trace.from_check,
+                )
+            ]
+        )
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    def _add(self, records: Iterable[TraceRecord]) -> None:
+        self._buffer.add(records)
+        if self._producer is None:
+            self._producer = producer = Producer(self._namesrv_addr, PRODUCER_GROUP)
+            self._hurry, self._ended, self._ending = asyncio.Event(), asyncio.Event(), False
+            self._tasks.start("traces", lambda: self._run(producer))
+        if self._buffer.is_worth_a_message:
+            self._hurry.set()
+
+    async def _run(self, producer: Producer) -> None:
+        while not self._ended.is_set():
+            await wait_for_event(self._hurry, self._linger_ms)
+            await self._flush(producer)
+            if self._ending:
+                self._ended.set()
+
+    async def _flush(self, producer: Producer) -> None:
+        while (found := self._buffer.next_message()) is not None:
+            body, keys, count = found
+            try:
+                await producer.send(Message(self.topic, body.encode(), keys=keys), timeout_ms=SEND_TIMEOUT_MS)
+            except SendError as error:
+                self.failed += count
+                self._complain(error)
+            else:
+                self.sent += count
+
+    def _complain(self, error: SendError) -> None:
+        """Once a minute: the cluster may be away for long."""
+        now = now_ms()
+        if self._told_ms is None or now - self._told_ms >= TOLD_EVERY_MS:
+            self._told_ms = now
+            logger.warning("%d trace records are lost so far: %s", self.failed + self.dropped, error)
+
+
+def _traced(messages: Sequence[MessageExt]) -> list[MessageExt]:
+    """A broker that wants no traces says so in each message."""
+    return [message for message in messages if message.properties.get("TRACE_ON") != "false"]
+
+
+def _keys_of(message: Message | MessageExt) -> str | None:
+    if isinstance(message, MessageExt):
+        return message.keys
+    return " ".join(message.keys) or message.properties.get(KEYS)
+
+
+def _type_of(message: Message) -> MsgType:
+    if message.properties.get(TRAN_MSG) == "true":
+        return MsgType.TRANSACTION_HALF
+    if message.delay_level or any(name in message.properties for name in DELAYS):
+        return MsgType.DELAY
+    return MsgType.NORMAL
+
+
+def _code_of(error: BaseException | None) -> ContextCode:
+    match error:
+        case None:
+            return ContextCode.SUCCESS
+        case ReconsumeLater():
+            return ContextCode.FAILED
+        case TimeoutError():
+            return ContextCode.TIME_OUT
+        case _:
+            return ContextCode.EXCEPTION
