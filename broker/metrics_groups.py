@@ -73,7 +73,7 @@ def _add_reads(made: Scrape, broker: "Broker") -> None:
 
 def _add_bytes_in(made: Scrape, broker: "Broker") -> None:
     found = Counter[tuple[str, str]]()
-    for number, (topic, queues) in enumerate(broker.store.queues.table.items()):
+    for number, (topic, queues) in enumerate(broker.store.queues.topics()):
         labels = (topic, is_system_topic(topic)) if number < PAIRS_MAX else (OTHERS, "false")
         found[labels] += sum(queue.put_bytes for queue in queues.values())
     for labels, count in found.items():
@@ -85,7 +85,7 @@ def _add_lags(made: Scrape, broker: "Broker") -> None:
         if number >= PAIRS_MAX:
             break
         topic, group = split_key(key)
-        ends = broker.store.queues.table.get(topic, {})
+        ends = broker.store.queues.of_topic(topic)
         behind = sum(max(queue.max_offset - row.get(each, 0), 0) for each, queue in ends.items())
         retry = _text(topic.startswith(RETRY_PREFIX))
         made.add("rocketmq_consumer_lag_messages", behind, group, topic, retry, _text(group in BUILT_IN))

@@ -21,6 +21,7 @@ from broker.store.epoch_file import EpochFile, EpochFileError, decode_epochs
 from broker.store.mapped_file import StoreError, listed_files, sync_directory
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
+from broker.store.settings import BATCH_FILE_BYTES
 
 QUEUE_FILE_BYTES_DEFAULT = 6_000_000
 STORE_TIMESTAMP_AT = 56  # in a record
@@ -202,19 +203,21 @@ def wipe_after(found: Survey, epoch: int) -> Path:
 
 def _opened(found: Survey) -> MessageStore:
     """Recovered, with the file sizes that it was written with."""
-    queue_files = [path for path in (found.root / "consumequeue").glob("*/*/*") if path.is_file()]
     store = MessageStore(
         StoreConfig(
             root=found.root,
             commit_log_file_bytes=found.file_bytes,
-            consume_queue_file_bytes=max(
-                (path.stat().st_size for path in queue_files), default=QUEUE_FILE_BYTES_DEFAULT
-            ),
+            consume_queue_file_bytes=_file_bytes(found.root / "consumequeue", QUEUE_FILE_BYTES_DEFAULT),
+            batch_queue_file_bytes=_file_bytes(found.root / "batchconsumequeue", BATCH_FILE_BYTES),
             index_enable=False,  # it is cut at the next start
         )
     )
     store.load()
     return store
+
+
+def _file_bytes(queues: Path, default: int) -> int:
+    return max((path.stat().st_size for path in queues.glob("*/*/*") if path.is_file()), default=default)
 
 
 def resync(found: Survey) -> Path:

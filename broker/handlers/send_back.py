@@ -6,12 +6,14 @@ RocketMQ 5.3.3 AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 import random
+import struct
 from typing import Final
 
 from broker.handlers.elsewhere import ask_master
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.handlers.writer import Letter, Refused, Writer
+from broker.store.inner_batch import split
 from broker.store.querying import record_at
 from broker.store.record import Record, decode, offset_message_id, property_value
 from broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
@@ -48,7 +50,7 @@ class SendBackHandler:
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if group.config.retry_queue_nums <= 0:
             return Reply()
-        record = self._record_at(header.offset)
+        record = self._record_at(header.offset, header.origin_msg_id)
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         maximum = group.config.retry_max_times
         if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
@@ -70,12 +72,23 @@ class SendBackHandler:
         self._parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, call.opaque)
         return None
 
-    def _record_at(self, offset: int) -> Record:
-        """A message that consumers can have seen."""
+    def _record_at(self, offset: int, unique_key: str | None) -> Record:
+        """A message that consumers can have seen; unique_key tells which one of an inner batch. A client that
+        is refused sends a copy to the retry topic."""
         view = record_at(self._store, offset) if offset >= 0 else None
         if view is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
-        return decode(view)
+        try:
+            messages = split(decode(view))
+        except (ValueError, struct.error) as error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the record at {offset}: {error}") from error
+        if len(messages) > 1:
+            wanted = (unique_key or "").encode()
+            messages = [each for each in messages if property_value(each.properties, b"UNIQ_KEY") == wanted]
+        if len(messages) != 1:
+            remark = f"the batch at {offset} has no message with the originMsgId {unique_key}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        return messages[0]
 
     def _topic(self, name: str, queue_nums: int) -> Topic:
         problem = illegal_name(name)

@@ -5,7 +5,7 @@ Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from broker.metadata.service import Metadata
 from broker.metadata.wire import encode_updates
 from broker.stats.reads import ReadCounters
 from broker.store.message_store import MessageStore
-from broker.topics import illegal_name
+from broker.topics import BATCH_CQ, QUEUE_TYPE, illegal_name
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from remoting.operations.broker import (
@@ -135,7 +135,9 @@ class MetadataHandlers:
         )
         self._check_topic(config)
         topics = self._metadata.topics
-        version = self._changed(lambda: topics.alter(config, parse_changes(header.attributes)))
+        changes = self._changed(lambda: parse_changes(header.attributes))
+        self._check_type(config.topic_name, changes)
+        version = self._changed(lambda: topics.alter(config, changes))
         await self._metadata.replicated(topics, version)
         return Reply()
 
@@ -145,6 +147,7 @@ class MetadataHandlers:
         configs = call.body.topic_config_list if isinstance(call.body, TopicConfigs) else []
         for config in configs:
             self._check_topic(config)
+            self._check_type(config.topic_name, config.attributes)
         topics = self._metadata.topics
         for config in configs:
             self._changed(partial(topics.alter, config, config.attributes))
@@ -159,6 +162,17 @@ class MetadataHandlers:
                 raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         if not 0 <= config.perm <= PERM_MAX:
             raise CommandError(ResponseCode.INVALID_PARAMETER, f"perm {config.perm} is not in 0..{PERM_MAX}")
+
+    def _check_type(self, name: str, changes: Mapping[str, str]) -> None:
+        """A topic that was deleted, and is created again with another queue.type, would go on in queues that
+        cannot take its messages."""
+        wants_batches = changes.get(f"+{QUEUE_TYPE}") == BATCH_CQ
+        if self._metadata.topics.get(name) is None and self._store.queues.has_messages(
+            name, in_batches=not wants_batches
+        ):
+            kept, wanted = ("SimpleCQ", BATCH_CQ) if wants_batches else (BATCH_CQ, "SimpleCQ")
+            remark = f"{name} was a topic with {QUEUE_TYPE}={kept} before, and its queues are still there"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: {wanted} needs another name")
 
     async def delete_topic(self, header: TopicRequest, call: Call) -> Reply:
         """Settings and consumer offsets. The messages stay until retention takes them, and the queues keep

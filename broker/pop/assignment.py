@@ -106,6 +106,11 @@ class AssignmentHandlers:
         if call.body.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
+        if call.body.mode == POP and self._parts.store.queues.is_batch(call.body.topic):
+            remark = (
+                f"the topic[{call.body.topic}] has queue.type=BatchCQ: its batches are pulled, not popped"
+            )
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
         gate, modes = self._metadata.gate, self._metadata.request_modes
         if not gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"can't change it here: {gate.remark}")

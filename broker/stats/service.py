@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from broker.stats.core.series import DAY_MS, HOUR_MS, MINUTE_MS, SAMPLE_MS, Growth, Rates, Reading, Series
 from broker.stats.reads import ReadCounters
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.message_store import MessageStore
 from remoting.clock import now_ms
 
@@ -113,13 +114,19 @@ class BrokerStats:
 
     # -- sources -----------------------------------------------------------------------------------------
 
+    def _topics(self, key: str | None) -> Iterable[tuple[str, Mapping[int, ConsumeQueue]]]:
+        if key is None:
+            return self._store.queues.topics()
+        queues = self._store.queues.of_topic(key)
+        return [(key, queues)] if queues else []
+
     def _topic_messages(self, key: str | None) -> Iterator[Reading]:
-        for topic, queues in _some(self._store.queues.table, key):
+        for topic, queues in self._topics(key):
             count = sum(queue.max_offset for queue in queues.values())
             yield Reading(topic, count, count)
 
     def _topic_bytes(self, key: str | None) -> Iterator[Reading]:
-        for topic, queues in _some(self._store.queues.table, key):
+        for topic, queues in self._topics(key):
             each = queues.values()
             yield Reading(topic, sum(q.put_bytes for q in each), sum(q.max_offset for q in each))
 

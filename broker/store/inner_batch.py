@@ -187,8 +187,11 @@ def _messages_of(units: bytes) -> list[int]:
 
 def split(record: Record) -> list[Record]:
     """The messages of a record, each as a record of its own: what it would be if it had been sent alone, but
-    at the place of the batch. A record that is no batch is its own only message."""
-    if record.sys_flag & INNER_BITS != INNER_BITS:
+    at the place of the batch. A record that is no batch is its own only message. ValueError, struct.error: it
+    is a peer's, who stored what is no batch."""
+    if not record.sys_flag & INNER_BATCH:
+        return [record]
+    if not record.sys_flag & NEED_UNWRAP:
         properties = without(record.properties, INNER_NUM, INNER_BASE)
         return [replace(record, sys_flag=record.sys_flag & ~INNER_BITS, properties=properties)]
     return [

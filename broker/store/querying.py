@@ -8,8 +8,9 @@ from typing import Final
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from broker.store.inner_batch import keys_of, split
 from broker.store.message_store import MessageStore
-from broker.store.record import index_keys, java_hash, parse, store_timestamp
+from broker.store.record import decode, encode, index_keys, java_hash, parse, store_timestamp
 
 _HEADER_BYTES: Final = 88  # no record is shorter
 
@@ -26,7 +27,8 @@ def find_by_key(
     store: MessageStore, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
 ) -> list[memoryview]:
     """At most `limit` records of the topic with the key (UNIQ_KEY, or one of KEYS), the newest ones, in log
-    order. Another key with the same hash never comes out."""
+    order. Another key with the same hash never comes out. A message of an inner batch comes as a record of
+    its own: clients look for the key in what they get."""
     if store.index is None:
         return []
     wanted = key.encode()
@@ -36,10 +38,19 @@ def find_by_key(
         parsed = None if view is None else parse(view, 0, len(view), offset=offset)
         if view is None or parsed is None or parsed[1] != topic.encode():
             continue
-        unique_key, keys = index_keys(parsed[6])
-        if (wanted == unique_key or wanted in keys.split(b" ")) and begin_ms <= parsed[5] <= end_ms:
+        if not begin_ms <= parsed[5] <= end_ms:
+            continue
+        if _has_key(parsed[6], wanted):
             found.append(view)
-    return found
+        elif keys_of(view):
+            messages = [each for each in split(decode(view)) if _has_key(each.properties, wanted)]
+            found += [memoryview(encode(each)) for each in messages]
+    return found[-limit:]
+
+
+def _has_key(properties: bytes, wanted: bytes) -> bool:
+    unique_key, keys = index_keys(properties)
+    return wanted == unique_key or wanted in keys.split(b" ")
 
 
 def stored_at(log: CommitLog, queue: ConsumeQueue, index: int) -> int:
