@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 EXPIRED_AFTER_MS: Final = 120_000
 """channelExpiredTimeout: without a heartbeat for so long a client is gone."""
-UNIT_FLAG: Final = 1
+UNIT_SUB_FLAG: Final = 2  # of a topic's topicSysFlag: groups of a unit subscribe to it
 SCAN_PERIOD_MS: Final = 10_000
 
 Body = TypeVar("Body", bound=Wire)
@@ -104,21 +104,25 @@ class Clients:
             return None
         if self._metadata.gate.writable:
             try:
-                self._create_retry_topic(group.config, unit=consumer.unit_mode)
+                self._keep_retry_topic(group.config, unit=consumer.unit_mode)
             except OSError as error:
-                logger.error("cannot create the retry topic of %s: %s", consumer.group_name, error)
+                logger.error("cannot write the retry topic of %s: %s", consumer.group_name, error)
         return group.config
 
-    def _create_retry_topic(self, config: SubscriptionGroupConfig, *, unit: bool) -> None:
+    def _keep_retry_topic(self, config: SubscriptionGroupConfig, *, unit: bool) -> None:
+        """Created if it is not there. Its flag is as the newest heartbeat says: it goes, too, when the group
+        is of no unit any more (broker-ops pitfall 13)."""
         name, topics = RETRY_PREFIX + config.group_name, self._metadata.topics
-        if name not in topics.topics and config.retry_queue_nums > 0 and illegal_name(name) is None:
+        flag, known = UNIT_SUB_FLAG if unit else 0, topics.topics.get(name)
+        if known is not None:
+            others = known.config.topic_sys_flag & ~UNIT_SUB_FLAG
+            if known.config.topic_sys_flag != others | flag:
+                topics.update(known.config.model_copy(update={"topic_sys_flag": others | flag}))
+        elif config.retry_queue_nums > 0 and illegal_name(name) is None:
             count = config.retry_queue_nums
             topics.update(
                 TopicConfig(
-                    topic_name=name,
-                    read_queue_nums=count,
-                    write_queue_nums=count,
-                    topic_sys_flag=UNIT_FLAG if unit else 0,
+                    topic_name=name, read_queue_nums=count, write_queue_nums=count, topic_sys_flag=flag
                 )
             )
 
