@@ -4,6 +4,7 @@ An unknown key stops the broker: a typo must not start it with a default. Source
 and MessageStoreConfig; where a default differs from theirs, the description says so.
 """
 
+import re
 import socket
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -19,6 +20,8 @@ from remoting.config_store import StoredConfig
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
+QUEUE_ENTRY_BYTES = 20
+_PLAIN_NAME = re.compile(r"[a-zA-Z0-9._%|-]{1,100}")
 
 
 AT_RUN_TIME = frozenset(
@@ -39,6 +42,7 @@ AT_RUN_TIME = frozenset(
         "fileReservedTime",
         "litePullMessageEnable",
         "longPollingEnable",
+        "maxCommitLogBytes",
         "maxMessageSize",
         "minInSyncReplicas",
         "rejectTransactionMessage",
@@ -100,12 +104,15 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
     ha_listen_port: int = Field(0, ge=0, le=PORT_MAX, description="replication port; 0: listenPort + 1")
 
     store_path_root_dir: Path = Field(Path("~/store"), description="everything this broker keeps on disk")
+    store_path_commit_log: Path | None = Field(
+        None, description="<root>/commitlog, and nothing else: make that a link for a disk of its own"
+    )
     store_path_epoch_file: Path | None = Field(None, description="default: <root>/epochFileCheckpoint")
     mapped_file_size_commit_log: int = Field(
         1_073_741_824, ge=4_096, description="bytes per CommitLog file; must be equal on all replicas"
     )
     mapped_file_size_consume_queue: int = Field(
-        6_000_000, ge=20, description="bytes per ConsumeQueue file, 20 per entry"
+        6_000_000, ge=20, description="bytes per ConsumeQueue file, 20 per entry; rounded up"
     )
     max_message_size: int = Field(4_194_304, gt=0, le=16_000_000, description="bytes of one message body")
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = Field(
@@ -224,7 +231,22 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         """As a file has it, text: a Literal of numbers does not convert."""
         return int(value) if isinstance(value, str) and value.isdecimal() else value
 
-    @field_validator("config_store_path", "store_path_root_dir", "store_path_epoch_file")
+    @field_validator("broker_name", "broker_cluster_name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        """It becomes part of the names of topics and files."""
+        if not _PLAIN_NAME.fullmatch(name):
+            raise ValueError("letters, digits and . _ - % | only, and at most 100 of them")
+        return name
+
+    @field_validator("mapped_file_size_consume_queue")
+    @classmethod
+    def _whole_entries(cls, size: int) -> int:
+        return size + -size % QUEUE_ENTRY_BYTES
+
+    @field_validator(
+        "config_store_path", "store_path_root_dir", "store_path_commit_log", "store_path_epoch_file"
+    )
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return home_path(path)
@@ -239,7 +261,8 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
             )
         for name, addresses in (("controllerAddr", self.controllers), ("namesrvAddr", self.name_servers)):
             for address in addresses:
-                if not address.rpartition(":")[2].isdecimal():
+                host, _, port = address.rpartition(":")
+                if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
                     raise ValueError(f"{name}: {address!r} is not host:port")
         if self.enable_controller_mode and not self.ha_listen_port and self.listen_port == PORT_MAX:
             raise ValueError(f"haListenPort would be {PORT_MAX + 1} (listenPort + 1): set it")
@@ -253,8 +276,17 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
                 "controllerHeartBeatTimeoutMills must be at least "
                 f"{HEARTBEATS_PER_TIMEOUT_MIN} x brokerHeartbeatInterval"
             )
-        if self.mapped_file_size_consume_queue % 20:
-            raise ValueError("mappedFileSizeConsumeQueue must be a multiple of 20")
+        if self.store_path_commit_log not in (None, self.store_path_root_dir / "commitlog"):
+            raise ValueError(
+                f"storePathCommitLog: the log is in {self.store_path_root_dir / 'commitlog'}; leave the key "
+                f"out, and for a disk of its own make that a link to {self.store_path_commit_log}"
+            )
+        if 0 < self.max_commit_log_bytes < 2 * self.mapped_file_size_commit_log:
+            raise ValueError(
+                f"maxCommitLogBytes {self.max_commit_log_bytes} is less than two files of "
+                f"mappedFileSizeCommitLog {self.mapped_file_size_commit_log}: whole files are deleted, so "
+                "hardly anything would be left; a new store can have smaller files (the same on all replicas)"
+            )
         return self
 
     @property

@@ -41,6 +41,12 @@ class StoreSettings(TelemetryConfig):
     delete_when: str = Field(
         "04", description="hours of the day, `;` between them, at which older files are deleted"
     )
+    max_commit_log_bytes: int = Field(
+        0,
+        ge=0,
+        description="bytes of CommitLog above which its oldest files go, whatever their age; at least two "
+        "files; 0: no limit (ours)",
+    )
     delete_file_batch_max: int = Field(10, gt=0, description="files per round of deletion")
     clean_file_forcibly_enable: bool = Field(
         True, description="delete the oldest files, whatever their age, when the disk is nearly full"
@@ -93,12 +99,14 @@ class StoreSettings(TelemetryConfig):
             used_ratio=self.disk_max_used_space_ratio / 100,
             forcibly_ratio=self.disk_space_clean_forcibly_ratio / 100,
             warning_ratio=self.disk_space_warning_level_ratio / 100,
+            bytes_max=self.max_commit_log_bytes,
         )
 
 
 def hours_of(text: str) -> frozenset[int]:
     """ "04;16" -> {4, 16}. ValueError."""
-    hours = frozenset(int(part) for part in text.split(";") if part.strip())
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    hours = frozenset(int(part) if part.isascii() and part.isdigit() else -1 for part in parts)
     if not all(0 <= hour <= 23 for hour in hours):
-        raise ValueError(f"deleteWhen: {text!r} has an hour that is not 00 to 23")
+        raise ValueError(f"{text!r} has an hour that is not 00 to 23 (several: 04;16)")
     return hours

@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
 ROOM_MS: Final = 1_000
-"""A full disk is looked at so often: producers wait for room, whoever makes it, and asking is cheap."""
+"""A full disk is looked at so often: producers wait for room, whoever makes it, and asking is cheap. So soon
+files are deleted when the log cannot grow, or is longer than it may be."""
 INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
 """Between two slices of the index's catching up: it takes a fifth of the processor at most."""
@@ -69,14 +70,16 @@ class StoreUpkeep:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        next_clean_ms = now_ms() + self._settings.clean_resource_interval
+        next_clean_ms, next_early_ms = now_ms() + self._settings.clean_resource_interval, now_ms()
         while True:
             await self.catch_up()
             self._look_for_room()
             self.watch_room()
-            if now_ms() >= next_clean_ms or self.asked:
+            is_early = now_ms() >= next_early_ms and self._is_pressing()
+            if now_ms() >= next_clean_ms or self.asked or is_early:
                 await self.clean()
                 next_clean_ms = now_ms() + self._settings.clean_resource_interval
+                next_early_ms = now_ms() + ROOM_MS
             await asyncio.sleep(PERIOD_MS / 1000)
 
     async def catch_up(self) -> None:
@@ -94,8 +97,11 @@ class StoreUpkeep:
             self._is_full = is_full(self._settings.retention, self._used_ratio(), was_full=True)
 
     def _used_ratio(self) -> float:
+        """Of the fuller disk, where the log has one of its own."""
         self._next_look_ms = now_ms() + ROOM_MS
-        return self._usage(self._store.commit_log.directory)
+        log, root = self._store.commit_log.directory, self._store.root
+        used = self._usage(log)
+        return used if log.stat().st_dev == root.stat().st_dev else max(used, self._usage(root))
 
     def watch_room(self) -> None:
         """Messages are refused while the log has no room to grow, and taken again as soon as it has."""
@@ -109,6 +115,10 @@ class StoreUpkeep:
             self._gate.open(DISK_FULL)
 
     # -- retention ---------------------------------------------------------------------------------------
+
+    def _is_pressing(self) -> bool:
+        log, bytes_max = self._store.commit_log, self._settings.max_commit_log_bytes
+        return bool(log.write_fault) or 0 < bytes_max < log.max_offset - log.min_offset
 
     async def clean(self) -> None:
         """One round: at most deleteFileBatchMax files, one by one; the disk is looked at after each."""
@@ -135,6 +145,7 @@ class StoreUpkeep:
             now_ms=wall_ms(),
             was_full=was_full,
             asked=asked,
+            log=(store.commit_log.min_offset, store.commit_log.max_offset),
         )
         self._is_full = verdict.is_full
         if verdict.is_full and not was_full:

@@ -1,4 +1,5 @@
-"""Which CommitLog files go, and whether messages are still taken: by their age, the hour and the disk.
+"""Which CommitLog files go, and whether messages are still taken: by their age, the hour, the disk and
+the log's size.
 
 Three levels of the disk's use: above used_ratio old files go at any hour; above forcibly_ratio the oldest go
 whatever their age; above warning_ratio messages are refused, until it is at most forcibly_ratio again.
@@ -21,6 +22,8 @@ class RetentionRules:
     used_ratio: float = 0.75
     forcibly_ratio: float = 0.85
     warning_ratio: float = 0.90
+    bytes_max: int = 0
+    """Of the log; 0: no limit."""
 
 
 class OldFile(NamedTuple):
@@ -52,15 +55,26 @@ def judge(
     now_ms: int,
     was_full: bool,
     asked: bool = False,
+    log: tuple[int, int] = (0, 0),
 ) -> Verdict:
-    """files: oldest first, those alone that may go at all. asked: an operator wants old files deleted now."""
+    """files: oldest first, those alone that may go at all. asked: an operator wants old files deleted now.
+    log: where it begins and ends."""
     full = is_full(rules, used_ratio, was_full=was_full)
     is_forced = rules.force and (full or used_ratio > rules.forcibly_ratio)
     if is_forced:
         return Verdict(len(files), True, full)
+    above = count = _above_limit(rules, files, *log)
     if not (asked or hour in rules.hours or used_ratio > rules.used_ratio):
-        return Verdict(0, False, full)
-    count = 0
+        return Verdict(above, above > 0, full)
     while count < len(files) and files[count].written_ms + rules.reserved_ms <= now_ms:
         count += 1
-    return Verdict(count, False, full)
+    return Verdict(count, above > 0, full)
+
+
+def _above_limit(rules: RetentionRules, files: Sequence[OldFile], begin: int, end: int) -> int:
+    """So many of the oldest files make the log longer than it may be."""
+    count = 0
+    while rules.bytes_max and end - begin > rules.bytes_max and count < len(files):
+        begin = files[count].end_offset
+        count += 1
+    return count

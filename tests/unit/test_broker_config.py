@@ -48,7 +48,16 @@ def test_wire_spelling_of_the_addresses() -> None:
         ({**CONTROLLED, "brokerHeartbeatInterval": "2000"}, "controllerHeartBeatTimeoutMills must be"),
         ({"checkSyncStateSetPeriod": "20000"}, "below haMaxTimeSlaveNotCatchup"),
         ({"haSendHeartbeatInterval": "30000"}, "below haHousekeepingInterval"),
-        ({"mappedFileSizeConsumeQueue": "30"}, "multiple of 20"),
+        ({"mappedFileSizeConsumeQueue": "19"}, "greater than or equal to 20"),
+        ({"namesrvAddr": "a:99999"}, "'a:99999' is not host:port"),
+        ({"namesrvAddr": "a:0"}, "'a:0' is not host:port"),
+        ({"namesrvAddr": ":9876"}, "':9876' is not host:port"),
+        ({"brokerName": "a/b"}, "brokerName = 'a/b' in --set brokerName: letters, digits"),
+        ({"brokerClusterName": "a b"}, "brokerClusterName = 'a b' in --set brokerClusterName: letters"),
+        ({"deleteWhen": "ab"}, "'ab' has an hour that is not 00 to 23"),
+        ({"deleteWhen": "24"}, "'24' has an hour that is not 00 to 23"),
+        ({"storePathRootDir": "/a", "storePathCommitLog": "/b"}, "make that a link to /b"),
+        ({"maxCommitLogBytes": "2000000000"}, "less than two files"),
         ({"flushDiskType": "NO_FLUSH"}, "flushDiskType"),
     ],
 )
@@ -76,6 +85,14 @@ def test_defaults_of_a_controlled_broker() -> None:
     assert config.controllers == ("a:1", "b:2")
     assert not config.waits_for_replicas
     assert load({**CONTROLLED, "allAckInSyncStateSet": "true"}).waits_for_replicas
+
+
+def test_values_that_are_taken_as_rocketmq_takes_them() -> None:
+    assert load({"mappedFileSizeConsumeQueue": "30"}).mapped_file_size_consume_queue == 40
+    assert load({"mappedFileSizeConsumeQueue": "40"}).mapped_file_size_consume_queue == 40
+    paths = {"storePathRootDir": "/a/store/", "storePathCommitLog": "/a/store/commitlog"}
+    assert load(paths).store_path_commit_log == Path("/a/store/commitlog")
+    assert load({"brokerName": "broker-a.example_1"}).broker_name == "broker-a.example_1"
 
 
 def test_address_lists_forgive_commas_and_blanks() -> None:

@@ -62,6 +62,31 @@ def test_asked_for_by_an_operator() -> None:
     assert verdict(0.10, asked=True) == Verdict(2, False, False)
 
 
+@pytest.mark.parametrize(
+    ("bytes_max", "used", "wanted"),
+    [
+        (0, 0.10, Verdict(0, False, False)),
+        (
+            500,
+            0.10,
+            Verdict(0, False, False),
+        ),  # the log has 450 bytes, 50 of them in the file that is written
+        (450, 0.10, Verdict(0, False, False)),
+        (449, 0.10, Verdict(1, True, False)),
+        (150, 0.10, Verdict(3, True, False)),
+        (449, 0.76, Verdict(2, True, False)),  # more are old enough
+        (150, 0.76, Verdict(3, True, False)),
+        (1, 0.10, Verdict(4, True, False)),  # the last one is not among them
+    ],
+)
+def test_the_log_has_a_size(bytes_max: int, used: float, wanted: Verdict) -> None:
+    rules = RetentionRules(bytes_max=bytes_max)
+    found = judge(
+        rules, FILES, used_ratio=used, hour=NOON, now_ms=NOW_MS, was_full=False, log=(0, 450)
+    )  # fmt: skip
+    assert found == wanted
+
+
 def test_settings() -> None:
     settings = StoreSettings.model_validate(
         {"deleteWhen": "04;16", "fileReservedTime": "48", "diskMaxUsedSpaceRatio": "99",
@@ -119,6 +144,61 @@ async def test_expired_files_go_and_everything_follows(tmp_path: Path) -> None:
     assert store.commit_log.min_offset == begin
     assert store.min_queue_offset("TopicA", 1) == low
     store.close()
+
+
+def test_a_log_that_is_written_all_the_time_keeps_its_size(tmp_path: Path) -> None:
+    """Files go within a second of being too many, at any hour, however young they are."""
+    loop, limit = MachineLoop(Random(1)), 3 << 20
+
+    async def story() -> None:
+        broker = Broker(tmp_path)
+        log = broker.store.commit_log
+        upkeep = upkeep_of(broker.store, broker.gate, lambda _: 0.1, deleteWhen="", maxCommitLogBytes=limit)
+        running = loop.create_task(upkeep.run())
+        for _ in range(60):
+            for _ in range(10):
+                broker.send(b"x" * 50_000)
+            broker.tick()
+            broker.store.flush()
+            await asyncio.sleep(1.1)
+            assert log.max_offset - log.min_offset <= limit
+        assert log.min_offset > 20 << 20
+        assert log.max_offset - log.min_offset > limit - log.file_bytes, "no more than necessary"
+        running.cancel()
+        broker.store.close()
+
+    with virtual_machines(loop, 1):
+        loop.run_until_complete(story())
+    loop.close()
+
+
+def test_a_log_that_cannot_grow_is_cleaned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the next round, in ten seconds: producers are waiting."""
+    loop = MachineLoop(Random(1))
+
+    def full(file: MappedFile, allocate: bool) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def story() -> None:
+        broker = Broker(tmp_path)
+        for _ in range(60):
+            broker.send(b"x" * 50_000)
+        broker.tick()
+        broker.store.flush()
+        running = loop.create_task(upkeep_of(broker.store, broker.gate, lambda _: 0.86).run())
+        await asyncio.sleep(5)
+        assert broker.store.commit_log.min_offset == 0, "above the forcible level, but there is time"
+        monkeypatch.setattr(MappedFile, "_extend", full)
+        while broker.store.commit_log.has_room():
+            broker.send(b"x" * 50_000)
+        await asyncio.sleep(0.2)
+        assert broker.store.commit_log.min_offset > 0
+        running.cancel()
+        broker.store.close()
+
+    with virtual_machines(loop, 1):
+        loop.run_until_complete(story())
+    loop.close()
 
 
 async def test_the_last_file_and_what_is_not_durable_stay(tmp_path: Path) -> None:
