@@ -8,7 +8,6 @@ last. Calls may come from any thread. Not for use inside a coroutine: it would b
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -20,11 +19,13 @@ from client.core.subscription import ALL
 from client.delivery import Choice
 from client.hooks import ClientHook
 from client.lite_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
+from client.loop_thread import clients_thread
 from client.message import Message, MessageExt
 from client.producer import SEND_TIMEOUT_MS, Producer
 from client.push_consumer import PushConsumer
 from client.reading import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
 from client.replies import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
+from client.route import ROUTE_POLL_MS
 from client.sending import SendResult
 from client.settings import ConsumerSettings
 from client.transaction import Transaction, TransactionProducer, TransactionState
@@ -40,48 +41,6 @@ CHECK_THREADS = 4
 BlockingListener = Callable[[tuple[MessageExt, ...]], None]
 
 
-class _LoopThread:
-    """Counted: the loop runs while somebody holds it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def hold(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            self._holders += 1
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="keelmq clients", daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-    def release(self) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders or self._loop is None or self._thread is None:
-                return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop = self._thread = None
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
-
-
-_thread = _LoopThread()
-
-
 class _Blocking(Generic[C]):
     """`make` runs in the loop's thread, at the first use."""
 
@@ -91,7 +50,7 @@ class _Blocking(Generic[C]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> Self:
-        self._loop = _thread.hold()
+        self._loop = clients_thread.hold()
         try:
             self._client = self._run(self._open())
         except BaseException:
@@ -121,7 +80,7 @@ class _Blocking(Generic[C]):
 
     def _release(self) -> None:
         self._loop = None
-        _thread.release()
+        clients_thread.release()
 
     @property
     def _open_client(self) -> C:
@@ -132,6 +91,12 @@ class _Blocking(Generic[C]):
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Ctrl-C while it waits cancels the call."""
         assert self._loop is not None
+        if clients_thread.is_current():
+            coroutine.close()
+            raise RuntimeError(
+                f"{type(self).__name__} was called in the clients' own thread (from a hook?), "
+                "and would wait for itself: use another thread"
+            )
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -205,9 +170,16 @@ class BlockingProducer(_Sender[Producer]):
         *,
         avoid_slow_brokers: bool = False,
         hooks: Iterable[ClientHook] = (),
+        route_poll_interval_ms: int = ROUTE_POLL_MS,
     ) -> None:
         super().__init__(
-            lambda: Producer(namesrv_addr, group, avoid_slow_brokers=avoid_slow_brokers, hooks=hooks)
+            lambda: Producer(
+                namesrv_addr,
+                group,
+                avoid_slow_brokers=avoid_slow_brokers,
+                hooks=hooks,
+                route_poll_interval_ms=route_poll_interval_ms,
+            )
         )
 
 
@@ -250,7 +222,9 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         check: Callable[[MessageExt], TransactionState],
         *,
         topics: Iterable[str] = (),
+        avoid_slow_brokers: bool = False,
         hooks: Iterable[ClientHook] = (),
+        route_poll_interval_ms: int = ROUTE_POLL_MS,
     ) -> None:
         self._threads = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}")
 
@@ -258,7 +232,15 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
             return await asyncio.get_running_loop().run_in_executor(self._threads, check, message)
 
         super().__init__(
-            lambda: TransactionProducer(namesrv_addr, group, in_a_thread, topics=topics, hooks=hooks)
+            lambda: TransactionProducer(
+                namesrv_addr,
+                group,
+                in_a_thread,
+                topics=topics,
+                avoid_slow_brokers=avoid_slow_brokers,
+                hooks=hooks,
+                route_poll_interval_ms=route_poll_interval_ms,
+            )
         )
 
     def transaction(

@@ -10,7 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from client.message_id import encode_offset_message_id
 from remoting.operation import RemoteProtocolError
@@ -24,6 +24,7 @@ MAGIC_V2 = -626843477
 COMPRESSED_FLAG = 0x1
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_ZLIB = (0x000, 0x300)
+INNER_BATCH_FLAGS = 0xC0  # of messages that were stored together, as one record
 HALF_FLAG = 0x4  # of a transaction that is open
 BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
@@ -35,6 +36,7 @@ _STORE_TIMESTAMP = struct.Struct(">q")
 _TAIL = struct.Struct(">iqi")  # RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODYLENGTH
 _PORT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
+_ITEM = struct.Struct(">i8xii")  # of an inner batch: SIZE magic crc FLAG BODYLENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +142,18 @@ def still_packed(sys_flag: int) -> int:
 
 
 def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
-    """Every record of a pull body. RemoteProtocolError: a record is cut, damaged or of another format."""
+    """Every message of a pull body, also those of inner batches (queue.type=BatchCQ), each with its own queue
+    offset. RemoteProtocolError: a record is cut, damaged or of another format."""
     messages: list[MessageExt] = []
     position = 0
     try:
         while position < len(body):
             message = _decode_record(body, position, broker_name)
-            messages.append(message)
             position += message.stored_bytes
+            if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+                messages += _unwrapped(message)
+            else:
+                messages.append(message)
     except (struct.error, UnicodeDecodeError, zlib.error) as error:
         raise RemoteProtocolError(f"damaged record at byte {position} of a pull body: {error}") from None
     return messages
@@ -199,6 +205,34 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
         stored_bytes=size,
         broker_name=broker_name,
     )
+
+
+def _unwrapped(batch: MessageExt) -> list[MessageExt]:
+    """Its messages; they share place, times, hosts and sys_flag. A body that is no batch comes as it is, as
+    RocketMQ's clients have it: it holds nobody up."""
+    found: list[MessageExt] = []
+    data, at = batch.body, 0
+    try:
+        while at < len(data):
+            size, flag, body_bytes = _ITEM.unpack_from(data, at)
+            body_at, end = at + _ITEM.size, at + size
+            (properties_bytes,) = _SHORT.unpack_from(data, body_at + body_bytes)
+            properties_at = body_at + body_bytes + _SHORT.size
+            if body_bytes < 0 or properties_at + properties_bytes != end or end > len(data):
+                return [batch]
+            found.append(
+                replace(
+                    batch,
+                    flag=flag,
+                    body=data[body_at : body_at + body_bytes],
+                    properties=decode_properties(data[properties_at:end].decode()),
+                    queue_offset=batch.queue_offset + len(found),
+                )
+            )
+            at = end
+    except (struct.error, UnicodeDecodeError):
+        return [batch]
+    return found or [batch]
 
 
 def _host(data: bytes, position: int, *, v6: bool) -> tuple[str, int]:

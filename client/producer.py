@@ -396,9 +396,10 @@ def _one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
 
 
 def _results_of_batch(whole: SendResult, keys: Sequence[str]) -> list[SendResult]:
-    """The broker names the first queue offset, and all ids with commas between them."""
+    """The broker names the first queue offset, and all ids with commas between them; or one for all, of a
+    batch that is one record (queue.type=BatchCQ)."""
     ids = whole.offset_msg_id.split(",")
-    ids += [""] * (len(keys) - len(ids))
+    ids += [ids[0] if len(ids) == 1 else ""] * (len(keys) - len(ids))
     return [
         replace(whole, msg_id=key, offset_msg_id=ids[index], queue_offset=whole.queue_offset + index)
         for index, key in enumerate(keys)

@@ -148,7 +148,11 @@ class QueueReader:
         self._suggest(queue, answer.header.suggest_which_broker_id)
         return PullResult(
             status=PullStatus(answer.code),
-            messages=tuple(message for message in messages if subscription.wants(message.tags)),
+            messages=tuple(  # an inner batch comes whole, with what is in front of the offset
+                message
+                for message in messages
+                if message.queue_offset >= offset and subscription.wants(message.tags)
+            ),
             next_begin_offset=answer.header.next_begin_offset,
             min_offset=answer.header.min_offset,
             max_offset=answer.header.max_offset,

@@ -9,6 +9,7 @@ import logging
 from client.core.queues import MessageQueue
 from client.delivery import Delivery
 from client.message import (
+    INNER_BATCH_FLAGS,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
     UNIQ_KEY,
@@ -46,7 +47,7 @@ class SendBack:
             offset=message.physical_offset,
             group=self._group,
             delay_level=delay_level,
-            origin_msg_id=message.properties.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id,
+            origin_msg_id=_origin(message),
             origin_topic=message.topic,
             unit_mode=False,
             max_reconsume_times=self._max_reconsume_times if self._max_reconsume_times >= 0 else None,
@@ -92,6 +93,13 @@ class SendBack:
             logger.warning("message %s does not reach the retry topic: %s", message.msg_id, error)
             return False
         return True
+
+
+def _origin(message: MessageExt) -> str:
+    """Of an inner batch the place in the log says only which one: the message is told by its own id."""
+    if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+        return message.msg_id
+    return message.properties.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
 
 
 def _stored_topic(message: MessageExt, group: str) -> str:

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, SendError
+from client import (
+    ClientHook,
+    ConsumeFromWhere,
+    ConsumerSettings,
+    Message,
+    MessageExt,
+    SendError,
+    SendTrace,
+)
 from client.blocking import (
     BlockingLitePullConsumer,
     BlockingProducer,
@@ -87,6 +95,24 @@ def test_errors_are_those_of_the_asyncio_client(broker: TestBroker) -> None:
         producer.send(Message("T", b""), timeout_ms=50)
     with pytest.raises(RuntimeError, match="use it by `with`"):
         producer.send(Message("T", b""))
+
+
+def test_a_call_from_the_clients_own_thread_is_refused(broker: TestBroker) -> None:
+    """A hook that sends would wait for the loop that waits for the hook."""
+    broker.create_topic("Inside")
+    problems: list[RuntimeError] = []
+
+    class Sends(ClientHook):
+        def after_send(self, trace: SendTrace) -> None:
+            try:
+                producer.send(Message("Inside", b"2"))
+            except RuntimeError as error:
+                problems.append(error)
+
+    with BlockingProducer(broker.namesrv_addr, hooks=[Sends()]) as producer:
+        producer.send(Message("Inside", b"1"))
+    (problem,) = problems
+    assert "would wait for itself" in str(problem)
 
 
 def test_transactions(broker: TestBroker) -> None:
