@@ -173,6 +173,13 @@ class HeartbeatTable:
         entry = self._entries.get(key)
         return entry is not None and entry.active and _alive(entry, now_ms)
 
+    def is_doubtful(self, key: Hashable, now_ms: int) -> bool:
+        """Active, and perhaps dead: its connection has closed, or it was silent for half its timeout."""
+        entry = self._entries.get(key)
+        if entry is None or not self.is_active(key, now_ms):
+            return False
+        return entry.suspect_deadline_ms is not None or now_ms - entry.last_ms > entry.timeout_ms // 2
+
     def info(self, key: Hashable) -> object | None:
         entry = self._entries.get(key)
         return None if entry is None else entry.info

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from namesrv.plugins.controller.config import ControllerConfig, parse_peers
 from namesrv.plugins.controller.core.apply import apply
-from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict, elect
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict, elect, succeed
 from namesrv.plugins.controller.core.events import (
     EVENT_VERSION,
     AlterSyncStateSet,
@@ -285,6 +285,28 @@ def test_an_unheard_member_is_waited_for_but_never_elected() -> None:
     assert elect(group(), view, unclean=True).verdict is Verdict.WAIT
     election = elect(group(), LiveView({300: LiveInfo("a:1")}), unclean=True)
     assert (election.winner, election.unclean) == (300, True)
+
+
+def test_a_member_that_may_have_died_with_the_master_is_waited_for() -> None:
+    """Elected, it would be the whole SyncStateSet, and keep the living out until it is back."""
+    everybody = frozenset({1, 2, 300})
+
+    def doubting(view: LiveView, *doubted: int) -> LiveView:
+        return LiveView(view.live, doubted=frozenset(doubted))
+
+    ahead = live(b2=(3, 10, 0), b300=(3, 9, 0))
+    equal = live(b2=(3, 9, 0), b300=(3, 9, 5))
+    of = group(members=everybody)
+    assert elect(of, doubting(ahead, 2, 300)).verdict is Verdict.WAIT
+    assert elect(of, doubting(ahead, 2)).verdict is Verdict.WAIT, "it may have what the other one lacks"
+    assert elect(of, doubting(ahead, 300)).winner == 2
+    assert elect(of, doubting(equal, 2)).winner == 300, "as good, and surely alive"
+    assert elect(of, doubting(equal, 1, 2), preferred=2).winner == 2, "an operator has named it"
+    assert elect(of, doubting(live(b1=(3, 9, 0)), 1)).verdict is Verdict.KEEP
+    alone = group(members=frozenset({1}))
+    assert elect(alone, doubting(equal, 2, 300), unclean=True).verdict is Verdict.WAIT
+    assert elect(alone, doubting(equal, 2), unclean=True).winner == 300
+    assert succeed(of, doubting(ahead, 2, 300)).winner == 2, "the master itself has lost something"
 
 
 def test_back_off_is_bounded() -> None:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.raft.api import Busy, NotActive
 from remoting.codes import ResponseCode
 from remoting.operation import CommandError, Unknown
@@ -354,6 +356,13 @@ async def test_heartbeat_without_id_5(bench: Bench) -> None:
     assert list(bench.liveness.keys()) == []
 
 
+async def found_dead(bench: Bench) -> None:
+    for key in bench.liveness.scan_not_active(bench.now_ms):
+        for subscriber in bench.subscribers:
+            subscriber(cast(BrokerKey, key))
+    await turns()
+
+
 async def test_a_lost_master_is_replaced_at_once_and_everybody_is_told(bench: Bench) -> None:
     await bench.group_of(1, 2, 3)
     await bench.beat(2, epoch=1, max_offset=5)
@@ -489,6 +498,67 @@ async def test_a_master_that_dies_during_its_election_is_noticed(bench: Bench) -
         bench.replicator.gate.set()
         await turns()
         assert "SyncStateSet [2]" in bench.plugin.elections.retries[GROUP].reason
+
+
+async def test_nobody_is_elected_whose_connection_broke_with_the_masters(bench: Bench) -> None:
+    """A rack without power for a moment: whoever is back first is master, not whoever was found dead last."""
+    await bench.group_of(1, 2, 3)
+    async with reconciling(bench):
+        await turns()
+        for broker_id in (1, 2, 3):
+            bench.liveness.connection_closed(bench.peers.pop(broker_id).connection_id, bench.now_ms)
+            bench.now_ms += 20
+        await found_dead(bench)  # the first one, 9 ms before the second's grace ends
+        assert (bench.broker_set.master_broker_id, bench.broker_set.sync_state_set) == (1, {1, 2, 3})
+        assert "waiting to hear" in bench.plugin.elections.retries[GROUP].reason
+        bench.now_ms += 100
+        await found_dead(bench)
+        assert "no member" in bench.plugin.elections.retries[GROUP].reason
+        await bench.beat(3)
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (3, 2)
+
+
+async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -> None:
+    """Without power no connection closes: the last beats are a little apart, and so are the timeouts."""
+    await bench.group_of(1, 2)
+    async with reconciling(bench):
+        await bench.beat(1)
+        bench.now_ms += 300
+        await bench.beat(2)
+        bench.now_ms += 2_701
+        await found_dead(bench)
+        assert (bench.broker_set.master_broker_id, bench.broker_set.sync_state_set) == (1, {1, 2})
+        bench.now_ms += 1
+        await bench.beat(2)  # it lives
+        bench.now_ms += 100
+        bench.plugin.elections.look_at(GROUP)
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
+
+
+async def test_an_elected_one_that_dies_at_once_is_elected_again_when_it_is_back(bench: Bench) -> None:
+    """It alone may have acknowledged something; the scan goes on asking, and says for whom it waits."""
+    await bench.group_of(1, 2, 3)
+    async with reconciling(bench):
+        await turns()
+        bench.lose(1)
+        await turns()
+        assert bench.broker_set.master_broker_id == 2
+        bench.lose(2)
+        await turns()
+        scan_ms = bench.plugin.config.scan_inactive_master_interval
+        for _ in range(3):
+            bench.now_ms += scan_ms
+            for broker_id in (1, 3):
+                await bench.beat(broker_id)
+            bench.plugin.elections.look_at_all()
+            await turns()
+        assert bench.broker_set.master_broker_id is None
+        assert "no member of the SyncStateSet [2] is alive" in bench.plugin.elections.retries[GROUP].reason
+        await bench.beat(2)
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 4)
 
 
 async def test_a_deposed_leader_spreads_nothing_that_it_remembers_38(bench: Bench) -> None:

@@ -47,6 +47,20 @@ def test_a_closed_connection_makes_suspect_and_after_the_grace_inactive() -> Non
     table.check_invariants()
 
 
+def test_who_may_be_dead_is_doubtful_until_it_is_known() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    assert not table.is_doubtful(A, 0), "never heard"
+    beat(table, now=0)
+    assert not table.is_doubtful(A, 500)
+    assert table.is_doubtful(A, 501), "silent for half of its 1,000 ms"
+    beat(table, now=600)
+    assert not table.is_doubtful(A, 601)
+    table.connection_closed(1, 610)
+    assert table.is_doubtful(A, 611), "its connection is gone"
+    assert table.scan_not_active(661) == [A]
+    assert not table.is_doubtful(A, 661), "dead, and known to be"
+
+
 def test_close_and_exception_of_one_connection_come_in_pairs() -> None:
     table = HeartbeatTable()
     beat(table)

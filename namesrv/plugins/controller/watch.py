@@ -53,6 +53,7 @@ class Watch:
     def view(self, broker_set: BrokerSet) -> LiveView:
         live: dict[int, LiveInfo] = {}
         presumed: set[int] = set()
+        doubted: set[int] = set()
         lost: dict[int, Loss] = {}
         is_young = self.judges_in_ms() > 0
         for broker_id in broker_set.replicas:
@@ -60,11 +61,13 @@ class Watch:
             heard = self.heard(key)
             if heard is not None:
                 live[broker_id] = heard.live
+                if self._liveness.is_doubtful(key, self._clock()):
+                    doubted.add(broker_id)
             elif is_young and self._may_have_been_heard(key):
                 presumed.add(broker_id)
             else:
                 lost[broker_id] = self._loss(key)
-        return LiveView(live, frozenset(presumed), lost)
+        return LiveView(live, frozenset(presumed), lost, frozenset(doubted))
 
     def _may_have_been_heard(self, key: BrokerKey) -> bool:
         """By the leader before us. What no scan has looked at yet is judged a moment later."""

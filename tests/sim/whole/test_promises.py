@@ -18,14 +18,18 @@ from broker.replicas_manager import ReplicasManager
 from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
 from namesrv.core.liveness import HeartbeatTable
-from namesrv.plugins.controller import handlers
+from namesrv.plugins.controller import elections, handlers
 from namesrv.plugins.controller.core.decide import Answer, decide_register
+from namesrv.plugins.controller.core.reconcile import try_election
 from namesrv.plugins.controller.elections import Elections
 from remoting.operation import Ok
 from tests.sim.checkers import Violation
 from tests.sim.whole.clients import Administrator, Consumer
 from tests.sim.whole.group import Weather, WholeGroup, play, seconds
 from tests.sim.whole.programs import CONTROLLERS, HEARTBEAT_TIMEOUT_MS
+
+KILLED_S = 0.3
+HUNG_S = HEARTBEAT_TIMEOUT_MS / 1_000 + 0.3
 
 Story = Callable[[WholeGroup], Coroutine[Any, Any, None]]
 Switched = Callable[[], AbstractContextManager[object]]
@@ -369,10 +373,93 @@ def test_s8_a_group_without_master_is_always_elected_for_and_says_why_not() -> N
     assert broken(without_a_master, elections_only_on_death)
 
 
-# -- S9 ------------------------------------------------------------------------------------------------------
+SCAN_S = 0.5
+"""scanInactiveMasterInterval of the controllers here."""
 
-KILLED_S = 0.3
-HUNG_S = HEARTBEAT_TIMEOUT_MS / 1_000 + 0.3
+
+def all_die_at_once(*, power: bool) -> Story:
+    """Within some ms, and the master and the next best stay away: the last one has everything."""
+
+    async def story(world: WholeGroup) -> None:
+        master = await whole_group(world)
+        dying = [master, *world.others(master)]
+        world.producer.stopping = True
+        await seconds(0.3)
+        for name in dying:
+            world.kill(name, power=power)
+            await seconds(0.015)
+        await seconds(2 * HUNG_S)
+        world.revive(dying[-1])
+        await world.until(
+            lambda: world.master is not None,
+            SCAN_S + HEARTBEAT_TIMEOUT_MS / 1_000,
+            "no master although one is back",
+        )
+        assert world.master is not None and world.master.name == dying[-1]
+        world.producer.stopping = False
+        await world.conclude()
+
+    return story
+
+
+@contextmanager
+def the_dying_count_as_alive() -> Iterator[None]:
+    with mock.patch.object(HeartbeatTable, "is_doubtful", lambda self, key, now_ms: False):
+        yield
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
+def test_s8_nobody_is_elected_who_died_with_the_master(power: bool) -> None:
+    """S8. Off: the controllers elect the one whose connection closed, or that fell silent, some ms later; it
+    is the whole SyncStateSet then, and the group waits for it."""
+    weather = Weather(power=power, settings={"flushDiskType": "SYNC_FLUSH"})
+    kept(all_die_at_once(power=power), weather, seeds=3)
+    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, weather, seeds=3)
+
+
+async def the_elected_one_dies_too(world: WholeGroup) -> None:
+    """It has acknowledged something alone: nobody else is elected, and it is, as soon as it is back."""
+    master = await whole_group(world)
+    third = world.others(master)[1]
+    world.cut([third], world.disks)
+    world.cut(world.disks, [third])
+    await world.until(lambda: third not in world.members, 5.0)
+    world.kill(master)
+    await world.until(lambda: world.master is not None, 5.0)
+    assert world.master is not None
+    elected, acked = world.master.name, len(world.judge.acked)
+    await world.until(lambda: len(world.judge.acked) > acked + 3, 5.0)
+    world.kill(elected)
+    world.network.mend()
+    world.revive(master)
+    await seconds(HUNG_S + 2 * SCAN_S)
+    if world.master is not None:
+        raise Violation(f"{world.master.name} is master, and has not what {elected} acknowledged")
+    assert world.members == [elected]
+    world.revive(elected)
+    await world.until(
+        lambda: world.master is not None, SCAN_S + HEARTBEAT_TIMEOUT_MS / 1_000, "it is back, and no master"
+    )
+    assert world.master is not None and world.master.name == elected
+    await world.conclude()
+
+
+@contextmanager
+def anybody_may_win() -> Iterator[None]:
+    def unclean(*arguments: Any, **named: Any) -> Any:
+        return try_election(*arguments, **{**named, "unclean": True})
+
+    with mock.patch.object(elections, "try_election", unclean):
+        yield
+
+
+def test_s8_an_elected_one_that_died_is_elected_again_when_it_is_back() -> None:
+    """S8. Off: somebody else is elected meanwhile, without what it had acknowledged."""
+    kept(the_elected_one_dies_too, seeds=2)
+    assert broken(the_elected_one_dies_too, anybody_may_win)
+
+
+# -- S9 ------------------------------------------------------------------------------------------------------
 
 
 async def gap_after(world: WholeGroup, fault: Callable[[str], None]) -> float:

@@ -39,12 +39,14 @@ class LiveView:
 
     live: heard and active now. presumed: never heard by this controller, which is active since less than the
     grace window: neither alive nor dead is known, and nobody is deposed for that. lost: the others, as far as
-    somebody wants to know about them.
+    somebody wants to know about them. doubted: of the live, those that may have died with the master; their
+    fate is known soon.
     """
 
     live: Mapping[int, LiveInfo] = field(default_factory=dict)
     presumed: frozenset[int] = frozenset()
     lost: Mapping[int, Loss] = field(default_factory=dict)
+    doubted: frozenset[int] = frozenset()
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self.live or broker_id in self.presumed
@@ -56,7 +58,7 @@ class Verdict(Enum):
     KEEP = "keep"  # the recorded master is alive
     ELECTED = "elected"
     NONE = "none"  # nobody may win
-    WAIT = "wait"  # nobody may win yet: a member was not heard by a young controller
+    WAIT = "wait"  # nobody may win yet: a member was not heard by a young controller, or is perhaps dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +74,24 @@ class Election:
 def elect(
     broker_set: BrokerSet, view: LiveView, *, preferred: int | None = None, unclean: bool = False
 ) -> Election:
-    """preferred: the only one that may win (designated by an operator, or the first to ask)."""
+    """preferred: the only one that may win (designated by an operator, or the first to ask).
+
+    Whoever is elected is the whole SyncStateSet, so a dead one would keep the others from being elected until
+    it is back: one that may be dead is waited for.
+    """
     master = broker_set.master_broker_id
     if master is not None and view.is_alive(master) and preferred in (None, master):
         return Election(Verdict.KEEP, f"master {master} is alive")
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
-    if winner is not None:
+    if winner is not None and (winner == preferred or winner not in view.doubted):
         return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
-    waits = preferred is None and any(each in view.presumed for each in members)
+    waits = preferred is None and any(each in view.presumed or each in view.doubted for each in members)
     if unclean and not waits:
         winner = _best(sorted(broker_set.replicas), view, preferred)
-        if winner is not None:
+        if winner is not None and (winner == preferred or winner not in view.doubted):
             return Election(Verdict.ELECTED, "unclean election", winner, unclean=True)
+        waits = winner is not None
     return Election(Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred))
 
 
@@ -98,12 +105,14 @@ def succeed(broker_set: BrokerSet, view: LiveView) -> Election:
 
 def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
     candidates = [each for each in pool if each in view.live and preferred in (None, each)]
-    return max(candidates, key=lambda each: rank(each, view.live[each]), default=None)
+    return max(candidates, key=lambda each: rank(each, view), default=None)
 
 
-def rank(broker_id: int, live: LiveInfo) -> tuple[int, int, int, int]:
-    """Higher is better: epoch, then maxOffset, then the smaller priority, then the smaller id."""
-    return (live.epoch, live.max_offset, -live.election_priority, -broker_id)
+def rank(broker_id: int, view: LiveView) -> tuple[int, int, bool, int, int]:
+    """Of a live one; higher is better: epoch, then maxOffset, then surely alive, then the smaller priority,
+    then the smaller id."""
+    live = view.live[broker_id]
+    return (live.epoch, live.max_offset, broker_id not in view.doubted, -live.election_priority, -broker_id)
 
 
 def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
@@ -122,6 +131,6 @@ def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
         if preferred not in members:
             return f"broker {preferred} is not in the SyncStateSet {members}"
         return f"broker {preferred} is not alive: no heartbeat of it is heard here"
-    if any(each in view.presumed for each in members):
+    if any(each in view.presumed or each in view.doubted for each in members):
         return f"waiting to hear from the SyncStateSet {members}"
     return f"no member of the SyncStateSet {members} is alive"

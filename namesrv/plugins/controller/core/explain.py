@@ -9,6 +9,8 @@ from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from remoting.codes import ResponseCode
 
+DOUBTED = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -96,19 +98,21 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
     if not broker_set.is_new and broker_id not in broker_set.sync_state_set:
         return "not in the SyncStateSet: it may lack acknowledged messages"
     if election.winner is None:
-        return "electable"
+        return DOUBTED if broker_id in view.doubted else "electable"
     return _compared(broker_id, election.winner, view)
 
 
 def _compared(broker_id: int, winner: int, view: LiveView) -> str:
-    """The first of epoch, maxOffset, electionPriority and id that decided."""
+    """The first of epoch, maxOffset, life, electionPriority and id that decided."""
     mine, best = view.live[broker_id], view.live[winner]
-    if rank(broker_id, mine) > rank(winner, best):
+    if rank(broker_id, view) > rank(winner, view):
         return "electable, but another one was named"
     if mine.epoch != best.epoch:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:
         return f"maxOffset {mine.max_offset} is below {best.max_offset}"
+    if broker_id in view.doubted and winner not in view.doubted:
+        return DOUBTED
     if mine.election_priority != best.election_priority:
         return f"electionPriority {mine.election_priority} is above {best.election_priority}"
     return f"equal to broker {winner}, whose id is smaller"
