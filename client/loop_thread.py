@@ -1,4 +1,4 @@
-"""The thread whose event loop serves all clients of a process that has none of its own (client/blocking.py)."""
+"""The thread whose event loop serves all clients of a process that has none (client/blocking.py)."""
 
 import asyncio
 import threading
