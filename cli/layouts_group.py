@@ -155,6 +155,35 @@ def monitor_round(rows: Sequence[tuple[str, str, int, int, int]], notices: Seque
     return "\n".join([f"{edge}beginRound", *lines, f"{edge}endRound"])
 
 
+class ResetRow(NamedTuple):
+    """A queue before a reset. consumer_offset None: the group has consumed nothing of it."""
+
+    queue: QueueKey
+    broker_offset: int
+    consumer_offset: int | None
+    time_offset: int
+    reset_offset: int
+
+
+def would_reset(rows: Sequence[ResetRow]) -> str:
+    """resetOffsetByTime --dry-run, as upstream shows a reset of a group that nobody is connected of."""
+    titles = (
+        "#brokerName",
+        "#queueId",
+        "#brokerOffset",
+        "#consumerOffset",
+        "#timestampOffset",
+        "#resetOffset",
+    )
+    layout = "  ".join(["%-20s"] * len(titles))
+    lines = [layout % titles]
+    for row in rows:
+        consumed = "-" if row.consumer_offset is None else row.consumer_offset
+        offsets = (row.broker_offset, consumed, row.time_offset, row.reset_offset)
+        lines.append(layout % (row.queue.broker_name, row.queue.queue_id, *offsets))
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def reset_offsets(offsets: Mapping[QueueKey, int]) -> str:
     lines = [_OFFSET % ("#brokerName", "#queueId", "#offset")]
     lines += [_OFFSET % (key.broker_name, key.queue_id, offset) for key, offset in sorted(offsets.items())]

@@ -101,9 +101,13 @@ class ClientAdmin:
                 remark = f"offset {header.offset} is not in queue {queue_id} of {header.topic}: {low}..{high}"
                 raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
             return header.offset
-        if header.timestamp == LATEST:
-            return high
-        return offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
+        offset = high
+        if header.timestamp != LATEST:
+            offset = offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
+        committed = self._metadata.offsets.query(header.group, header.topic, queue_id)
+        if committed >= 0 and not header.is_force:
+            return min(offset, committed)  # only a reset by force leaves messages out
+        return offset
 
     def _offset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
         queues = (

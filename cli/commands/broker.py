@@ -1,5 +1,6 @@
 """mqadmin: one broker or those of a cluster: state, settings, consumers, housekeeping."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -111,8 +112,18 @@ def update_broker_config(
     async def action(admin: AdminClient) -> Output:
         slaves = all_brokers is not None
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=slaves)
+        before = {
+            each.address: (each.answer or {}).get(key)
+            for each in await on_each(admin, target, admin.broker_config)
+        }
         said = await on_each(admin, target, lambda each: admin.update_broker_config(each, key, value))
-        return changed(said, target, lambda address: f"update broker config success, {address}")
+        output = changed(said, target, lambda address: f"update broker config success, {address}")
+        was = [
+            f"{each.address}: {key} was {before[each.address]}, is {value}"
+            for each in said
+            if each.error is None and before[each.address] is not None
+        ]
+        return replace(output, notes=(*output.notes, *was))
 
     return action
 

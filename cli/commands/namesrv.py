@@ -8,7 +8,9 @@ import typer
 
 from cli import layouts
 from cli.admin_shell import REFUSED, Action, NamesrvAddr, Output, command, per_server
-from client.admin import AdminClient
+from client.admin import AdminClient, AdminError, gather_some
+from remoting.codes import PERM_WRITE, ResponseCode
+from remoting.operations.route import QueueData
 
 Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace, e.g. ORDER_TOPIC_CONFIG")]
 Key = Annotated[str, typer.Option("-k", "--key", help="Key")]
@@ -41,16 +43,51 @@ def delete_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key) 
 
 
 @command("wipeWritePerm")
-def wipe_write_perm(namesrv_addr: NamesrvAddr, broker_name: Broker) -> Action:
+def wipe_write_perm(
+    namesrv_addr: NamesrvAddr,
+    broker_name: Broker,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: which topics nobody could write to any more")
+    ] = False,
+) -> Action:
     """Take write permission from all topics of a broker, until it registers changed topics."""
 
     async def action(admin: AdminClient) -> Output:
+        if dry_run:
+            return await _would_wipe(admin, namesrv_addr, broker_name)
         said = await admin.each(namesrv_addr, lambda each: admin.wipe_write_perm(each, broker_name))
         text = layouts.write_perm("wipe", broker_name, said)
         output = per_server(said, text, lambda each: {"wipeTopicCount": each.answer}, done="wiped")
         return _unless_nothing(output, broker_name, [each.answer for each in said])
 
     return action
+
+
+async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -> Output:
+    """A topic that another broker has as well stays writable there."""
+
+    async def queues_of(topic: str) -> list[QueueData]:
+        try:
+            return list((await admin.topic_route(namesrv_addr, topic)).queue_datas)
+        except AdminError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:  # gone between the list and the question
+                raise
+            return []
+
+    topics = await admin.topic_list(namesrv_addr)
+    routes = dict(zip(topics, await gather_some([queues_of(each) for each in topics]), strict=True))
+    writable = {
+        topic: {each.broker_name for each in queues if each.perm & PERM_WRITE}
+        for topic, queues in routes.items()
+    }
+    wiped = sorted(topic for topic, names in writable.items() if broker_name in names)
+    alone = [topic for topic in wiped if len(writable[topic]) == 1]
+    value = {"wouldWipe": wiped, "nowhereElse": alone}
+    text = "\n".join(
+        f"would wipe {topic}" + (": no other broker takes its messages" if topic in alone else "")
+        for topic in wiped
+    )
+    return _unless_nothing(Output(value, text), broker_name, [len(wiped)])
 
 
 @command("addWritePerm")

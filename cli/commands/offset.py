@@ -1,5 +1,6 @@
 """mqadmin: set consumer groups back or forward."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -8,10 +9,14 @@ import typer
 from cli import layouts_group
 from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
 from cli.commands.topic_admin import true_or_false
+from cli.layouts_group import ResetRow
 from cli.targets import ask_brokers, shown
 from client.admin import AdminClient, AdminError
+from client.admin.brokers import QueueStats
 from remoting.clock import wall_ms
 from remoting.codes import MASTER_ID, ResponseCode
+from remoting.operations.broker import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetRequest
+from remoting.operations.broker_metadata import QUERY_CONSUMER_OFFSET, ConsumerOffsetRequest
 from remoting.operations.route import TopicRouteData
 from remoting.queue_map import QueueKey, queue_json
 
@@ -21,6 +26,9 @@ Group = Annotated[str, typer.Option("-g", "--group", help="Consumer group")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
 Force = Annotated[
     str, typer.Option("-f", "--force", help="true: also forward, over messages not consumed yet")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing: where the group is, and where it would be")
 ]
 Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")]
 
@@ -55,6 +63,7 @@ def reset_offset_by_time(
     ] = None,
     force: Force = "true",
     cluster: Place = None,
+    dry_run: DryRun = False,
 ) -> Action:
     """Set a group back (or forward) to the first message stored at a time. Members need not be connected."""
     if queue_id is not None and broker is None:
@@ -62,6 +71,7 @@ def reset_offset_by_time(
     if offset is not None and queue_id is None:
         raise typer.BadParameter("-o/--offset needs -b/--broker and -q/--queue")
     at_ms, forced = wall_time(timestamp), true_or_false(force, "-f")
+    wanted = Wanted(group, topic, at_ms, queue_id, offset, forced)
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> dict[QueueKey, int]:
@@ -75,6 +85,8 @@ def reset_offset_by_time(
                 force=forced,
             )
 
+        if dry_run:
+            return await _would_reset(admin, namesrv_addr, wanted, broker, cluster)
         if broker is not None:
             told, errors = [(broker, await ask(broker))], list[AdminError]()
         else:
@@ -92,6 +104,74 @@ def reset_offset_by_time(
     return action
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A reset: of all queues, or of one; to a time (ms; -1: the end), or to an offset."""
+
+    group: str
+    topic: str
+    at_ms: int
+    queue_id: int | None
+    offset: int | None
+    forced: bool
+
+    def target(self, row: QueueStats, by_time: int, committed: int | None) -> int:
+        """As the broker decides it."""
+        if self.offset is not None:
+            return self.offset
+        found = row.max_offset if self.at_ms == LATEST else by_time
+        return found if self.forced or committed is None else min(found, committed)
+
+
+async def _would_reset(
+    admin: AdminClient, namesrv_addr: str, wanted: Wanted, broker: str | None, place: str | None
+) -> Output:
+    async def ask(address: str) -> list[ResetRow]:
+        queues = (await admin.topic_stats(address, wanted.topic)).queues
+        rows = []
+        for key, row in sorted(queues.items()):
+            if wanted.queue_id not in (None, key.queue_id):
+                continue
+            header = SearchOffsetRequest(topic=key.topic, queue_id=key.queue_id, timestamp=wanted.at_ms)
+            by_time = row.max_offset
+            if wanted.at_ms != LATEST:
+                by_time = (await admin.ask(address, SEARCH_OFFSET_BY_TIMESTAMP, header)).header.offset
+            committed = await _committed(admin, address, wanted.group, key)
+            target = wanted.target(row, by_time, committed)
+            rows.append(ResetRow(key, row.max_offset, committed, by_time, target))
+        return rows
+
+    if broker is not None:
+        told, errors = [(broker, await ask(broker))], list[AdminError]()
+    else:
+        route = masters_of(await admin.topic_route(namesrv_addr, place or wanted.topic))
+        told, errors = await ask_brokers(admin, route, ask)
+    rows = [row for _, each in told for row in each]
+    value = [
+        queue_json(row.queue)
+        | {
+            "brokerOffset": row.broker_offset,
+            "consumerOffset": row.consumer_offset,
+            "timestampOffset": row.time_offset,
+            "resetOffset": row.reset_offset,
+        }
+        for row in rows
+    ]
+    return shown(value, layouts_group.would_reset(rows), errors, found=bool(told))
+
+
+async def _committed(admin: AdminClient, address: str, group: str, queue: QueueKey) -> int | None:
+    header = ConsumerOffsetRequest(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+    )
+    try:
+        return int((await admin.ask(address, QUERY_CONSUMER_OFFSET, header)).header.offset)
+    except AdminError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return None
+
+
 def masters_of(route: TopicRouteData) -> TopicRouteData:
     """Only they change offsets."""
     brokers = [
@@ -104,10 +184,16 @@ def masters_of(route: TopicRouteData) -> TopicRouteData:
 
 @command("skipAccumulatedMessage")
 def skip_accumulated(
-    namesrv_addr: NamesrvAddr, group: Group, topic: Topic, force: Force = "true", cluster: Place = None
+    namesrv_addr: NamesrvAddr,
+    group: Group,
+    topic: Topic,
+    force: Force = "true",
+    cluster: Place = None,
+    dry_run: DryRun = False,
 ) -> Action:
     """Forget what a group has not consumed yet: it goes on with the next message."""
-    return reset_offset_by_time(namesrv_addr, group, topic, str(LATEST), None, None, None, force, cluster)
+    end = str(LATEST)
+    return reset_offset_by_time(namesrv_addr, group, topic, end, None, None, None, force, cluster, dry_run)
 
 
 @command("cloneGroupOffset")

@@ -9,7 +9,7 @@ from cli.admin_shell import IN_PART, Action, NamesrvAddr, Output, command, dump,
 from cli.commands.cluster import brokers_of, names_of_cluster
 from client.admin import AdminClient, AdminError, gather_some
 from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operations.route import TopicRouteData
+from remoting.operations.route import BrokerData, TopicRouteData
 
 HIDDEN = ("%RETRY%", "%DLQ%")
 """Prefixes of topics that topicList -c leaves out."""
@@ -88,12 +88,17 @@ def delete_topic(
     namesrv_addr: NamesrvAddr,
     topic: Topic,
     cluster_name: Annotated[str, typer.Option("-c", "--clusterName", help="Delete it in this cluster")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: what is in it, and who consumes it")
+    ] = False,
 ) -> Action:
     """Delete a topic: first at every broker of the cluster, then at every name server."""
 
     async def action(admin: AdminClient) -> Output:
         info = await admin.cluster_info(namesrv_addr)
         brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
+        if dry_run:
+            return await _would_delete(admin, brokers, topic)
         at_brokers = []
         for of_masters in (True, False):  # slaves have it from their master then, and say so
             addresses = [
@@ -119,6 +124,33 @@ def delete_topic(
         return Output(value, text, (*kept, *servers_said.problems), exit_code=code)
 
     return action
+
+
+async def _would_delete(admin: AdminClient, brokers: list[BrokerData], topic: str) -> Output:
+    """By what the masters say. Nothing there: the first refusal."""
+
+    async def ask(address: str) -> tuple[int, int, list[str]]:
+        queues = (await admin.topic_stats(address, topic)).queues.values()
+        groups = await admin.topic_consumers(address, topic)
+        return len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
+
+    masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
+    said = await admin.each(";".join(masters), ask) if masters else []
+    errors = [each.error for each in said if each.error is not None]
+    told = [(each.address, *each.answer) for each in said if each.answer is not None]
+    if errors and not told:
+        raise errors[0]
+    value = [
+        {"brokerAddr": address, "queues": queues, "messages": count, "consumerGroups": groups}
+        for address, queues, count, groups in told
+    ]
+    text = "\n".join(
+        f"would delete topic [{topic}] at {address}: {queues} queues, {count} messages, "
+        f"consumed by {', '.join(groups) or 'nobody'}"
+        for address, queues, count, groups in told
+    )
+    missing = [error for error in errors if error.code != ResponseCode.TOPIC_NOT_EXIST]
+    return Output(value, text, tuple(explain(error) for error in missing))
 
 
 def _kept(topic: str, errors: list[AdminError]) -> list[str]:

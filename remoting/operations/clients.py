@@ -153,7 +153,7 @@ class SendBackRequest(Wire):
 
 class ResetOffsetRequest(Wire):
     """queue_id -1: all. offset, if it is there and not negative; else the first one at `timestamp` (ms; -1:
-    the end)."""
+    the end), which leaves out messages that are not consumed yet by force only."""
 
     topic: str
     group: str

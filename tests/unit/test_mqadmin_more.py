@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
+from cli.admin_shell import app
 from cli.commands.monitor import BLOCKED_MS, notices_of, undone_of
 from cli.commands.query import copy_of
 from client.admin.groups import QueueProgress
@@ -174,6 +176,75 @@ def test_a_request_that_ours_refuse_in_words(world: World) -> None:
     refused = ran("resetMasterFlushOffset", "-b", world.address, "-o", "7", code=1)
     assert "REQUEST_CODE_NOT_SUPPORTED" in refused.stderr and "compare epochs" in refused.stderr
     assert "is the port right" not in refused.stderr
+
+
+# -- dry runs ----------------------------------------------------------------------------------------------
+
+
+def test_a_reset_is_shown_first(world: World) -> None:
+    """mqadmin.md lesson 5; and a reset to 0, which upstream's tool silently leaves out."""
+    ran("cloneGroupOffset", "-n", world.namesrv, "-s", GROUP, "-d", "g-dry", "-t", TOPIC)
+    here = ("resetOffsetByTime", "-n", world.namesrv, "-g", "g-dry", "-t", TOPIC)
+
+    def offsets() -> list[int]:
+        return [world.broker.metadata.offsets.query("g-dry", TOPIC, number) for number in (0, 1)]
+
+    end = world.broker.store.max_queue_offset(TOPIC, 0)
+    lines = ran(*here, "-s", "0", "--dry-run").stdout.splitlines()
+    assert lines[0].split() == [
+        "#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", "#resetOffset",
+    ]  # fmt: skip
+    assert lines[1].split() == ["broker-a", "0", str(end), "4", "0", "0"]
+    assert lines[2].split()[3] == "-"
+    skip = value("skipAccumulatedMessage", "-n", world.namesrv, "-g", "g-dry", "-t", TOPIC, "--dry-run")
+    assert (skip[0]["consumerOffset"], skip[0]["resetOffset"]) == (4, end)
+    here_only = value(*here, "-s", "-1", "-b", world.address, "-q", "0", "-o", "3", "--dry-run")
+    assert [(row["queueId"], row["resetOffset"]) for row in here_only] == [(0, 3)]
+    kept = value(*here, "-s", "-1", "-f", "false", "--dry-run")
+    assert kept[0]["resetOffset"] == 4 and offsets() == [4, -1]
+    ran(*here, "-s", "-1", "-f", "false")  # nothing is left out without force
+    assert offsets()[0] == 4
+    ran(*here, "-s", "0", "-b", world.address, "-q", "0", "-o", "0")
+    assert offsets()[0] == 0
+    ran(*here, "-s", "-1")
+    assert offsets()[0] == end
+
+
+def test_what_would_be_lost_with_a_topic(world: World) -> None:
+    here = ("deleteTopic", "-n", world.namesrv, "-t", TOPIC, "-c", "DefaultCluster", "--dry-run")
+    (told,) = value(*here)
+    assert told["messages"] >= 10 and GROUP in told["consumerGroups"] and told["queues"] == 2
+    assert f"would delete topic [{TOPIC}] at {world.address}: 2 queues, " in ran(*here).stdout
+    assert TOPIC in world.broker.topics.topics
+    missing = ran(*here[:4], "nobody", *here[5:], code=1)
+    assert "TOPIC_NOT_EXIST" in missing.stderr
+
+
+def test_which_topics_would_lose_their_writers(world: World) -> None:
+    here = ("wipeWritePerm", "-n", world.namesrv, "-b", "broker-a", "--dry-run")
+    told = value(*here)
+    assert TOPIC in told["wouldWipe"] and TOPIC in told["nowhereElse"]
+    assert f"would wipe {TOPIC}: no other broker takes its messages" in ran(*here).stdout.splitlines()
+    assert value(*here) == told, "nothing was wiped"
+    unknown = ran("wipeWritePerm", "-n", world.namesrv, "-b", "broker-x", "--dry-run", code=1)
+    assert "no topic of a broker named broker-x" in unknown.stderr
+
+
+def test_a_changed_setting_says_what_it_was(world: World) -> None:
+    """mqadmin.md lesson 8."""
+    done = ran("updateBrokerConfig", "-b", world.address, "-k", "fileReservedTime", "-v", "47")
+    assert f"{world.address}: fileReservedTime was 72, is 47" in done.stderr
+    refused = ran("updateBrokerConfig", "-b", world.address, "-k", "fileReservedTime", "-v", "soon", code=1)
+    assert "was" not in refused.stderr.split("fileReservedTime")[0] and "soon" in refused.stderr
+
+
+def test_no_command_has_a_flag_twice() -> None:
+    """mqadmin.md lesson 9: upstream's resetOffsetByTime has two meanings of -c, and the later one wins."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert len(commands) >= 70
+    for name, each in commands.items():
+        names = [flag for parameter in each.params for flag in parameter.opts]
+        assert len(names) == len(set(names)), f"{name}: {sorted(names)}"
 
 
 # -- exports -----------------------------------------------------------------------------------------------
