@@ -19,8 +19,8 @@ from tests.unit.store_parts import FakePeer, open_store
 class Broker:
     """request() goes the way a connection takes: typed decoder first, the lenient way if that refuses."""
 
-    def __init__(self, path: Path, *, auto_create: bool = True, pending_max: int = 100) -> None:
-        self.store: MessageStore = open_store(path, commit_log_file_bytes=1 << 20)
+    def __init__(self, path: Path, *, auto_create: bool = True, pending_max: int = 100, **store: int) -> None:
+        self.store: MessageStore = open_store(path, commit_log_file_bytes=1 << 20, **store)
         self.topics = TopicTable(
             path / "config" / "topics.json", broker_name="b", cluster_name="c", auto_create=auto_create
         )
