@@ -19,14 +19,18 @@ from typing import Any, Self, TypeVar
 from broker.app import Broker
 from broker.config import BrokerConfig
 from client.admin import AdminClient, AdminError
+from client.consumer import PullConsumer, PullError, PullStatus
+from client.message import MessageExt
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from remoting.client import RemotingClient
+from remoting.codes import ResponseCode
 from remoting.operation import Ok
 from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
+MESSAGES_TIMEOUT_S = 10.0
 STEP_S = 0.005
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
 CONSUME_QUEUE_FILE_BYTES = 200_000
@@ -78,7 +82,26 @@ class TestBroker:
     def create_topic(self, name: str, *, queues: int = 4) -> None:
         """There, and in the name server's routes, when it returns. Blocks: from a coroutine of your own use
         `await asyncio.to_thread(broker.create_topic, name)`."""
+        __tracebackhide__ = True
         self._run(self._create_topic(name, queues))
+
+    def messages(
+        self, topic: str, count: int | None = None, *, timeout_s: float = MESSAGES_TIMEOUT_S
+    ) -> list[MessageExt]:
+        """All that is stored in the topic, oldest first, whoever has consumed it; dead letters are in
+        "%DLQ%<group>". `count`: wait until there are so many; AssertionError when they do not come. Blocks,
+        as create_topic()."""
+        __tracebackhide__ = True
+        found = self._run(self._messages(topic, count, timeout_s), timeout_s + START_TIMEOUT_S)
+        if count is not None and len(found) < count:
+            bodies = ", ".join(repr(message.body[:40]) for message in found[:10])
+            raise AssertionError(
+                f"{len(found)} messages in {topic} after {timeout_s:g} s, not {count}: [{bodies}]"
+            )
+        return found
+
+    def __repr__(self) -> str:
+        return f"<TestBroker {self.broker_addr or 'not started'}, name server {self.namesrv_addr}>"
 
     # -- in the thread -----------------------------------------------------------------------------------
 
@@ -142,11 +165,27 @@ class TestBroker:
         finally:
             await client.close()
 
+    async def _messages(self, topic: str, count: int | None, timeout_s: float) -> list[MessageExt]:
+        """What there is after timeout_s, or as soon as there are `count`."""
+        found: list[MessageExt] = []
+
+        async def enough() -> bool:
+            found[:] = await _stored(reader, topic)
+            return count is None or len(found) >= count
+
+        async with PullConsumer(self.namesrv_addr, "CID_KEELMQ_TESTING") as reader:
+            with contextlib.suppress(TimeoutError):
+                await _until(enough, timeout_s)
+        return found
+
     # -- in the test's thread ----------------------------------------------------------------------------
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        assert self._loop is not None, "not started: use `with`"
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(START_TIMEOUT_S)
+    def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float = START_TIMEOUT_S) -> T:
+        __tracebackhide__ = True
+        if self._loop is None or self._loop.is_closed():
+            coroutine.close()
+            raise RuntimeError("the TestBroker does not run: use it inside of its `with`")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
 
     def _join(self) -> None:
         self._thread.join(START_TIMEOUT_S)
@@ -156,12 +195,30 @@ class TestBroker:
             self._temporary.cleanup()
 
 
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(START_TIMEOUT_S):
+async def _until(condition: Callable[[], Awaitable[bool]], timeout_s: float = START_TIMEOUT_S) -> None:
+    async with asyncio.timeout(timeout_s):
         while True:
             if await condition():
                 return
             await asyncio.sleep(STEP_S)
+
+
+async def _stored(reader: PullConsumer, topic: str) -> list[MessageExt]:
+    """A topic that is not there yet has no messages."""
+    found: list[MessageExt] = []
+    try:
+        for queue in await reader.fetch_queues(topic):
+            offset = await reader.min_offset(queue)
+            while True:
+                result = await reader.pull(queue, offset)
+                found += result.messages
+                if result.status is PullStatus.NO_NEW_MSG or result.next_begin_offset <= offset:
+                    break
+                offset = result.next_begin_offset
+    except PullError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+    return sorted(found, key=lambda message: message.physical_offset)
 
 
 async def _is_registered(namesrv_addr: str, broker_name: str) -> bool:

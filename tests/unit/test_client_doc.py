@@ -34,7 +34,7 @@ def run(directory: Path, *arguments: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(SCRIPTS) >= 9 and len(TESTS) == 1
+    assert len(SCRIPTS) >= 12 and len(TESTS) == 2
 
 
 @pytest.mark.parametrize("text", SCRIPTS, ids=lambda text: " ".join(text.split()[-12:-4]))
@@ -46,12 +46,25 @@ def test_an_example(text: str, broker: TestBroker, tmp_path: Path) -> None:
 
 def test_the_fixture_in_somebody_elses_tests(tmp_path: Path) -> None:
     """Named, too: a checkout that was installed before the plugin came has no entry point of it."""
-    (tmp_path / "test_orders.py").write_text(TESTS[0], encoding="utf-8")
+    for text in TESTS:
+        name = text.split()[1]  # "# test_orders.py"
+        (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "test_shared.py").write_text(
         "def test_one(keelmq_session_broker):\n"
         "    keelmq_session_broker.create_topic('shared', queues=2)\n"
         "def test_two(keelmq_session_broker):\n"
         "    keelmq_session_broker.create_topic('shared', queues=2)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "test_settings.py").write_text(
+        "import pytest\n"
+        "class TestMine:\n"
+        "    @pytest.fixture\n"
+        "    def keelmq_settings(self):\n"
+        "        return {'brokerName': 'mine'}\n"
+        "    def test_it(self, keelmq_broker):\n"
+        "        assert keelmq_broker.messages('none') == []\n"
+        "        assert keelmq_broker._settings == {'brokerName': 'mine'}\n",
         encoding="utf-8",
     )
     run(tmp_path, "-m", "pytest", "-q", "-p", "keelmq.pytest_plugin", "-p", "no:cacheprovider")
