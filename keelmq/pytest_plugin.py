@@ -8,6 +8,7 @@ Every pytest run of an environment with KeelMQ imports this module, so it import
 """
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,35 @@ import pytest
 
 if TYPE_CHECKING:
     from keelmq.testing import TestBroker
+
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("broker", "client", "namesrv", "remoting")
+
+
+def _test_broker() -> "type[TestBroker]":
+    try:
+        from keelmq.testing import TestBroker
+    except ImportError:
+        hidden = _hidden_package()
+        if hidden is None:
+            raise
+    else:
+        return TestBroker
+    pytest.fail(hidden, pytrace=False)
+
+
+def _hidden_package() -> str | None:
+    """Packages of the tested program may have the names of ours, and come first: that is said in words."""
+    for name in PACKAGES:
+        spec = find_spec(name)
+        where = spec.origin if spec is not None else None
+        if where is not None and not Path(where).is_relative_to(ROOT):
+            return (
+                f"{where} hides the package {name!r} of KeelMQ, which is in {ROOT}: "
+                f"move yours into a package of its own, e.g. myapp/{name}"
+            )
+    return None
 
 
 @pytest.fixture
@@ -32,9 +62,7 @@ def keelmq_session_settings() -> Mapping[str, object]:
 @pytest.fixture
 def keelmq_broker(tmp_path: Path, keelmq_settings: Mapping[str, object]) -> Iterator["TestBroker"]:
     """A name server and a broker of this test's own."""
-    from keelmq.testing import TestBroker
-
-    with TestBroker(tmp_path / "keelmq", keelmq_settings) as broker:
+    with _test_broker()(tmp_path / "keelmq", keelmq_settings) as broker:
         yield broker
 
 
@@ -43,7 +71,5 @@ def keelmq_session_broker(
     tmp_path_factory: pytest.TempPathFactory, keelmq_session_settings: Mapping[str, object]
 ) -> Iterator["TestBroker"]:
     """One for all tests of the session: let each test use topics and groups of its own."""
-    from keelmq.testing import TestBroker
-
-    with TestBroker(tmp_path_factory.mktemp("keelmq"), keelmq_session_settings) as broker:
+    with _test_broker()(tmp_path_factory.mktemp("keelmq"), keelmq_session_settings) as broker:
         yield broker

@@ -1,7 +1,10 @@
 """keelmq.testing as programs use it: what was sent, settings of one's own, and errors that help."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +72,14 @@ def test_outside_of_its_life() -> None:
 def test_a_topic_that_cannot_be_says_why(broker: TestBroker) -> None:
     with pytest.raises(ValueError, match=r"topic no spaces!: .*illegal characters"):
         broker.create_topic("no spaces!")
+
+
+def test_a_package_of_the_program_that_hides_ours(tmp_path: Path) -> None:
+    """Ours have plain names; the error says which folder it is, not "No module named broker.app"."""
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "__init__.py").touch()
+    (tmp_path / "test_it.py").write_text("def test_it(keelmq_broker): pass\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "keelmq.pytest_plugin", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"{tmp_path}/broker/__init__.py hides the package 'broker' of KeelMQ" in done.stdout
