@@ -12,7 +12,7 @@ from broker.config import BrokerConfig
 from broker.store.mapped_file import StoreError
 from broker.store.meta_file import BrokerMetaError
 from remoting import program
-from remoting.config import ConfigError, load_config, to_properties
+from remoting.config import ConfigError, load_config, passed_over, to_properties
 from remoting.config_store import Given, with_stored
 
 PROGRAM = "mqbroker"
@@ -72,6 +72,10 @@ def run(argv: list[str]) -> int:
         if arguments.print_config:
             sys.stdout.write(to_properties(config))
             return 0
+        for why, keys in passed_over(
+            BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
+        ).items():
+            logging.getLogger(__name__).info("without effect here: %s (%s)", ", ".join(keys), why)
         program.raise_open_files_limit()
         with program.runner() as runner:
             runner.run(serve(Broker(config, given)))

@@ -77,7 +77,7 @@ class Broker:
             self.commit.listeners.append(self._flushed)
         self.topics = make_topics(config)
         self.metadata = make_metadata(config, self.topics, self.gate)
-        self.clients = Clients(self.metadata)
+        self.clients = Clients(self.metadata, config)
         self.stats = BrokerStats(self.store, ReadCounters(), config.broker_cluster_name)
         self.upkeep = StoreUpkeep(self.store, self.gate, config, held_offset=self._held_offset)
         self._tasks = TaskSet()

@@ -66,6 +66,13 @@ class ClientSettings(TelemetryConfig):
     )
     recall_message_enable: bool = Field(False, description="producers may take timer messages back (370)")
 
+    notify_consumer_ids_changed_enable: bool = Field(
+        True, description="tell consumers at once who came to their group, and who left (40)"
+    )
+    channel_expired_timeout: int = Field(
+        120_000, gt=0, description="ms without a heartbeat after which a client is gone"
+    )
+
     pop_polling_size: int = Field(
         1_024, gt=0, description="pops that may wait for one topic (or queue) and group; 209 for more"
     )

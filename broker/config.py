@@ -13,8 +13,9 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.client_settings import ClientSettings
 from broker.core.promise import Durability, rpo
+from broker.foreign_keys import look_up
 from broker.store_settings import StoreSettings
-from remoting.config import home_path
+from remoting.config import Foreign, home_path
 from remoting.config_store import StoredConfig
 
 LOOPBACK = "127.0.0.1"
@@ -30,6 +31,7 @@ AT_RUN_TIME = frozenset(
         "autoCreateTopicEnable",
         "brokerElectionPriority",
         "brokerPermission",
+        "channelExpiredTimeout",
         "cleanFileForciblyEnable",
         "cleanResourceInterval",
         "defaultTopicQueueNums",
@@ -45,10 +47,12 @@ AT_RUN_TIME = frozenset(
         "maxCommitLogBytes",
         "maxMessageSize",
         "minInSyncReplicas",
+        "notifyConsumerIdsChangedEnable",
         "rejectTransactionMessage",
         "shortPollingTimeMills",
         "shutdownHandOverTimeout",
         "slaveReadEnable",
+        "startAcceptSendRequestTimeStamp",
         "syncFlushTimeout",
         "transactionCheckInterval",
         "transactionCheckMax",
@@ -288,6 +292,10 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
                 "hardly anything would be left; a new store can have smaller files (the same on all replicas)"
             )
         return self
+
+    @classmethod
+    def foreign(cls, key: str, value: str) -> Foreign | None:
+        return look_up(key, value)
 
     @property
     def name_servers(self) -> tuple[str, ...]:

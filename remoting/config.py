@@ -6,10 +6,10 @@ A key that no model knows is an error: a typo must not start a server with a def
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
@@ -50,6 +50,14 @@ def home_path(path: Path | None) -> Path | None:
         raise ValueError("there is no such home directory; write the whole path") from None
 
 
+class Foreign(NamedTuple):
+    """A key of RocketMQ that none of ours stands for. is_refused: with this value it asks for what is not
+    there; else it changes nothing."""
+
+    why: str
+    is_refused: bool
+
+
 class Config(BaseModel):
     """Base of every program's settings: camelCase keys, frozen, unknown keys refused."""
 
@@ -66,6 +74,11 @@ class Config(BaseModel):
             return value
         if kind is Path:
             raise ValueError("is empty: write a path, or leave the key out")
+        return None
+
+    @classmethod
+    def foreign(cls, key: str, value: str) -> Foreign | None:
+        """Of a key that is no field. None: nobody knows it."""
         return None
 
     def become(self, other: Self) -> None:
@@ -90,11 +103,33 @@ def load_config(
     for key, setting in _settings(path, environ, overrides):
         if key in known:
             settings[key] = setting
-        else:
+            continue
+        foreign = _foreign(models, key, setting)
+        if foreign is None:
             unknown.append(_unknown_key(key, setting, known))
+        elif foreign.is_refused:
+            unknown.append(f"{key} = {setting.value!r} in {setting.source}: {foreign.why}")
     if unknown:
         raise ConfigError("\n".join(unknown))
     return _build(models, settings)
+
+
+def passed_over(
+    *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """The keys that load_config took and that change nothing, by the reason. Raises ConfigError."""
+    known = {key for model in models for key in _keys(model)}
+    found: dict[str, list[str]] = {}
+    for key, setting in _settings(path, environ, overrides):
+        foreign = _foreign(models, key, setting) if key not in known else None
+        if foreign is not None and key not in found.setdefault(foreign.why, []):
+            found[foreign.why].append(key)
+    return found
+
+
+def _foreign(models: Iterable[type[Config]], key: str, setting: _Setting) -> Foreign | None:
+    each = (model.foreign(key, setting.value) for model in models)
+    return next((foreign for foreign in each if foreign is not None), None)
 
 
 def setting_sources(
@@ -114,7 +149,11 @@ def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
     model = type(config)
     known = sorted(_keys(model))
     changes = {key: _Setting(value, source) for key, value in settings.items()}
-    unknown = [_unknown_key(key, changes[key], known) for key in settings if key not in known]
+    unknown = []
+    for key in settings.keys() - set(known):
+        foreign = model.foreign(key, settings[key])
+        why = f"{key} has no effect here: {foreign.why}" if foreign is not None else ""
+        unknown.append(why or _unknown_key(key, changes[key], known))
     if unknown:
         raise ConfigError("\n".join(unknown))
     try:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
+from broker.client_settings import ClientSettings
 from broker.clients.core.locks import Queue, QueueLocks
 from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
 from broker.filter.core.sql import BadSubscription
@@ -49,8 +50,6 @@ from remoting.operations.route import TopicConfig
 
 logger = logging.getLogger(__name__)
 
-EXPIRED_AFTER_MS: Final = 120_000
-"""channelExpiredTimeout: without a heartbeat for so long a client is gone."""
 UNIT_SUB_FLAG: Final = 2  # of a topic's topicSysFlag: groups of a unit subscribe to it
 SCAN_PERIOD_MS: Final = 10_000
 
@@ -60,10 +59,12 @@ Body = TypeVar("Body", bound=Wire)
 class Clients:
     """Owned by the event loop's thread. `registry` is read by pulls, `locks` by sends."""
 
-    def __init__(self, metadata: Metadata, *, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, metadata: Metadata, settings: ClientSettings, *, clock: Callable[[], int] = now_ms
+    ) -> None:
         self.registry = ClientRegistry()
         self.locks = QueueLocks()
-        self._metadata, self._clock = metadata, clock
+        self._metadata, self._settings, self._clock = metadata, settings, clock
         self._peers: dict[int, Peer] = {}
         self._opaque = self._turn = 0
         self._locks_epoch = 0
@@ -153,7 +154,7 @@ class Clients:
         if now < self._next_scan_ms:
             return
         self._next_scan_ms = now + SCAN_PERIOD_MS
-        self._notify(self.registry.expire(now_ms=now, timeout_ms=EXPIRED_AFTER_MS))
+        self._notify(self.registry.expire(now_ms=now, timeout_ms=self._settings.channel_expired_timeout))
         self.locks.expire(now_ms=now)
 
     def find_producer(self, group: str) -> Peer | None:
@@ -170,7 +171,7 @@ class Clients:
     def _notify(self, groups: Iterable[str]) -> None:
         """40 to every member. Bounded by who is there: a member that does not read is cut off by its own
         connection."""
-        for name in groups:
+        for name in groups if self._settings.notify_consumer_ids_changed_enable else ():
             group, config = self.registry.consumers.get(name), self._metadata.groups.get(name)
             if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
                 continue

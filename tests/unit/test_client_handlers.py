@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.clients.service import EXPIRED_AFTER_MS, SCAN_PERIOD_MS, Clients
+from broker.client_settings import ClientSettings
+from broker.clients.service import SCAN_PERIOD_MS, Clients
 from broker.metadata.service import Metadata
 from broker.pending import ROLE
 from remoting.codes import ResponseCode
@@ -27,7 +28,8 @@ class Desk:
     def __init__(self, path: Path) -> None:
         self.now_ms = 0
         self.metadata: Metadata = open_metadata(path)
-        self.clients = Clients(self.metadata, clock=lambda: self.now_ms)
+        self.settings = ClientSettings.model_validate({})
+        self.clients = Clients(self.metadata, self.settings, clock=lambda: self.now_ms)
         table = OperationTable()
         self.clients.bind(table)
         self.dispatcher = Dispatcher(table, name="test")
@@ -101,11 +103,21 @@ async def test_members_hear_of_each_other(desk: Desk) -> None:
     assert told(desk.peer) == told(other) == [(2, "CG")]
     desk.clients.connection_closed(2)
     assert told(desk.peer) == [(2, "CG")]
-    desk.now_ms = EXPIRED_AFTER_MS + SCAN_PERIOD_MS
+    desk.settings.become(ClientSettings.model_validate({"channelExpiredTimeout": 7_000}))
+    desk.now_ms = 7_000 + SCAN_PERIOD_MS
     desk.clients.expire(desk.now_ms)
     answer = await desk.ask(38, consumerGroup="CG")
     assert answer.code == ResponseCode.SYSTEM_ERROR and "no consumer for this group" in str(answer.remark)
     assert (await desk.ask(203, consumerGroup="CG")).code == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+async def test_members_are_left_to_find_out_by_themselves(desk: Desk) -> None:
+    other = FakePeer(2)
+    desk.settings.become(ClientSettings.model_validate({"notifyConsumerIdsChangedEnable": False}))
+    await desk.ask(34, CPP)
+    await desk.ask(34, CPP.replace(b"12763", b"99"), peer=other)
+    desk.clients.connection_closed(2)
+    assert told(desk.peer) == told(other) == []
 
 
 async def test_groups_that_must_not_be_are_passed_over(desk: Desk) -> None:

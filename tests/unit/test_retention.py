@@ -28,9 +28,13 @@ NOW_MS = 1_000 * HOUR_MS
 FILES = [OldFile((index + 1) * 100, NOW_MS - age * HOUR_MS) for index, age in enumerate((99, 73, 71, 1))]
 
 
-def verdict(used: float, *, hour: int = NOON, was_full: bool = False, **more: bool) -> Verdict:
-    rules = RetentionRules(force=more.pop("force", True))
-    return judge(rules, FILES, used_ratio=used, hour=hour, now_ms=NOW_MS, was_full=was_full, **more)
+def verdict(
+    used: float, *, hour: int = NOON, was_full: bool = False, force: bool = True, asked: bool = False
+) -> Verdict:
+    rules = RetentionRules(force=force)
+    return judge(
+        rules, FILES, used_ratio=used, hour=hour, now_ms=NOW_MS, was_full=was_full, asked=asked
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
