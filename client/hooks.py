@@ -24,9 +24,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SendTrace:
-    """One send (or one batch of `messages`) from call to answer. `error` None: acknowledged. `msg_id`: the
-    UNIQ_KEY, of a batch that of its first message. `sent`: as before_send() left them, with the UNIQ_KEY and,
-    if acknowledged, the result of each. `broker_addr`: of the master that was asked last."""
+    """One send (or one batch of `messages`) from call to answer. `error` None: acknowledged; a send that was
+    given up meanwhile has a CancelledError. `msg_id`: the UNIQ_KEY, of a batch that of its first message.
+    `sent`: as before_send() left them, with the UNIQ_KEY and, if acknowledged, the result of each.
+    `broker_addr`: of the master that was asked last."""
 
     group: str
     topic: str
@@ -37,7 +38,7 @@ class SendTrace:
     started_wall_ms: int
     took_ms: int
     attempts: int
-    error: Exception | None = None
+    error: BaseException | None = None
     sent: tuple[Message, ...] = ()
     msg_ids: tuple[str, ...] = ()
     results: tuple[SendResult, ...] = ()

@@ -303,13 +303,13 @@ class Producer:
             self._introduce()
             return result
         started_ms, started_wall_ms = now_ms(), wall_ms()
-        error: SendError | None = None
+        error: BaseException | None = None
         result: SendResult | None = None
         try:
             result = await self._delivery.deliver(letter, choice, timeout_ms)
             self._introduce()
             return result
-        except SendError as caught:
+        except (SendError, asyncio.CancelledError) as caught:
             error = caught
             raise
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client import (
+    ClientHook,
     ConsumeFromWhere,
     ConsumerSettings,
     Message,
@@ -16,6 +17,7 @@ from client import (
     PushConsumer,
     ReconsumeLater,
     SendError,
+    SendTrace,
     TraceHook,
     TransactionProducer,
     TransactionState,
@@ -288,6 +290,27 @@ async def test_a_send_that_fails_is_traced_as_failed(broker: TestBroker) -> None
             await producer.send(Message("SCHEDULE_TOPIC_XXXX", b"1"), timeout_ms=300)
     (line,) = await records_by_key(broker, caught.value.msg_id)
     assert line[12:] == ["", "false"]
+
+
+async def test_a_send_that_is_given_up_is_no_success() -> None:
+    """Its caller went away before the answer came: nobody knows."""
+    seen: list[SendTrace] = []
+
+    class Sees(ClientHook):
+        def after_send(self, trace: SendTrace) -> None:
+            seen.append(trace)
+
+    async with FakeBroker() as slow, FakeNameServer() as server:
+        slow.hold.clear()
+        server.routes["T"] = {0: slow.address}
+        async with Producer(server.address, hooks=[Sees()]) as producer:
+            sending = asyncio.create_task(producer.send(Message("T", b"1")))
+            await slow.received(1)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+    (trace,) = seen
+    assert isinstance(trace.error, asyncio.CancelledError) and trace.results == ()
 
 
 async def test_a_hook_is_for_one_cluster(broker: TestBroker, caplog: pytest.LogCaptureFixture) -> None:
