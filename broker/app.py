@@ -79,7 +79,13 @@ class Broker:
         self.metadata = make_metadata(config, self.topics, self.gate)
         self.clients = Clients(self.metadata, config)
         self.stats = BrokerStats(self.store, ReadCounters(), config.broker_cluster_name)
-        self.upkeep = StoreUpkeep(self.store, self.gate, config, held_offset=self._held_offset)
+        self.upkeep = StoreUpkeep(
+            self.store,
+            self.gate,
+            config,
+            held_offset=self._held_offset,
+            on_emptied=self.metadata.remember_ends,
+        )
         self._tasks = TaskSet()
         self._pushed = OperationTable()
         self._client = RemotingClient(
@@ -193,6 +199,7 @@ class Broker:
             self.metadata.load()
             self.metadata.log_end = lambda: self.store.commit_log.max_offset
             self.metadata.queue_end = self._queue_end
+            self.metadata.emptied, self.metadata.go_on_from = self.store.emptied_queues, self.store.go_on_from
             self.store.on_queue = self._replicated_queue
             self.store.queues.follow(self.topics)
             self.store.load()

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -49,7 +49,8 @@ def disk_room(path: Path) -> tuple[int, int]:
 
 
 class StoreUpkeep:
-    """held_offset: no connected replica needs the log below it. usage: disk_ratio."""
+    """held_offset: no connected replica needs the log below it. on_emptied: told of (topic, queueId) -> next
+    offset of the queues whose last message is deleted next. usage: disk_ratio."""
 
     def __init__(
         self,
@@ -58,10 +59,11 @@ class StoreUpkeep:
         settings: StoreSettings,
         *,
         held_offset: Callable[[], int],
+        on_emptied: Callable[[Mapping[tuple[str, int], int]], None] = lambda ends: None,
         usage: Callable[[Path], float] = disk_ratio,
     ) -> None:
         self._store, self._gate, self._settings = store, gate, settings
-        self._held_offset, self._usage = held_offset, usage
+        self._held_offset, self._on_emptied, self._usage = held_offset, on_emptied, usage
         self._is_full = False
         self._next_look_ms = 0
         self._held_since_ms: int | None = None
@@ -123,16 +125,23 @@ class StoreUpkeep:
     async def clean(self) -> None:
         """One round: at most deleteFileBatchMax files, one by one; the disk is looked at after each."""
         asked, self.asked = self.asked, False
+        log = self._store.commit_log
         for _ in range(self._settings.delete_file_batch_max):
-            gone = self._next_gone(asked=asked)
+            next_one = self._next_to_go(asked=asked)
             self.watch_room()
-            if gone is None:
+            if next_one is None:
                 break
+            end_offset, must_go = next_one
+            await self._tell_emptied(end_offset)
+            if not self._may_go(end_offset, must_go=must_go):
+                break
+            gone = log.take_oldest()
+            logger.info("log file %s is deleted; the log begins at %d", gone.path, log.min_offset)
             await asyncio.to_thread(gone.delete)
         await self._clean_derived()
 
-    def _next_gone(self, *, asked: bool) -> Deletable | None:
-        """The oldest file of the log, taken out of it, if it has to go."""
+    def _next_to_go(self, *, asked: bool) -> tuple[int, bool] | None:
+        """Where the oldest file of the log ends, if it has to go; and whether it is kept for nobody."""
         store = self._store
         limit = min(store.dispatch_offset, store.confirm_offset, store.commit_log.flushed_offset)
         files = [OldFile(end, written) for end, written in store.commit_log.oldest_files(limit)]
@@ -150,11 +159,18 @@ class StoreUpkeep:
         self._is_full = verdict.is_full
         if verdict.is_full and not was_full:
             logger.error("the disk is nearly full: messages are refused until there is room again")
-        if not verdict.files or not self._may_go(files[0].end_offset, must_go=verdict.must_go):
-            return None
-        file = store.commit_log.take_oldest()
-        logger.info("log file %s is deleted; the log begins at %d", file.path, store.commit_log.min_offset)
-        return file
+        return (files[0].end_offset, verdict.must_go) if verdict.files else None
+
+    async def _tell_emptied(self, log_offset: int) -> None:
+        """Before the log begins there: who begins to copy there must know how far these queues count."""
+        ends: dict[tuple[str, int], int] = {}
+        for number, queue in enumerate(self._store.queues.each()):
+            if queue.ended_before(log_offset):
+                ends[queue.topic, queue.queue_id] = queue.next_offset
+            if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if ends:
+            self._on_emptied(ends)
 
     def _may_go(self, end_offset: int, *, must_go: bool) -> bool:
         """Not while a replica copies it; for HELD_MS_MAX only, when the disk is nearly full."""

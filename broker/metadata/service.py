@@ -18,6 +18,7 @@ from broker.metadata.core.term import Term
 from broker.metadata.groups import Group, GroupTable, illegal_group
 from broker.metadata.notes import TruncationNotes
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
+from broker.metadata.queue_ends import Ends, QueueEndTable
 from broker.metadata.request_modes import RequestModeTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
 from broker.metadata.timers import TimerProgressTable
@@ -85,10 +86,12 @@ class Metadata:
         self.delays = DelayOffsetTable(directory / "delayOffset.json")
         self.timers = TimerProgressTable(directory / "timerProgress.json")
         self.request_modes = RequestModeTable(directory / "messageRequestMode.json")
+        self.queue_ends = QueueEndTable(directory / "queueEnds.json")
         self.stores: dict[str, MetadataStore[Any]] = {
             store.name: store
             for store in (
                 self.topics, self.groups, self.offsets, self.delays, self.timers, self.request_modes,
+                self.queue_ends,
             )
         }  # fmt: skip
         self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays, self.timers)
@@ -103,6 +106,10 @@ class Metadata:
         """hold_offset() has risen."""
         self.log_end: Callable[[], int] = lambda: 0
         self.queue_end: Callable[[str, int], int] = lambda topic, queue_id: sys.maxsize
+        self.emptied: Callable[[], Ends] = dict
+        """The queues that have lost all their messages to retention here."""
+        self.go_on_from: Callable[[str, int, int], None] = lambda topic, queue_id, end: None
+        """This queue has counted so far: its next message gets no lower offset."""
         self.fault = ""
         """Why staged offsets could not be written, while that is so."""
         self._waits, self._timeout_ms, self._flush_period_ms = waits, timeout_ms, flush_period_ms
@@ -137,6 +144,9 @@ class Metadata:
         self._end()
         for store in self.stores.values():
             store.begin_term(epoch)
+        for topic, queue_id, end in self.queue_ends.each():
+            self.go_on_from(topic, queue_id, end)
+        self._remember_ends(self.emptied())
         self._clamp()
         self._term = Term(
             epoch, {name: store.table for name, store in self.stores.items()}, now_ms=self._clock()
@@ -165,6 +175,19 @@ class Metadata:
         if self._term is not None:
             self._term.changed(now_ms=self._clock())
             self._news.notify()
+
+    # -- emptied queues ----------------------------------------------------------------------------------
+
+    def remember_ends(self, ends: Ends) -> None:
+        """Retention is about to delete the last messages of these queues."""
+        if self._term is not None:
+            self._remember_ends(ends)
+
+    def _remember_ends(self, ends: Ends) -> None:
+        try:
+            self.queue_ends.remember(ends)
+        except OSError as error:  # a full disk, and deleting is what helps; the next round tries again
+            logger.error("cannot write %s: %s", self.queue_ends.path, error)
 
     # -- offsets and cuts --------------------------------------------------------------------------------
 

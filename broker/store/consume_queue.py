@@ -244,6 +244,15 @@ class ConsumeQueue:
         offset, size, _ = self.unit(self.max_offset - 1)
         return offset + size if size != FILLER_SIZE else 0
 
+    def ended_before(self, log_offset: int) -> bool:
+        """It has counted, and no record of it is at or behind log_offset."""
+        return 0 < self.next_offset == self.max_offset and self.log_end_offset() <= log_offset
+
+    def go_on_from(self, end: int) -> None:
+        """A new master's queue: without a record, dispatched or not, it counts on from `end`."""
+        if self.min_offset == self.max_offset == self.next_offset < end:
+            self.next_offset = end
+
     # -- cutting -----------------------------------------------------------------------------------------
 
     def truncate(self, log_offset: int) -> None:

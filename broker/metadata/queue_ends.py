@@ -1,0 +1,52 @@
+"""How far queues count whose messages retention has deleted, all of them: config/queueEnds.json.
+
+A replica that begins where its master's log begins has no record of such a queue, and as master it would
+number its messages from 0 again. So a master writes the number down before it deletes the last record, and a
+replica has it before it may be in the SyncStateSet. RocketMQ has nothing like it. Key of a row: topic.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from broker.metadata.core.table import Version
+from broker.metadata.store import FileStore, data_version
+
+Row = dict[int, int]
+Ends = Mapping[tuple[str, int], int]
+"""(topic, queueId) -> the offset that its next message gets."""
+
+
+class QueueEndTable(FileStore[Row]):
+    name: ClassVar[str] = "queueEnds"
+    what: ClassVar[str] = "the table of emptied queues"
+
+    def row_of(self, value: Any) -> Row:
+        return {int(queue_id): int(end) for queue_id, end in value.items()}
+
+    def json_of(self, row: Row) -> Any:
+        return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
+
+    def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
+        return {topic: self.row_of(row) for topic, row in (value.get("queueEnds") or {}).items()}, {}
+
+    def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        return {
+            "dataVersion": data_version(version).model_dump(by_alias=True),
+            "queueEnds": {topic: self.json_of(rows[topic]) for topic in sorted(rows)},
+        }
+
+    def each(self) -> Iterator[tuple[str, int, int]]:
+        """topic, queueId, end."""
+        for topic, row in self.table.rows.items():
+            for queue_id, end in row.items():
+                yield topic, queue_id, end
+
+    def remember(self, ends: Ends) -> None:
+        """Only what is higher than what is known. OSError."""
+        rows: dict[str, Row] = {}
+        for (topic, queue_id), end in ends.items():
+            row = rows.get(topic, self.table.rows.get(topic, {}))
+            if row.get(queue_id, 0) < end:
+                rows[topic] = row | {queue_id: end}
+        if rows:
+            self.change(rows)

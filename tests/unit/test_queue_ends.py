@@ -1,0 +1,105 @@
+"""Queues that retention has emptied: how far they count is written down, and a new master counts on."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from broker.pending import SendGate
+from broker.store.message_store import MessageStore
+from tests.unit.metadata_parts import open_metadata
+from tests.unit.store_parts import FILE_BYTES, bodies, open_store, put, put_many
+from tests.unit.test_retention import make_old, upkeep_of
+
+EMPTY = 7
+"""The queue of these tests that has old messages only."""
+
+
+def emptied_store(tmp_path: Path) -> MessageStore:
+    """Queue 7 has three messages in the first file of the log, and the others have the rest."""
+    store = open_store(tmp_path)
+    for _ in range(3):
+        put(store, b"old", queue_id=EMPTY)
+    put_many(store, 200)
+    store.flush()
+    return store
+
+
+async def test_ends_are_told_before_the_last_message_goes(tmp_path: Path) -> None:
+    store, told = emptied_store(tmp_path), list[tuple[int, dict[tuple[str, int], int]]]()
+    make_old(store, 1)
+    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1)
+    upkeep._on_emptied = lambda ends: told.append((store.commit_log.min_offset, dict(ends)))
+    await upkeep.clean()
+    assert told == [(0, {("TopicA", EMPTY): 3})], "the others have later messages"
+    assert store.commit_log.min_offset == FILE_BYTES
+    assert store.emptied_queues() == {("TopicA", EMPTY): 3}
+    store.close()
+
+
+def test_a_master_writes_them_down_and_a_replica_counts_on(tmp_path: Path) -> None:
+    master, replica = open_metadata(tmp_path / "1"), open_metadata(tmp_path / "2")
+    master.remember_ends({("TopicA", EMPTY): 3})
+    assert not master.queue_ends.table.rows, "a slave writes nothing down"
+    master.begin_term(1)
+    master.remember_ends({("TopicA", EMPTY): 3, ("B", 0): 1})
+    version = master.queue_ends.table.version
+    master.remember_ends({("TopicA", EMPTY): 2})
+    assert master.queue_ends.table.version == version, "no lower number, no new version"
+    update = master.queue_ends.updates_since(None)
+    assert update is not None and replica.queue_ends.accept(update) is None
+
+    replica = open_metadata(tmp_path / "2")  # from its disk
+    store = open_store(tmp_path / "3")
+    put(store, b"kept", queue_id=1)
+    replica.emptied, replica.go_on_from = store.emptied_queues, store.go_on_from
+    replica.begin_term(2)
+    assert sorted(replica.queue_ends.each()) == [("B", 0, 1), ("TopicA", EMPTY, 3)]
+    put(store, b"new", queue_id=EMPTY)
+    put(store, b"also", queue_id=1)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert (store.min_queue_offset("TopicA", EMPTY), store.max_queue_offset("TopicA", EMPTY)) == (3, 4)
+    assert bodies(store, EMPTY, 3) == [b"new"]
+    assert store.max_queue_offset("TopicA", 1) == 2
+    store.flush()
+    store.close()
+    store = open_store(tmp_path / "3")
+    assert (store.min_queue_offset("TopicA", EMPTY), store.max_queue_offset("TopicA", EMPTY)) == (3, 4)
+    store.close()
+
+
+def test_a_number_that_is_known_already_changes_no_queue(tmp_path: Path) -> None:
+    """A queue with messages, dispatched or not, knows better: what is told may be older, or of what was lost
+    with a master."""
+    store = open_store(tmp_path)
+    put_many(store, 2, queues=1)
+    put(store, b"not dispatched", queue_id=1)
+    for queue_id in (0, 1):
+        for end in (1, 9):
+            store.go_on_from("TopicA", queue_id, end)
+        put(store, b"y", queue_id=queue_id)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert [store.max_queue_offset("TopicA", queue_id) for queue_id in (0, 1)] == [3, 2]
+    store.close()
+
+
+async def test_a_new_master_writes_down_what_it_deleted_as_a_slave(tmp_path: Path) -> None:
+    store, metadata = emptied_store(tmp_path / "s"), open_metadata(tmp_path / "m")
+    make_old(store, 1)
+    await upkeep_of(store, SendGate(), lambda _: 0.1).clean()
+    metadata.emptied = store.emptied_queues
+    metadata.begin_term(4)
+    assert list(metadata.queue_ends.each()) == [("TopicA", EMPTY, 3)]
+    assert metadata.queue_ends.table.version.state_version == 4
+    store.close()
+
+
+def test_on_a_full_disk_deleting_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metadata = open_metadata(tmp_path)
+    metadata.begin_term(1)
+    with patch.object(metadata.queue_ends, "_persist", side_effect=OSError(28, "No space left on device")):
+        metadata.remember_ends({("TopicA", EMPTY): 3})
+    assert "queueEnds.json: [Errno 28] No space left" in caplog.text
+    assert not metadata.queue_ends.table.rows
+    metadata.remember_ends({("TopicA", EMPTY): 3})
+    assert list(metadata.queue_ends.each()) == [("TopicA", EMPTY, 3)]
