@@ -94,6 +94,7 @@ class MasterProtocol(asyncio.Protocol):
             return
         transport, now_ms = self._transport, self._server.clock()
         assert transport is not None
+        self._server.state.min_offset = self._server.log.min_offset  # retention does not wait for a tick
         if self._scheduled or self._paused or self._run is not None:
             if (close := self.link.check(now_ms)) is not None:
                 self.close(close.reason)

@@ -7,10 +7,11 @@ The file functions of `os` tell the process that calls them, so a crash may come
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -65,6 +66,24 @@ def watched_files() -> Iterator[None]:
     with ExitStack() as stack:
         for name in (*ON_DESCRIPTOR, *ON_PATH):
             stack.enter_context(mock.patch.object(os, name, _reporting(name)))
+        yield
+
+
+@contextmanager
+def small_disks(disks: Iterable[Disk], bytes_each: int) -> Iterator[None]:
+    """Inside, each of these disks has so many bytes, and its CommitLog is all that is on it: retention is in
+    earnest."""
+    every, real = tuple(disks), os.statvfs
+
+    def statvfs(path: Any) -> Any:
+        disk = next((each for each in every if Path(path).is_relative_to(each.root)), None)
+        if disk is None:
+            return real(path)
+        used = sum(each.stat().st_size for each in (disk.root / "commitlog").iterdir())
+        free = max(bytes_each - used, 0)
+        return SimpleNamespace(f_frsize=1, f_blocks=bytes_each, f_bfree=free, f_bavail=free)
+
+    with mock.patch.object(os, "statvfs", statvfs):
         yield
 
 

@@ -9,14 +9,17 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, cast
+from unittest import mock
 
 from broker.app import Broker
+from broker.store.commit_log import CommitLog
+from broker.store.mapped_file import MappedFile
 from namesrv.plugins.controller.core.state import BrokerSet
 from tests.sim.checkers import Violation
 from tests.sim.control.model_log import ModelLog
@@ -389,6 +392,20 @@ def waits_for_an_operator(broker: Broker | None) -> bool:
     return "no common epoch" in (broker.controlled.ha.fault or "")
 
 
+@contextmanager
+def watched_retention(judge: Judge) -> Iterator[None]:
+    """Inside, the judge is told what files go: a log may begin there, and not later."""
+    real = CommitLog.take_oldest
+
+    def take_oldest(log: CommitLog) -> MappedFile:
+        file = real(log)
+        judge.deleted = max(judge.deleted, log.min_offset)
+        return file
+
+    with mock.patch.object(CommitLog, "take_oldest", take_oldest):
+        yield
+
+
 async def seconds(count: float) -> None:
     """Of virtual time."""
     await asyncio.sleep(count)
@@ -413,6 +430,7 @@ def play(
             stack.enter_context(watched_files())
             stack.enter_context(small_files())
             world = WholeGroup(seed, loop, base, weather)
+            stack.enter_context(watched_retention(world.judge))
             try:
                 loop.run_until_complete(story(world))
             except Violation as violation:

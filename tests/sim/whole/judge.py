@@ -25,6 +25,8 @@ class Acked:
 class LogView:
     """A replica's CommitLog, as far as a judge reads it."""
 
+    min_offset: int
+
     def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
         raise NotImplementedError
 
@@ -32,11 +34,13 @@ class LogView:
 @dataclass
 class Judge:
     """`log`: the one history of bytes that were confirmed anywhere. `late`: acknowledgements that came after
-    another election; only settings that may lose older ones ask for them."""
+    another election; only settings that may lose older ones ask for them. `deleted`: the end of what
+    retention has deleted anywhere; no log may begin behind it, and what it has from there on is judged."""
 
     acked: list[Acked] = field(default_factory=list)
     masters: dict[int, str] = field(default_factory=dict)
     log: bytearray = field(default_factory=bytearray)
+    deleted: int = 0
     seen: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -54,12 +58,15 @@ class Judge:
     # -- what replicas have ------------------------------------------------------------------------------
 
     def confirmed(self, name: str, log: LogView, begin: int, end: int) -> None:
-        """Bytes begin..end are confirmed at `name`: nobody may ever say otherwise."""
-        at = begin
+        """Bytes begin..end, as far as they are kept, are confirmed at `name`: nobody may say otherwise."""
+        self.begins(name, log)
+        at = max(begin, log.min_offset)
         while at < end:
             piece = bytes(log.view(at, PIECE_BYTES, end=end))
             if not piece:
                 raise Violation(f"{name} confirms up to {end}, and its log cannot be read at {at}")
+            if at > len(self.log):
+                raise Violation(f"{name} confirms from {at} on; nobody has confirmed {len(self.log)}..{at}")
             known = self.log[at : at + len(piece)]
             if piece[: len(known)] != known:
                 where = next(
@@ -69,6 +76,10 @@ class Judge:
             if at + len(piece) > len(self.log):
                 self.log[at:] = piece
             at += len(piece)
+
+    def begins(self, who: str, log: LogView) -> None:
+        if log.min_offset > self.deleted:
+            raise Violation(f"{who} begins at {log.min_offset}; retention has deleted {self.deleted} only")
 
     def began(self, name: str, epoch: int, log: LogView, *, is_newest: bool = True) -> None:
         """`name` takes itself for the master of `epoch` from now on. Not the newest: another one has been
@@ -80,8 +91,9 @@ class Judge:
             self.has_all(f"{name}, master of epoch {epoch},", log)
 
     def has_all(self, who: str, log: LogView) -> None:
+        self.begins(who, log)
         for each in self.acked:
-            if self.read(log, each.offset) != each.body:
+            if each.offset >= log.min_offset and self.read(log, each.offset) != each.body:
                 raise Violation(f"{who} lacks {each}")
 
     @staticmethod
@@ -107,11 +119,15 @@ class Judge:
     # -- the end -----------------------------------------------------------------------------------------
 
     def queue_offsets(self, who: str, log: LogView, end: int) -> Counter[tuple[str, int]]:
-        """Each queue counts 0, 1, 2... in the order of the log: none twice, none left out (S4)."""
+        """Each queue counts 0, 1, 2... in the order of the log: none twice, none left out (S4). What this log
+        has deleted is counted as it was confirmed."""
         next_offsets: Counter[tuple[str, int]] = Counter()
         at = 0
         while at < end:
-            view = log.view(at, PIECE_BYTES, end=end)
+            if at < log.min_offset:
+                view = memoryview(bytes(self.log[at : min(at + PIECE_BYTES, log.min_offset)]))
+            else:
+                view = log.view(at, PIECE_BYTES, end=end)
             parsed = parse(view, 0, len(view), offset=at)
             if parsed is None:
                 raise Violation(f"{who}: no record at {at}, its log ends at {end}")

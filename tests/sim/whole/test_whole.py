@@ -59,10 +59,12 @@ def test_without_all_ack_the_seeds_lose_messages() -> None:
 
 
 class Bytes(LogView):
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, data: bytes, min_offset: int = 0) -> None:
+        self.data, self.min_offset = data, min_offset
 
     def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
+        if offset < self.min_offset:
+            return memoryview(b"")
         return memoryview(self.data)[offset : min(offset + limit, len(self.data) if end is None else end)]
 
 
@@ -119,6 +121,29 @@ class TestTheJudge:
         bad, _ = log_of(tmp_path / "b", b"one", b"two", queue_offsets=queue_offsets)
         with pytest.raises(Violation, match="has offset"):
             Judge().queue_offsets("b1", bad, len(bad.data))
+
+    def test_a_log_that_begins_later_than_retention_has_deleted(self, tmp_path: Path) -> None:
+        log, offsets = log_of(tmp_path / "a", b"one", b"two", b"three")
+        judge = Judge(acked=[Acked(b"one", 0, "TopicA", 0, 0), Acked(b"two", offsets[1], "TopicA", 0, 1)])
+        judge.confirmed("b1", log, 0, len(log.data))
+        kept = Bytes(log.data, offsets[1])
+        for check in (
+            lambda: judge.has_all("b2", kept),
+            lambda: judge.confirmed("b2", kept, 0, len(log.data)),
+        ):
+            with pytest.raises(Violation, match=f"begins at {offsets[1]}; retention has deleted 0"):
+                check()
+        judge.deleted = offsets[1]
+        judge.has_all("b2", kept)
+        judge.confirmed("b2", kept, 0, len(log.data))
+        assert judge.queue_offsets("b2", kept, len(log.data)) == {("TopicA", 0): 3}
+        with pytest.raises(Violation, match="begins at"):
+            judge.has_all("b2", Bytes(log.data, offsets[2]))
+        other = Bytes(log.data.replace(b"two", b"TWO"), offsets[1])
+        with pytest.raises(Violation, match="lacks"):
+            judge.has_all("b2", other)
+        with pytest.raises(Violation, match="other bytes"):
+            judge.confirmed("b2", other, 0, len(log.data))
 
     def test_metadata_that_is_missing(self) -> None:
         judge = Judge(topics={"T": 4}, groups={"G"}, offsets={("G", "T", 0): 7})
