@@ -11,7 +11,11 @@ from broker.config import BrokerConfig
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import Ack, SlaveHandshake
 from broker.store.message_store import MessageStore
+from namesrv.core.liveness import BrokerKey
+from namesrv.plugins.controller.core.elect import LiveInfo
+from namesrv.plugins.controller.watch import Heard
 from remoting.operations.controller import SyncStateSet
+from tests.unit.test_controller_plugin import members, server
 from tests.unit.test_ha_service import FAST, HOST, Broker, Controller, TopicT, group, same, until
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +65,45 @@ async def test_an_error_does_not_end_the_care_for_the_set_8(tmp_path: Path) -> N
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "join, after two errors")
         assert master.controller.history == [[1, 2]]
+
+
+async def test_every_heartbeat_says_everything_16(tmp_path: Path) -> None:
+    """What a controller that leads since this moment must know to elect: it has heard nothing before."""
+    (controller,) = members(tmp_path, ["n0"]).values()
+    config = BrokerConfig.model_validate(
+        {
+            "brokerName": "b",
+            "enableControllerMode": True,
+            "controllerAddr": ":".join(map(str, controller.request_addresses["n0"])),
+            "brokerHeartbeatInterval": 50,
+            "controllerHeartBeatTimeoutMills": 4_321,
+            "brokerElectionPriority": 77,
+            "storePathRootDir": tmp_path / "b",
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": 0,
+            "httpPort": -1,
+            "mappedFileSizeCommitLog": 1 << 16,
+            "telemetryEnable": False,
+        }
+    )
+    key = BrokerKey(config.broker_cluster_name, "b", 1)
+    async with server(controller) as namesrv, App(config) as broker:
+        await until(lambda: broker.gate.writable, "master")
+        broker.store.put(TopicT(), 0, b"x", b"", 0, 0, 1, HOST, 0, 0)
+        broker.store.set_confirm_offset(broker.store.commit_log.max_offset)
+        end = broker.store.commit_log.max_offset
+        assert end > 0
+
+        def heard() -> Heard:
+            info = namesrv.liveness.info(key)
+            assert isinstance(info, Heard)
+            return info
+
+        await until(lambda: heard().live.max_offset == end, "a heartbeat after the message")
+        assert heard().live == LiveInfo(broker.address, 1, end, end, 77)
+        assert (heard().hands_over, heard().min_in_sync_replicas) == (True, 1)
+        assert namesrv.liveness._entries[key].timeout_ms == 4_321
 
 
 async def test_ha_stops_before_the_store_23(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

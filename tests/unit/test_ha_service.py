@@ -624,6 +624,14 @@ async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
             await links[0][0].readexactly(100_000)
         await looks(master)
         assert master.controller.history == [[1, 9]], "no shrink for the older connection"
+        confirmed, end = end, master.put()
+        links[0][1].write(Ack(end).encode())
+        await links[1][0].readexactly(36 + end - confirmed)
+        links[1][1].write(Ack(confirmed).encode())
+        await looks(master)
+        assert master.replicated[-1] == confirmed, "an ack over the older connection counts nothing"
+        links[1][1].write(Ack(end).encode())
+        await until(lambda: master.replicated[-1] == end, "the newer one's does")
         for _, writer in links:
             writer.close()
 
