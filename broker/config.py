@@ -210,7 +210,7 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         ge=65_536,
         description="bytes per second to one slave: always, with haFlowControlEnable (below what producers "
         "write, a slave leaves the SyncStateSet and never returns); without it only to one that is far "
-        "behind while producers write, less on a busy machine, but never below twice what they write",
+        "behind while producers write, less on a busy machine, but always more than they write",
     )
     ha_catch_up_threads: int = Field(
         4,

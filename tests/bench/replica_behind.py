@@ -22,6 +22,8 @@ NEAR_BYTES = 8 << 20
 PRODUCERS = Shape(4, 16)
 BODY_BYTES = 1_024
 ROUND_MS = 1_500
+WARM_UP_MS = 500
+"""By then the master has seen that producers write, and gives the replica its pace."""
 ROUNDS_MIN = 3
 MINUTES_MAX = 4
 
@@ -89,4 +91,4 @@ def _rounds(group: Pair) -> _Rounds:
 
 def _round(group: Pair) -> dict[str, Any]:
     frame = send_frame(BODY_BYTES)
-    return load(group.server(), PRODUCERS, frame=frame, warmup_ms=100, measure_ms=ROUND_MS)
+    return load(group.server(), PRODUCERS, frame=frame, warmup_ms=WARM_UP_MS, measure_ms=ROUND_MS)
