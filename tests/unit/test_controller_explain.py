@@ -96,6 +96,20 @@ async def test_why_a_replica_outside_the_set_does_not_win(tmp_path: Path) -> Non
         assert found.candidates[1].wins is unclean
 
 
+async def test_one_that_may_have_died_with_the_master_is_explained(bench: Bench) -> None:
+    await bench.group_of(1, 2, 3)
+    bench.lose(1)
+    bench.liveness.connection_closed(bench.peers[2].connection_id, bench.now_ms)
+    found = await explain(bench)
+    perhaps_dead = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+    assert [each.why for each in found.candidates[1:]] == [perhaps_dead, "wins: master 1 is not active"]
+    bench.liveness.connection_closed(bench.peers[3].connection_id, bench.now_ms)
+    found = await explain(bench)
+    assert (found.verdict, found.is_change) == ("wait", False)
+    assert [each.why for each in found.candidates[1:]] == [perhaps_dead, perhaps_dead]
+    assert "waiting to hear from the SyncStateSet [1, 2, 3]" in found.remark
+
+
 async def test_priorities_and_unheard_replicas_are_explained(bench: Bench) -> None:
     await bench.group_of(1, 2, 3)
     await bench.beat(2, epoch=1, max_offset=5, election_priority=9)
