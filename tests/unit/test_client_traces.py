@@ -234,16 +234,19 @@ def test_without_asyncio(broker: TestBroker) -> None:
 
 async def test_what_is_not_traced(broker: TestBroker) -> None:
     """The trace topic itself, and what the broker wants no traces of (traceOn=false)."""
-    trace = TraceHook()
+    trace = TraceHook(flush_timeout_ms=50)
     async with Producer(broker.namesrv_addr, hooks=[trace]) as producer:
         await producer.send(Message(TRACE_TOPIC, b""))
-    assert trace.sent == 0 and trace._producer is None, "nothing was opened either"
+        assert trace._producer is None and not len(trace._buffer), "nothing was opened either"
     async with FakeBroker() as mute, FakeNameServer() as server:
         mute.extra = {"trace_on": "false"}
         server.routes["T"] = {0: mute.address}
         async with Producer(server.address, hooks=[trace]) as producer:
             await producer.send(Message("T", b"1"))
-        assert len(mute.sends) == 1 and trace._producer is None
+            assert len(mute.sends) == 1 and trace._producer is None
+            mute.extra = {"trace_on": "true"}
+            await producer.send(Message("T", b"2"))
+            assert trace._producer is not None, "and this is traced"
 
 
 # -- what it must never cost -------------------------------------------------------------------------------
