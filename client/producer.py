@@ -298,13 +298,13 @@ class Producer:
     ) -> SendResult:
         """`messages` and their `keys`: what the letter is made of, for the hooks."""
         self._check_open()
+        result: SendResult | None = None
         if not self._hooks:
             result = await self._delivery.deliver(letter, choice, timeout_ms)
             self._introduce()
             return result
         started_ms, started_wall_ms = now_ms(), wall_ms()
         error: BaseException | None = None
-        result: SendResult | None = None
         try:
             result = await self._delivery.deliver(letter, choice, timeout_ms)
             self._introduce()
