@@ -15,14 +15,8 @@ from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, re
 from broker.handlers.writer import CUT_OFF, Refused, Writer
 from broker.pending import HotPeer, reply_frame
 from broker.store.inner_batch import INNER_BATCH
-from broker.store.record import (
-    KEYS,
-    SEPARATOR,
-    TAGS,
-    TRANSACTION_BITS,
-    UNIQ_KEY,
-    tag_code,
-)
+from broker.store.property_scan import look
+from broker.store.record import TRANSACTION_BITS
 from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY
 from remoting.operation import Hot, HotHandler, OperationTable
@@ -73,10 +67,7 @@ class SendHandler:
         ext = command.ext
         gate = self._gate
         topic = self._topics.get(ext.topic)
-        text = ext.properties
-        if text and text[-1] != SEPARATOR:
-            text += SEPARATOR
-        properties = text.encode()
+        properties, is_plain, waits, code, key, keys = look(ext.properties)
         if (
             topic is None
             or self._is_restricted
@@ -87,18 +78,11 @@ class SendHandler:
             or len(properties) > self._properties_bytes_max
             or ext.sys_flag & _UNUSUAL_BITS
             or ext.batch
-            or "DELAY\x01" in text
-            or "TIMER_" in text
-            or "TRAN_MSG\x01" in text
-            or "POP_CK\x01" in text
+            or not is_plain
             or topic.is_retry
-            or "\0" in text
             or (gate.wait and self._pending.is_full)
         ):
             return self._unusual.send(command, body, properties, peer)
-        text = SEPARATOR + text
-        tag = text.partition(TAGS)[2].partition(SEPARATOR)[0]
-        key = text.partition(UNIQ_KEY)[2].partition(SEPARATOR)[0].encode()
         if not key:
             key = self._new_unique_key().encode()
             properties += b"UNIQ_KEY\x01%b\x02" % key
@@ -116,10 +100,10 @@ class SendHandler:
                 ext.born_timestamp,
                 peer.address_bytes,
                 ext.reconsume_times,
-                tag_code(tag),
+                code,
                 tick.wall_ms,
                 key,
-                text.partition(KEYS)[2].partition(SEPARATOR)[0].encode(),
+                keys,
             )
         except (struct.error, ValueError, OSError) as error:
             return refusal(command, self.writer.failed(error))
@@ -133,7 +117,7 @@ class SendHandler:
         if not key.isalnum():  # of bytes: the test of text looks every character up
             key_json = msgspec.json.encode(key.decode())[1:-1]
         reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key_json, command.opaque))
-        if gate.wait and "WAIT\x01false" not in text:
+        if gate.wait and waits:
             self._pending.add(end, peer, reply, tick.ms, command.opaque)
             return None
         return reply

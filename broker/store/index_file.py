@@ -14,24 +14,19 @@ IndexFile.
 import array
 import struct
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from broker.store.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, write_entries
 from broker.store.mapped_file import MappedFile, StoreError
 
 HEADER = struct.Struct(">qqqqii")
-HEADER_BYTES: Final = HEADER.size
-SLOT_BYTES: Final = 4
 ENTRY = struct.Struct(">iqi4s")
-ENTRY_BYTES: Final = ENTRY.size
 RESERVE_BYTES: Final = 1 << 20
-SECONDS_MAX: Final = 2**31 - 1
 _NO_ENTRY: Final = bytes(SLOT_BYTES)
 _HASH_ONLY = struct.Struct(">i16x")
 _OFFSET_AT: Final = 4
 _PREVIOUS_AT: Final = 16
-_ENTRY_WORDS: Final = 5
 
 
 State = tuple[int, int, int, int, int, int]
@@ -41,20 +36,12 @@ def file_bytes_of(slots: int, entries: int) -> int:
     return HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
 
 
-def _raw(kind: str, values: Iterable[int]) -> "array.array[int]":
-    """As the file has them, most significant byte first."""
-    found = array.array(kind, values)
-    if sys.byteorder == "little":
-        found.byteswap()
-    return found
-
-
 class IndexFile:
     """`count`: number of the next entry; the file is full when it reaches the limit of entries."""
 
     __slots__ = (
-        "_entries_at", "_file", "_raw_slots", "_raw_words", "_room_end", "_slots", "begin_offset",
-        "begin_timestamp", "count", "end_offset", "end_timestamp", "entries_max", "used_slots",
+        "_entries_at", "_file", "_room_end", "_slots", "begin_offset", "begin_timestamp", "count",
+        "end_offset", "end_timestamp", "entries_max", "used_slots",
     )  # fmt: skip
 
     def __init__(self, path: Path, slots: int, entries: int) -> None:
@@ -72,9 +59,6 @@ class IndexFile:
         self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
         self.used_slots, self.count = header[4], min(max(header[5], 1), entries)
         self._room_end = self._entries_at
-        # Numbers as they stand in the file, whatever this machine's order: moved, never calculated with.
-        self._raw_slots = self._file.view[HEADER_BYTES : self._entries_at].cast("I")
-        self._raw_words = self._file.view[self._entries_at :].cast("I")
         try:
             self._file.reserve(0, self._entries_at)
         except OSError:
@@ -108,29 +92,14 @@ class IndexFile:
         """Below this `count` there is room for one more entry."""
         return (self._room_end - self._entries_at) // ENTRY_BYTES
 
-    def append(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Entries in log order, as many as there are hashes (one at least), for which there is room.
-
-        Column by column: what a key alone needs is the look at its slot."""
+    def append(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
+        """Entries in log order, as many as there are hashes (one at least), for which there is room."""
         first, count = self.count, len(hashes)
         if first == 1:
             self.begin_offset, self.begin_timestamp = offsets[0], timestamps[0]
-        raw_slots, slots = self._raw_slots, self._slots
-        previous: list[int] = []
-        for hashed, number in zip(hashes, _raw("I", range(first, first + count)), strict=True):
-            slot = hashed % slots
-            previous.append(raw_slots[slot])
-            raw_slots[slot] = number
-        begin = self.begin_timestamp
-        seconds = {each: min(max((each - begin) // 1000, 0), SECONDS_MAX) for each in set(timestamps)}
-        raw_offsets = memoryview(_raw("q", offsets)).cast("B").cast("I")
-        entries = self._raw_words[first * _ENTRY_WORDS : (first + count) * _ENTRY_WORDS]
-        entries[0::_ENTRY_WORDS] = memoryview(_raw("I", hashes))
-        entries[1::_ENTRY_WORDS] = raw_offsets[0::2]
-        entries[2::_ENTRY_WORDS] = raw_offsets[1::2]
-        entries[3::_ENTRY_WORDS] = memoryview(_raw("I", [seconds[each] for each in timestamps]))
-        entries[4::_ENTRY_WORDS] = memoryview(array.array("I", previous))
-        self.count, self.used_slots = first + count, self.used_slots + previous.count(0)
+        columns = (hashes, offsets, timestamps)
+        empty_count = write_entries(self._file.view, self._slots, first, self.begin_timestamp, columns)
+        self.count, self.used_slots = first + count, self.used_slots + empty_count
         self.end_offset, self.end_timestamp = offsets[-1], timestamps[-1]
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -213,8 +182,6 @@ class IndexFile:
         self._file.sync()
 
     def close(self) -> None:
-        self._raw_slots.release()
-        self._raw_words.release()
         self._file.close()
 
     def delete(self) -> None:

@@ -1,7 +1,7 @@
 """From the keys of stored records to the columns of an IndexFile: hashes, CommitLog offsets, timestamps.
 
 Many records at once, field by field, with the hash of record.key_hash() written out: a third of the cost of
-one key after the other. Pure.
+one key after the other. The compiled twin does take one after the other, in a sixth of that. Pure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,25 @@ from broker.store.record import (
     ZEROS_HASHES,
     key_hash,
 )
+from remoting.compiled import is_compiled, prefer_twin
 
 Keyed: TypeAlias = tuple[int, int, int, bytes, bytes]
 """(java_hash(topic + "#"), CommitLog offset, store timestamp in ms, UNIQ_KEY, KEYS: blank-separated)"""
-Columns: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int]]
+Columns: TypeAlias = tuple[list[int], list[int], list[int]]
 """Of each key, in log order: hash, its record's CommitLog offset and store timestamp."""
 
 _NO_KEY: Final = -1
+_WORD: Final = 0xFFFFFFFF
+_SIGN: Final = 0x80000000
+_IS_COMPILED: Final = is_compiled(__file__)
 
 
 def columns(records: Sequence[Keyed]) -> Columns:
     """A record's unique key stands before its others; one without keys does not come."""
+    if _IS_COMPILED:
+        return _one_after_the_other(records)
     if not records:
-        return (), (), ()
+        return [], [], []
     if b" " in b"".join([record[4] for record in records]):
         records = list(_one_by_one(records))
     offsets: Sequence[int]
@@ -42,7 +48,8 @@ def columns(records: Sequence[Keyed]) -> Columns:
     if _NO_KEY in found:
         chosen = [hashed != _NO_KEY for hashed in found]
         found, offsets, timestamps = (list(compress(each, chosen)) for each in (found, offsets, timestamps))
-    return [each if each < 0x80000000 else -each & 0x7FFFFFFF for each in found], offsets, timestamps
+    hashes = [each if each < _SIGN else -each & 0x7FFFFFFF for each in found]
+    return hashes, list(offsets), list(timestamps)
 
 
 def _one_by_one(records: Sequence[Keyed]) -> Iterator[Keyed]:
@@ -90,3 +97,37 @@ def _hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
         else _NO_KEY
         for prefix, key in zip(prefixes, keys, strict=True)
     ]
+
+
+# -- the twin's ways -------------------------------------------------------------------------------------
+
+
+def _one_after_the_other(records: Sequence[Keyed]) -> Columns:
+    hashes: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    for prefix_hash, offset, timestamp, unique_key, keys in records:
+        if unique_key:
+            hashes.append(_hash(prefix_hash, unique_key))
+            offsets.append(offset)
+            timestamps.append(timestamp)
+        if keys:
+            for key in keys.split(b" ") if b" " in keys else (keys,):
+                if key:
+                    hashes.append(_hash(prefix_hash, key))
+                    offsets.append(offset)
+                    timestamps.append(timestamp)
+    return hashes, offsets, timestamps
+
+
+def _hash(prefix_hash: int, key: bytes) -> int:
+    """record.key_hash() character by character."""
+    value = prefix_hash & _WORD
+    for byte in key:
+        if byte > 127:
+            return key_hash(prefix_hash, key)
+        value = value * 31 + byte & _WORD
+    return value if value < _SIGN else -value & 0x7FFFFFFF
+
+
+prefer_twin(__name__, globals(), "columns")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hatch_build import CannotCompile, compile_leaves
 from namesrv.plugins.controller.config import ControllerConfig
 from remoting.config import load_config
 from remoting.program import overrides_of
@@ -71,6 +72,17 @@ def test_the_wheel_has_everything(wheel: Path) -> None:
     assert "controller = namesrv.plugins.controller.plugin:ControllerPlugin" in text
 
 
+def test_the_wheel_has_compiled_modules_where_they_can_be_made(wheel: Path) -> None:
+    """It is one for this Python and machine then; the next test shows that they are the same bytes each time."""
+    twins = [name for name in zipfile.ZipFile(wheel).namelist() if "/compiled/" in name]
+    try:
+        expected = [str(path.relative_to(ROOT)) for path in compile_leaves()]
+    except CannotCompile:
+        expected = []
+    assert sorted(twins) == sorted(expected)
+    assert wheel.name.endswith("-py3-none-any.whl") == (not expected)
+
+
 def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:
     assert build_wheel(tmp_path).read_bytes() == wheel.read_bytes()
 
@@ -80,7 +92,8 @@ def test_the_build_gets_what_it_needs_and_no_more() -> None:
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line[0] == "!"}
-    needed = {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], *PACKAGES["packages"]}
+    hook = PACKAGES["hooks"]["custom"]["path"]
+    needed = {"pyproject.toml", hook, PROJECT["readme"], *PROJECT["license-files"], *PACKAGES["packages"]}
     for source in (each.split()[0] for each in instructions("COPY")):
         if source not in (".", "--from=build"):
             needed.add(source)
@@ -106,6 +119,8 @@ def test_versions_and_bases(rendered: dict[str, Objects]) -> None:
     assert f"VERSION={PROJECT['version']}" in instructions("ARG")
     (base,) = [each for each in instructions("ARG") if each.startswith("BASE=")]
     assert re.fullmatch(r"BASE=python:3\.\d+-slim-\w+", base)  # a tag that does not move to another Python
+    (build_base,) = [each for each in instructions("ARG") if each.startswith("BUILD_BASE=")]
+    assert build_base == f"BUILD_{base.replace('-slim', '')}"  # the same Python, with a C compiler
     assert all("latest" not in each for each in instructions("FROM"))
     assert any("--require-hashes" in each for each in instructions("RUN"))
 

@@ -2,7 +2,8 @@
 
 import struct
 
-from broker.store.batch import Batch, middle_of, records_of
+from broker.store.batch import middle_of
+from broker.store.batch_records import Batch, records_of
 from broker.store.record import decode, topic_bytes
 from tests.unit.store_parts import BORN_HOST
 
@@ -16,7 +17,7 @@ def item(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
 def as_stored(batch: bytes) -> list[tuple[int, bytes, bytes]]:
     """(flag, body, properties) of each record. ValueError, struct.error: it is none."""
     middle = middle_of(0, 7, BORN_HOST, 5_000, BORN_HOST, 0)
-    raw = records_of(Batch(batch, topic_bytes("TopicA"), 0, 0, middle, b""), 0).raw
+    raw = records_of(Batch(batch, topic_bytes("TopicA"), 0, 0, middle, b"", None, 0), 0).raw
     found, at = [], 0
     while at < len(raw):
         record = decode(raw, at)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.batch import ITEMS_MAX, StoredBatch, put_batch
+from broker.store.batch import StoredBatch, put_batch
+from broker.store.batch_records import ITEMS_MAX
 from broker.store.consume_queue import UNIT_BYTES
 from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore

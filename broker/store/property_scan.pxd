@@ -1,0 +1,19 @@
+# The types of property_scan.py, for its compiled twin (hatch_build.py).
+cimport cython
+
+cdef bint _IS_COMPILED
+cdef long long _WORD, _SIGN
+cdef int _NAME_END, _VALUE_END, _UNDERSCORE, _OTHER, _TAGS, _UNIQ_KEY, _KEYS
+
+@cython.locals(text=str, properties=bytes)
+cpdef tuple look(text)
+
+@cython.locals(
+    raw="const unsigned char *", count=Py_ssize_t, is_plain=bint, waits=bint, has_tags=bint, code=object,
+    unique_key=bytes, keys=bytes, segment_at=Py_ssize_t, value_at=Py_ssize_t, at=Py_ssize_t, name=int, byte=int,
+    letter=int
+)
+cdef tuple _scan(bytes properties)
+
+@cython.locals(raw="const unsigned char *", value="long long", at=Py_ssize_t)
+cdef object _tag_code(bytes properties, Py_ssize_t begin, Py_ssize_t end)

@@ -1,0 +1,190 @@
+"""Every leaf in its three ways: as it is interpreted, its twin's way interpreted, and the compiled twin."""
+
+import importlib
+import struct
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import broker.store.batch_records
+import broker.store.index_entries
+import broker.store.indexed_keys
+import broker.store.property_scan  # noqa: F401 - a leaf is known when it is imported
+from broker.store.batch_records import ITEMS_MAX, Batch
+from broker.store.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from broker.store.indexed_keys import Keyed
+from broker.store.record import index_keys, key_hash, tags_code
+from remoting.compiled import leaves
+
+unhurried = settings(deadline=None)  # the twin's way is slow where it is interpreted
+NAMES = [
+    "UNIQ_KEY", "TAGS", "KEYS", "DELAY", "TIMER_", "TIMER", "_", "TRAN_MSG", "POP_CK", "WAIT", "false",
+    "true", "\x01", "\x02", "\x01", "\x02", "\x01", "\x02", "\0", "a", "é", "\ud7ff", "𐀀",
+    "TagA", "k1 k2", " ", "X",
+]  # fmt: skip
+texts = st.lists(st.sampled_from(NAMES), max_size=16).map("".join) | st.text(max_size=40)
+raw_properties = texts.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=40)
+
+
+def ways(module: str, function: str) -> list[Callable[..., Any]]:
+    leaf = leaves[module]
+    source, interpreted = importlib.import_module(module), leaf.interpreted[function]
+
+    def as_the_twin(*arguments: Any) -> Any:
+        with mock.patch.object(source, "_IS_COMPILED", True):
+            return interpreted(*arguments)
+
+    return [interpreted, as_the_twin] + ([] if leaf.twin is None else [getattr(leaf.twin, function)])
+
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What it returns, or what it refuses, and why."""
+    try:
+        return function(*arguments)
+    except (ValueError, struct.error) as error:
+        return type(error), str(error)
+
+
+def same(functions: list[Callable[..., Any]], *arguments: Any) -> Any:
+    found = [outcome(function, *arguments) for function in functions]
+    assert all(each == found[0] for each in found[1:]), found
+    return found[0]
+
+
+# -- properties ------------------------------------------------------------------------------------------
+
+LOOK = ways("broker.store.property_scan", "look")
+TAGS_AND_KEYS = ways("broker.store.property_scan", "tags_and_keys")
+
+
+@unhurried
+@given(texts)
+@example("")
+@example("TIMER_")
+@example("\x01")
+@example("aUNIQ_KEY\x01x\x02UNIQ_KEY\x01y\x02UNIQ_KEY\x01\x01z")
+@example("TAGS\x01a\x02TAGS\x01b\x02KEYS\x01")
+@example("TAGS\x01" + "ü" * 300)
+@example("TAGS\x01" + "z" * 300)
+@example("\ud800")
+def test_look(text: str) -> None:
+    found = same(LOOK, text)
+    if found[0] is not UnicodeEncodeError:
+        assert found[3:] == (tags_code(found[0]), *index_keys(found[0]))
+
+
+@unhurried
+@given(raw_properties)
+@example(b"UNIQ_KEY\x01")
+@example(b"TAGS\x01\xff\xfe\x02KEYS\x01\xff")
+def test_tags_and_keys(properties: bytes) -> None:
+    assert same(TAGS_AND_KEYS, properties) == (tags_code(properties), *index_keys(properties))
+
+
+# -- the index -------------------------------------------------------------------------------------------
+
+COLUMNS = ways("broker.store.indexed_keys", "columns")
+WRITE_ENTRIES = ways("broker.store.index_entries", "write_entries")
+SLOTS, ENTRIES = 7, 40
+key_bytes = (
+    st.text("0123456789ABCDEF", max_size=40).map(str.encode)
+    | st.text("ab 0Z~", max_size=40).map(str.encode)
+    | st.binary(max_size=20)
+    | st.sampled_from([b"x" * 1_025, b"\xe9" * 1_030, b"0" * 1_024])
+)
+offsets = st.integers(0, 2**63 - 1)
+one_key = key_bytes.map(lambda key: key.replace(b" ", b""))
+keyed = st.tuples(st.integers(-(2**31), 2**31 - 1), offsets, st.integers(0, 2**62), one_key, key_bytes)
+
+
+@unhurried
+@given(st.lists(keyed, max_size=12))
+@example([(0, 0, 0, b"polygenelubricants", b"")])  # Java's hash of it is the one whose abs() overflows
+@example([(31, 1, 2, b"", b"  a  b ")])
+def test_columns(records: list[Keyed]) -> None:
+    expected = []
+    for prefix_hash, offset, timestamp, unique_key, keys in records:
+        for key in [unique_key, *keys.split(b" ")]:
+            if key:
+                expected.append((key_hash(prefix_hash, key), offset, timestamp))
+    hashes, found_offsets, timestamps = same(COLUMNS, records)
+    assert list(zip(hashes, found_offsets, timestamps, strict=True)) == expected
+
+
+@unhurried
+@given(
+    st.integers(1, 5),
+    st.integers(0, 2**62),
+    st.lists(st.tuples(st.integers(0, 2**31 - 1), offsets, st.integers(0, 2**62)), min_size=1, max_size=20),
+)
+def test_write_entries(first: int, begin: int, entries: list[tuple[int, int, int]]) -> None:
+    columns = tuple(list(column) for column in zip(*entries, strict=True))
+    files = []
+    for function in WRITE_ENTRIES:
+        file = bytearray(HEADER_BYTES + SLOTS * SLOT_BYTES + ENTRIES * ENTRY_BYTES)
+        used = function(memoryview(file), SLOTS, first, begin, columns)
+        assert used == len({hashed % SLOTS for hashed, _, _ in entries})
+        files.append(bytes(file))
+    assert len(set(files)) == 1
+    begins = HEADER_BYTES + SLOTS * SLOT_BYTES + first * ENTRY_BYTES
+    raw = files[0][begins : begins + len(entries) * ENTRY_BYTES]
+    seconds = [min(max((each - begin) // 1000, 0), 2**31 - 1) for _, _, each in entries]
+    assert [each[:3] for each in struct.iter_unpack(">iqii", raw)] == [
+        (hashed, offset, second) for (hashed, offset, _), second in zip(entries, seconds, strict=True)
+    ]
+
+
+# -- batches ---------------------------------------------------------------------------------------------
+
+RECORDS_OF = ways("broker.store.batch_records", "records_of")
+lengths = st.integers(-(2**31), 2**31 - 1) | st.integers(-30, 60)
+
+
+def item(body: bytes, properties: bytes, flag: int, more: int = 0, size: int | None = None) -> bytes:
+    """`more`: what the length of the properties says too much. size: what the item says of itself."""
+    whole = 22 + len(body) + len(properties) if size is None else size
+    length = max(min(len(properties) + more, 2**15 - 1), -(2**15))
+    return struct.pack(">iiiii", whole, 1, 2, flag, len(body)) + body + struct.pack(">h", length) + properties
+
+
+good = st.builds(item, st.binary(max_size=60), raw_properties, st.integers(-(2**31), 2**31 - 1))
+bad = st.builds(
+    item, st.binary(max_size=9), raw_properties, st.just(0), st.integers(-3, 3), st.none() | lengths
+)
+heads = st.builds(lambda *numbers: struct.pack(">iiiii", *numbers), *[lengths] * 5)
+
+
+@unhurried
+@given(
+    st.lists(good, min_size=1, max_size=6).map(b"".join)
+    | st.lists(good | bad | heads | st.binary(max_size=30), max_size=6).map(b"".join),
+    st.sampled_from([b"", b"CLUSTER\x01c", b"TAGS\x01t\x02KEYS\x01k", b"s" * 32_700]),
+    st.sampled_from([b"\x06TopicA", b"\x00\x80" + b"t" * 128]),
+    st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 2**62),
+)
+@example(b"", b"", b"\x01t", 0, 0)
+@example(item(b"b", b"a\x01\0", 0), b"", b"\x01t", 0, 0)
+@example(item(b"b", b"p" * 32_767, 0), b"", b"\x01t", 0, 0)
+@example(item(b"b", b"a\x01b", 0)[:-1], b"", b"\x01t", 0, 0)
+def test_records_of(body: bytes, shared: bytes, topic: bytes, prefix: int | None, offset: int) -> None:
+    batch = Batch(body, topic, 3, 2**40, b"m" * 52, shared, prefix, 1_795_247_382_069)
+    found = same(RECORDS_OF, batch, offset)
+    if isinstance(found[0], bytes):
+        units = list(struct.iter_unpack(">qiq", found.packed))
+        assert [number for unit in units for number in unit] == found.units
+        assert units[0][0] == offset and sum(size for _, size, _ in units) == len(found.raw)
+        assert len(found.keys) == (0 if prefix is None else len(units))
+
+
+def test_too_many_items() -> None:
+    batch = Batch(item(b"", b"", 0) * (ITEMS_MAX + 1), b"\x01t", 0, 0, b"", b"", None, 0)
+    assert same(RECORDS_OF[::2], batch, 0)[0] is ValueError
+
+
+def test_a_number_out_of_its_field() -> None:
+    batch = Batch(item(b"", b"", 0), b"\x01t", 2**40, 0, b"", b"", None, 0)
+    assert same(RECORDS_OF, batch, 0)[0] is struct.error
