@@ -1,19 +1,20 @@
 """Texts of mqadmin about stored messages: RocketMQ's layouts, value in, text out.
 
 Source: RocketMQ 5.3.3 QueryMsgByIdSubCommand, QueryMsgByKeySubCommand, PrintMessageSubCommand,
-PrintMessageByQueueCommand.
+PrintMessageByQueueCommand, QueryMsgTraceByIdSubCommand.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from client import MessageExt, MessageQueue
 
 _FOUND_TITLES = "%-50s %4s %40s"
 _FOUND = "%-50s %4d %40d"
 _LINE = "%-20s %s"
+_TRACE = "%-10s %-20s %-20s %-20s %-10s %-10s"
 RULE = "-" * 56
 """Behind each queue of printMsg."""
 
@@ -70,6 +71,44 @@ def tag_counts(tags: Mapping[str, int]) -> list[str]:
     """printMsgByQueue -f: the most frequent first."""
     ranked = sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))
     return [f"Tag: {tag:<30} Count: {count}" for tag, count in ranked]
+
+
+class TraceRow(NamedTuple):
+    """What one client did with a message. value: all that it wrote."""
+
+    kind: str
+    group: str
+    client_host: str
+    time_ms: int
+    cost_ms: int
+    status: str
+    value: Mapping[str, Any]
+
+
+def traces(rows: Sequence[TraceRow]) -> str:
+    """queryMsgTraceById: sends one by one, then consumers by their groups. The cost of what still runs is not
+    known. That ends of transactions are shown, too, is ours."""
+    parts = []
+    for row in rows:
+        if row.kind == "Pub":
+            parts.append([_trace_title("#ProducerGroup", "#SendTime"), _trace("Pub", row)])
+        elif row.kind == "EndTransaction":
+            parts.append([_trace_title("#ProducerGroup", "#EndTime"), _trace("End", row)])
+    consumers = [row for row in rows if row.kind.startswith("Sub")]
+    for group in sorted({row.group for row in consumers}):
+        lines = [_trace("Sub", row) for row in consumers if row.group == group]
+        parts.append([_trace_title("#ConsumerGroup", "#ConsumerTime"), *lines])
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _trace_title(group: str, time: str) -> str:
+    return (_TRACE % ("#Type", group, "#ClientHost", time, "#CostTimes", "#Status")).rstrip()
+
+
+def _trace(kind: str, row: TraceRow) -> str:
+    cost = "-" if row.kind in ("SubBefore", "EndTransaction") else f"{row.cost_ms}ms"
+    when = _time(row.time_ms)[:19] if row.time_ms else "-"
+    return (_TRACE % (kind, row.group, row.client_host, when, cost, row.status)).rstrip()
 
 
 def consumed_directly(result: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from cli.commands import (
     state,
     topic,
     topic_admin,
+    trace,
 )
 
 MODULES = (
@@ -40,6 +41,7 @@ MODULES = (
     offset,
     message,
     query,
+    trace,
     printing,
     speed,
     monitor,

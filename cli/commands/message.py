@@ -6,7 +6,8 @@ import typer
 
 from cli import layouts
 from cli.admin_shell import Action, BrokerName, NamesrvAddr, Output, command
-from client import Message, MessageQueue, Producer, PullConsumer, PullStatus
+from cli.commands.topic_admin import true_or_false
+from client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
 from client.admin import AdminClient, AdminError
 from client.message import MessageExt
 from remoting.codes import ResponseCode
@@ -24,16 +25,21 @@ def send_message(
     tags: Annotated[str | None, typer.Option("-c", "--tags", help="Tag")] = None,
     broker: Annotated[str | None, typer.Option("-b", "--broker", help="Send to this broker name")] = None,
     queue_id: Annotated[int | None, typer.Option("-i", "--qid", min=0, help="...and this queue")] = None,
+    trace: Annotated[
+        str, typer.Option("-m", "--msgTraceEnable", help="true: trace it, for queryMsgTraceById")
+    ] = "false",
 ) -> Action:
     """Send one message; done when the master acknowledged it."""
     if (queue_id is None) != (broker is None):
         raise typer.BadParameter("-b/--broker and -i/--qid belong together")
+    traced = true_or_false(trace, "-m/--msgTraceEnable")
     queue = MessageQueue(topic, broker, queue_id) if broker is not None and queue_id is not None else None
 
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         message = Message(topic, body.encode(), tags=tags, keys=(key,) if key else ())
-        async with Producer(namesrv_addr, "mqadmin") as producer:
+        hook = TraceHook()
+        async with Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer:
             result = await producer.send(message, queue=queue, timeout_ms=timeout_ms)
         value = {
             "brokerName": result.broker_name,
@@ -44,7 +50,9 @@ def send_message(
             "queueOffset": result.queue_offset,
             "attempts": result.attempts,
         }
-        return Output(value, layouts.sent(result))
+        lost = hook.failed + hook.dropped if traced else 0
+        notes = ("it is stored, but its trace is not: see traceTopicEnable of the brokers",) if lost else ()
+        return Output(value, layouts.sent(result), notes=notes)
 
     return action
 

@@ -165,7 +165,7 @@ async def _committed(admin: AdminClient, address: str, group: str, queue: QueueK
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
     )
     try:
-        return int((await admin.ask(address, QUERY_CONSUMER_OFFSET, header)).header.offset)
+        return (await admin.ask(address, QUERY_CONSUMER_OFFSET, header)).header.offset
     except AdminError as error:
         if error.code != ResponseCode.QUERY_NOT_FOUND:
             raise
