@@ -15,8 +15,10 @@ from broker.ha.core.epochs import Epochs
 from broker.ha.service import HaService
 from broker.metadata.service import Metadata
 from broker.replicas_manager import ReplicasManager
+from broker.store import message_store
+from broker.store.commit_log import CommitLog
 from broker.store.mapped_file import MappedFile
-from broker.store.message_store import MessageStore
+from broker.store.queues import QueueTable
 from namesrv.core.liveness import HeartbeatTable
 from namesrv.plugins.controller import elections, handlers
 from namesrv.plugins.controller.core.decide import Answer, decide_register
@@ -215,11 +217,11 @@ def dispatch_in_slices() -> Iterator[None]:
 
 @contextmanager
 def queues_end_where_consumers_see_it() -> Iterator[None]:
-    def forgetful(self: MessageStore) -> None:
-        for queue in self.queues.each():
+    def forgetful(log: CommitLog, queues: QueueTable, start: int) -> None:
+        for queue in queues.each():
             queue.next_offset = queue.max_offset
 
-    with mock.patch.object(MessageStore, "_rebuild_next_offsets", forgetful):
+    with mock.patch.object(message_store, "rebuild_next_offsets", forgetful):
         yield
 
 
