@@ -1,6 +1,7 @@
 """The parts of a broker as its configuration asks for them: made here, wired and started in app.py."""
 
 import asyncio
+import logging
 import os
 import socket
 
@@ -11,6 +12,8 @@ from broker.pending import SendGate
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.record import host_bytes
 from broker.topics import TopicTable
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 2
 """Flushes per checkpoint: with the default interval, one a second."""
@@ -72,6 +75,10 @@ def store_host(host: str, port: int) -> bytes:
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
+        logger.warning(
+            "brokerIP1: %s cannot be resolved here; set it to an address: ids of messages lead nowhere, and "
+            "retries of C++ consumers fail", host,
+        )  # fmt: skip
         return bytes(4) + port.to_bytes(4, "big")
     addresses = [str(address[0]).partition("%")[0] for _, _, _, _, address in found]
     return host_bytes(min(addresses, key=lambda address: ":" in address), port)

@@ -5,7 +5,6 @@ in an order in which they can be broken off and called again, and both keep what
 moves the log aside and deletes nothing.
 """
 
-import fcntl
 import mmap
 import os
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from broker.ha.core.epochs import Epochs
 from broker.store.commit_log import PREPARED_NAME
 from broker.store.epoch_file import EpochFile, EpochFileError, decode_epochs
-from broker.store.mapped_file import StoreError, listed_files, sync_directory
+from broker.store.mapped_file import StoreError, listed_files, sync_directory, take_lock
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
 from broker.store.settings import BATCH_FILE_BYTES
@@ -109,7 +108,7 @@ def _is_locked(root: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(descriptor)
     except BlockingIOError:
         return True
     finally:

@@ -9,12 +9,14 @@ import fcntl
 import mmap
 import os
 import re
+import struct
 import threading
 from pathlib import Path
 from typing import Final
 
 NAME_DIGITS: Final = 20
 _NAME = re.compile(r"\d{20}\Z")
+_FLOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, process (0)
 _TOUCH_PIECE_BYTES: Final = 1 << 20
 _MADVISE: Final = ctypes.CDLL(None).madvise  # mmap's own keeps the interpreter lock, 1 ms per MiB
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -48,12 +50,20 @@ def lock_directory(root: Path) -> int:
     """The descriptor that holds the lock, until it is closed. StoreError: another process has it."""
     descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(descriptor)
     except BlockingIOError as error:
         os.close(descriptor)
         raise StoreError(f"{root} is in use by another broker process (lock file held)") from error
     os.pwrite(descriptor, b"lock", 0)
     return descriptor
+
+
+def take_lock(descriptor: int) -> None:
+    """Until the descriptor is closed: the whole file, as ours know each other, and its first byte, which is
+    what RocketMQ's broker locks. BlockingIOError: somebody has one of them."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if hasattr(fcntl, "F_OFD_SETLK"):  # of the open file, not of the process; Linux
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
 
 
 def sync_directory(directory: Path) -> None:

@@ -36,11 +36,18 @@ def test_a_brokers_host() -> None:
     assert len(offset_message_id(host_bytes("::1", 10_911), 0)) == 56
 
 
+def test_a_name_that_has_no_address(caplog: pytest.LogCaptureFixture) -> None:
+    assert store_host("nowhere.invalid", 10911) == bytes(6) + b"\x2a\x9f"
+    assert "brokerIP1: nowhere.invalid cannot be resolved here" in caplog.text
+
+
 @pytest.mark.parametrize("store", [V4, V6])
 @pytest.mark.parametrize("born", [V4, V6])
 def test_all_widths_are_stored_read_and_recovered(tmp_path: Path, born: bytes, store: bytes) -> None:
     """store.md pitfall 9: the bits tell the widths, and a client's own bits never count."""
-    config = StoreConfig(tmp_path, FILE_BYTES, QUEUE_FILE_BYTES, store, index_slots=10, index_entries=100)
+    config = StoreConfig(
+        tmp_path, FILE_BYTES, QUEUE_FILE_BYTES, store_host=store, index_slots=10, index_entries=100
+    )
     made = MessageStore(config)
     made.load()
     made.become_master()

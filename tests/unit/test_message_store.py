@@ -2,11 +2,14 @@
 
 import errno
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from broker.repair import survey
 from broker.store import message_store, queues
 from broker.store.checkpoint import read_checkpoint
 from broker.store.mapped_file import MappedFile, StoreError, file_name
@@ -284,6 +287,39 @@ def test_two_processes_cannot_have_one_store(tmp_path: Path) -> None:
         open_store(tmp_path)
     store.close()
     open_store(tmp_path).close()
+
+
+LOCK_AS_JAVA = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, 0)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def as_java(lock: Path) -> "subprocess.Popen[bytes]":
+    """A process that locks the file's first byte, as RocketMQ's broker does (FileChannel.tryLock(0, 1))."""
+    command = [sys.executable, "-c", LOCK_AS_JAVA, str(lock)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+
+
+def test_a_store_that_rocketmq_has_open_is_not_ours(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 1)
+    store.close()
+    with as_java(tmp_path / "lock") as theirs:
+        assert theirs.stdout is not None and theirs.stdout.readline() == b"locked\n"
+        with pytest.raises(StoreError, match="in use by another broker"):
+            open_store(tmp_path)
+        assert survey(tmp_path).is_running
+        theirs.communicate()
+    assert not survey(tmp_path).is_running
+    store = open_store(tmp_path)
+    with as_java(tmp_path / "lock") as theirs:  # nor ours theirs
+        assert theirs.communicate()[0] == b"" and theirs.returncode == 1
+    store.close()
 
 
 @pytest.mark.parametrize(
