@@ -158,6 +158,35 @@ async def test_an_idle_producer_is_asked_after_its_master_died(tmp_path: Path) -
     assert set(asked) == {b"s:1"}
 
 
+async def test_requests_are_answered_while_the_master_is_killed(tmp_path: Path) -> None:
+    """One after the other, none of them lost: the replier finds who asked at the new master as well."""
+    took_ms: list[int] = []
+    async with Harness(tmp_path) as running:
+        address = running.cluster.namesrv_addr
+
+        async def answer(messages: tuple[MessageExt, ...]) -> None:
+            for message in messages:
+                await replier.reply(message, message.body.upper(), timeout_ms=10_000)
+
+        async with (
+            Producer(address, "asker") as producer,
+            PushConsumer(address, "replier", answer, settings=FIRST).subscribe("Ask") as replier,
+        ):
+            killing = asyncio.create_task(asyncio.sleep(0))
+            while not killing.done() or len(took_ms) < 200:
+                started_ms = now_ms()
+                body = f"ask {len(took_ms)}"
+                reply = await producer.request(Message("Ask", body.encode()), timeout_ms=30_000)
+                took_ms.append(now_ms() - started_ms)
+                assert reply.body.decode() == body.upper()
+                if len(took_ms) == 50:
+                    killing = asyncio.create_task(kill_the_master(running))
+            await killing
+    print(
+        f"\nrequests={len(took_ms)} slowest_ms={max(took_ms)} median_ms={sorted(took_ms)[len(took_ms) // 2]}"
+    )
+
+
 async def test_a_transaction_outlives_the_master_that_began_it(tmp_path: Path) -> None:
     journal = Journal()
 
