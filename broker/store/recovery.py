@@ -4,13 +4,13 @@ Reads only; MessageStore.load() acts on the answers. Source: RocketMQ 5.3.3 Comm
 recoverAbnormally; the first bad record ends the log (reference: store, recovery).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from broker.store.batch_queue import BatchQueue
 from broker.store.checkpoint import Checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.inner_batch import message_count, sys_flag_at
+from broker.store.inner_batch import INNER_BATCH, message_count, sys_flag_at
 from broker.store.mapped_file import is_file_name
 from broker.store.queues import QueueTable
 from broker.store.record import parse, store_timestamp
@@ -33,11 +33,18 @@ def scan_end(log: CommitLog, start: int, look: Look) -> int:
     return offset
 
 
-def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None:
-    """Next queue offsets: a queue's end, or beyond its last record behind `start`, the un-dispatched tail
-    (design S4)."""
-    for queue in queues.each():
-        queue.next_offset = queue.max_offset
+class Indexed(NamedTuple):
+    """A record that a queue has a unit of; messages: how many queue offsets it has."""
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    messages: int
+    sys_flag: int
+
+
+def each_record(log: CommitLog, start: int) -> Iterator[Indexed]:
+    """Every indexed record from `start` to the last good one."""
     offset = start
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
@@ -46,13 +53,24 @@ def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None
             if parsed is None:
                 return
             size, topic, queue_id, queue_offset, _, _, properties = parsed
-            name = topic.decode("utf-8", "replace")
-            if is_file_name(name):
-                queue = queues.get(name, queue_id, sys_flag_at(view, pos))
-                count = message_count(properties) if isinstance(queue, BatchQueue) else 1
-                queue.next_offset = max(queue.next_offset, queue_offset + count)
+            if topic:
+                sys_flag = sys_flag_at(view, pos)
+                messages = message_count(properties) if sys_flag & INNER_BATCH else 1
+                yield Indexed(topic, queue_id, queue_offset, messages, sys_flag)
             pos += size
         offset += pos
+
+
+def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None:
+    """Next queue offsets: a queue's end, or beyond its last record behind `start`, the un-dispatched tail
+    (design S4)."""
+    for queue in queues.each():
+        queue.next_offset = queue.max_offset
+    for record in each_record(log, start):
+        name = record.topic.decode("utf-8", "replace")
+        if is_file_name(name):
+            queue = queues.get(name, record.queue_id, record.sys_flag)
+            queue.next_offset = max(queue.next_offset, record.queue_offset + record.messages)
 
 
 def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:

@@ -15,7 +15,9 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
+from broker.store.inner_batch import split
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.querying import find_by_key
 from broker.store.record import decode
@@ -23,9 +25,14 @@ from broker.store.recovery import each_record
 from remoting.command import RemotingCommand, encode
 from remoting.command import decode as decode_command
 from tests.bench.servers import lone_broker
+from tests.unit.batch_parts import item
 
 TOPIC = "CrashTopic"
+BATCHES = "CrashBatches"
+"""With queue.type=BatchCQ."""
 QUEUES = 4
+BATCH_EVERY = 8
+ITEMS = 3
 IN_FLIGHT = 256
 KILL_AFTER_S = (0.2, 0.8)
 BODY_BYTES = 512
@@ -35,16 +42,21 @@ SETTINGS = {
     "flushDiskType": "SYNC_FLUSH",
     "mappedFileSizeCommitLog": str(16 << 20),
     "mappedFileSizeConsumeQueue": "60000",
+    "mapperFileSizeBatchConsumeQueue": "9200",
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
 }
 
 
+Place: TypeAlias = tuple[str, int, int]
+"""topic, queueId, queueOffset"""
+
+
 @dataclass(slots=True)
 class Round:
-    """acked: key -> (queueId, queueOffset), as the broker answered before it was killed."""
+    """acked: key -> place, as the broker answered before it was killed."""
 
-    acked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    acked: dict[str, Place] = field(default_factory=dict)
     recovery_ms: int = 0
     log_bytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -58,26 +70,49 @@ def send_frame(key: str, queue_id: int, opaque: int) -> bytes:
     return encode(RemotingCommand(310, opaque, 0, None, ext, key.encode().ljust(BODY_BYTES, b".")))
 
 
+def batch_frame(key: str, queue_id: int, opaque: int) -> bytes:
+    """Each of its messages has the key with its number behind it."""
+    names = [f"{key}-{number}" for number in range(ITEMS)]
+    body = b"".join(item(name.encode(), f"UNIQ_KEY\x01{name}\x02".encode()) for name in names)
+    ext = {
+        "a": "crash", "b": BATCHES, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0",
+        "g": "1", "h": "0", "i": f"UNIQ_KEY\x01{key}\x02", "j": "0", "m": "true",
+    }  # fmt: skip
+    return encode(RemotingCommand(320, opaque, 0, None, ext, body))
+
+
+def topic_frame(opaque: int) -> bytes:
+    ext = {
+        "topic": BATCHES, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6",
+        "writeQueueNums": str(QUEUES), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
+        "order": "false",
+        "attributes": "+queue.type=BatchCQ",
+    }  # fmt: skip
+    return encode(RemotingCommand(17, opaque, 0, None, ext))
+
+
 class Writer:
     """One connection with IN_FLIGHT messages on their way, until it breaks."""
 
     def __init__(self, number: int) -> None:
-        self.acked: dict[str, tuple[int, int]] = {}
+        self.acked: dict[str, Place] = {}
         self._number = number
         self._count = 0
-        self._waiting: dict[int, tuple[str, int]] = {}
+        self._waiting: dict[int, tuple[str, str, int]] = {}
 
     async def run(self, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
+            writer.write(topic_frame(0))
+            made = await _answer(reader)
+            assert made.code == 0 or "unchangeable" in str(made.remark), made  # there since an earlier round
             for _ in range(IN_FLIGHT):
                 self._send(writer)
             while True:
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                answer = decode_command(await reader.readexactly(size))
-                key, queue_id = self._waiting.pop(answer.opaque)
+                answer = await _answer(reader)
+                key, topic, queue_id = self._waiting.pop(answer.opaque)
                 assert answer.code == 0, answer
-                self.acked[key] = (queue_id, int(answer.ext_fields["queueOffset"]))
+                self.acked[key] = (topic, queue_id, int(answer.ext_fields["queueOffset"]))
                 self._send(writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
@@ -89,11 +124,17 @@ class Writer:
             raise ConnectionResetError
         self._count += 1
         key, queue_id = f"{self._number:04X}{self._count:012X}", self._count % QUEUES
-        self._waiting[self._count] = (key, queue_id)
-        writer.write(send_frame(key, queue_id, self._count))
+        is_batch = self._count % BATCH_EVERY == 0
+        self._waiting[self._count] = (key, BATCHES if is_batch else TOPIC, queue_id)
+        writer.write((batch_frame if is_batch else send_frame)(key, queue_id, self._count))
 
 
-async def write_until_killed(port: int, pid: int, number: int, after_s: float) -> dict[str, tuple[int, int]]:
+async def _answer(reader: asyncio.StreamReader) -> RemotingCommand:
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    return decode_command(await reader.readexactly(size))
+
+
+async def write_until_killed(port: int, pid: int, number: int, after_s: float) -> dict[str, Place]:
     writer = Writer(number)
     task = asyncio.create_task(writer.run(port))
     await asyncio.wait([task], timeout=after_s)
@@ -110,6 +151,7 @@ def recover(root: Path) -> tuple[MessageStore, int]:
             root,
             commit_log_file_bytes=int(SETTINGS["mappedFileSizeCommitLog"]),
             consume_queue_file_bytes=int(SETTINGS["mappedFileSizeConsumeQueue"]),
+            batch_queue_file_bytes=int(SETTINGS["mapperFileSizeBatchConsumeQueue"]),
             index_slots=int(SETTINGS["maxHashSlotNum"]),
             index_entries=int(SETTINGS["maxIndexNum"]),
         )
@@ -126,30 +168,32 @@ def recover(root: Path) -> tuple[MessageStore, int]:
     return store, took_ms
 
 
-def check(store: MessageStore, acked: dict[str, tuple[int, int]], dice: random.Random) -> list[str]:
+def check(store: MessageStore, acked: dict[str, Place], dice: random.Random) -> list[str]:
     """What is wrong: acknowledged messages that are not where the answer said, offsets given twice or left
     out, queues and index that lack a record."""
     problems = []
     seen: dict[tuple[bytes, int], int] = {}
-    for topic, queue_id, queue_offset in each_record(store.commit_log, store.commit_log.min_offset):
+    for topic, queue_id, queue_offset, count, _ in each_record(store.commit_log, store.commit_log.min_offset):
         wanted = seen.get((topic, queue_id), 0)
         if queue_offset != wanted:
             problems.append(f"queue {queue_id} has offset {queue_offset} where {wanted} comes next")
-        seen[(topic, queue_id)] = queue_offset + 1
-    for (topic, queue_id), count in seen.items():
-        if store.max_queue_offset(topic.decode(), queue_id) != count:
+        seen[(topic, queue_id)] = queue_offset + count
+    for (topic, queue_id), end in seen.items():
+        if store.max_queue_offset(topic.decode(), queue_id) != end:
             problems.append(f"queue {queue_id} ends at {store.max_queue_offset(topic.decode(), queue_id)}")
-    for key, (queue_id, queue_offset) in acked.items():
-        if queue_offset >= store.max_queue_offset(TOPIC, queue_id):
+    for key, (topic, queue_id, queue_offset) in acked.items():
+        if queue_offset >= store.max_queue_offset(topic, queue_id):
             problems.append(f"{key} is lost: acknowledged at {queue_id}/{queue_offset}")
             continue
-        result = store.get(TOPIC, queue_id, queue_offset, 1, 1 << 20, None)
-        record = decode(result.views[0]) if result.views else None
-        if record is None or record.body.rstrip(b".") != key.encode():
+        result = store.get(topic, queue_id, queue_offset, 1, 1 << 20, None)
+        found = split(decode(result.views[0])) if result.views else []
+        names = [f"{key}-{number}" for number in range(ITEMS)] if topic == BATCHES else [key]
+        if [each.body.rstrip(b".").decode() for each in found] != names:
             problems.append(f"{key} is not at {queue_id}/{queue_offset}")
     for key in dice.sample(sorted(acked), min(KEYS_CHECKED, len(acked))):
-        for name in (key, f"k{key}"):
-            if len(find_by_key(store, TOPIC, name, 9, 0, 1 << 62)) != 1:
+        topic = acked[key][0]
+        for name in (key, f"{key}-1" if topic == BATCHES else f"k{key}"):
+            if len(find_by_key(store, topic, name, 9, 0, 1 << 62)) != 1:
                 problems.append(f"the index does not find {name}")
     return problems
 
@@ -170,7 +214,7 @@ def run(count: int, seed: int, directory: Path) -> int:
     """The number of problems. Each round goes on with the store of the one before."""
     dice = random.Random(seed)
     problems = 0
-    acked: dict[str, tuple[int, int]] = {}
+    acked: dict[str, Place] = {}
     for number in range(count):
         done = crash(directory, number, dice)
         problems += len(done.problems)

@@ -19,8 +19,8 @@ def test_the_checker_sees_what_is_lost(tmp_path: Path) -> None:
     done = crash(tmp_path, 1, random.Random(3))
     assert done.problems == []
     store, _ = recover(tmp_path / "store")
-    key, (queue_id, queue_offset) = max(done.acked.items(), key=lambda item: item[1][1])
-    queue = store.find_queue("CrashTopic", queue_id)
+    key, (topic, queue_id, queue_offset) = max(done.acked.items(), key=lambda item: item[1][2])
+    queue = store.find_queue(topic, queue_id)
     assert queue is not None
     store.truncate(queue.unit(queue_offset)[0])
     problems = check(store, done.acked, random.Random(1))
