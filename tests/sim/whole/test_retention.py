@@ -82,7 +82,7 @@ def ends_are_forgotten() -> Iterator[None]:
 
 def test_a_replica_that_retention_has_overtaken_begins_where_the_master_does() -> None:
     """Off: it copies the newest file alone, and lacks what the others have kept."""
-    kept(overtaken_and_elected, WEATHER, seeds=3)
+    kept(overtaken_and_elected, WEATHER, seeds=2)
     last_file = Weather(settings={**WEATHER.settings, "syncFromLastFile": True})
     assert broken(overtaken_and_elected, nullcontext, last_file)
 
