@@ -5,11 +5,12 @@
 Off unless it is given. What was sent, consumed, committed and rolled back becomes records in the trace topic
 (client/core/traces.py), by a producer of its own in the background. It never fails a message and never waits:
 at most `records_max` records wait, what comes then is dropped and counted; a trace message that does not get
-through in five seconds is dropped as well. What is left when the client closes is sent first, for at most
-`flush_timeout_ms`.
+through in five seconds is dropped as well, and the next one waits for a while. What is left when the client
+closes is sent first, for at most `flush_timeout_ms`.
 """
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
@@ -43,6 +44,10 @@ RECORDS_MAX: Final = 20_000
 LINGER_MS: Final = 500
 FLUSH_TIMEOUT_MS: Final = 2_000
 SEND_TIMEOUT_MS: Final = 5_000
+AGAIN_MIN_MS: Final = 1_000
+AGAIN_MAX_MS: Final = 60_000
+"""So long nothing is tried after a trace message that did not get through: a cluster without the trace topic
+must not be asked for its route for ever."""
 CALLS_MAX: Final = 4_096
 """Calls of listeners that began and whose end was not seen: more than run at a time were cancelled."""
 TOLD_EVERY_MS: Final = 60_000
@@ -71,8 +76,7 @@ class TraceHook(ClientHook):
         self._calls: dict[int, str] = {}
         self._producer: Producer | None = None
         self._tasks = TaskSet()
-        self._hurry, self._ended = asyncio.Event(), asyncio.Event()
-        self._ending = False
+        self._hurry, self._ending, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._told_ms: int | None = None
 
     @property
@@ -94,7 +98,7 @@ class TraceHook(ClientHook):
         self._clients -= 1
         if self._clients or self._producer is None:
             return
-        self._ending = True
+        self._ending.set()
         self._hurry.set()
         if not await wait_for_event(self._ended, self._flush_timeout_ms):
             logger.warning("%d trace records and more were not sent in time", len(self._buffer))
@@ -192,19 +196,27 @@ class TraceHook(ClientHook):
         self._buffer.add(records)
         if self._producer is None:
             self._producer = producer = Producer(self._namesrv_addr, PRODUCER_GROUP)
-            self._hurry, self._ended, self._ending = asyncio.Event(), asyncio.Event(), False
+            self._hurry, self._ending, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
             self._tasks.start("traces", lambda: self._run(producer))
         if self._buffer.is_worth_a_message:
             self._hurry.set()
 
     async def _run(self, producer: Producer) -> None:
-        while not self._ended.is_set():
+        again_ms = AGAIN_MIN_MS
+        while not self._ending.is_set():
             await wait_for_event(self._hurry, self._linger_ms)
-            await self._flush(producer)
-            if self._ending:
-                self._ended.set()
+            if await self._flush(producer):
+                again_ms = AGAIN_MIN_MS
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(again_ms / 1_000):
+                        await self._ending.wait()
+                again_ms = min(2 * again_ms, AGAIN_MAX_MS)
+        await self._flush(producer)
+        self._ended.set()
 
-    async def _flush(self, producer: Producer) -> None:
+    async def _flush(self, producer: Producer) -> bool:
+        """False: one did not get through; the rest waits."""
         while (found := self._buffer.next_message()) is not None:
             body, keys, count = found
             try:
@@ -212,8 +224,9 @@ class TraceHook(ClientHook):
             except SendError as error:
                 self.failed += count
                 self._complain(error)
-            else:
-                self.sent += count
+                return False
+            self.sent += count
+        return True
 
     def _complain(self, error: SendError) -> None:
         """Once a minute: the cluster may be away for long."""

@@ -275,6 +275,7 @@ async def test_a_cluster_without_a_trace_topic(caplog: pytest.LogCaptureFixture)
         trace = TraceHook(linger_ms=1)
         with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr("client.tracing.SEND_TIMEOUT_MS", 20)
+            patch.setattr("client.tracing.AGAIN_MIN_MS", 1)
             async with Producer(server.address, hooks=[trace]) as producer:
                 for _ in range(3):
                     failed = trace.failed
@@ -283,6 +284,27 @@ async def test_a_cluster_without_a_trace_topic(caplog: pytest.LogCaptureFixture)
     assert (trace.sent, trace.failed) == (0, 3) and len(fine.sends) == 3
     (line,) = [record for record in caplog.records if "trace records are lost" in record.message]
     assert "no route of topic RMQ_SYS_TRACE_TOPIC" in line.message
+
+
+async def test_after_a_failure_the_cluster_has_its_peace() -> None:
+    """A second, then two, then four: the name servers are not asked for the missing topic all the time. The
+    end does not wait for that."""
+    async with FakeBroker() as fine, FakeNameServer() as server:
+        server.routes["T"] = {0: fine.address}
+        trace = TraceHook(linger_ms=1, flush_timeout_ms=10_000)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("client.tracing.SEND_TIMEOUT_MS", 20)
+            patch.setattr("client.tracing.AGAIN_MIN_MS", 60_000)
+            async with Producer(server.address, hooks=[trace]) as producer:
+                await producer.send(Message("T", b"1"))
+                await until(lambda: trace.failed == 1)
+                asked = len(server.asked)
+                for _ in range(50):
+                    await producer.send(Message("T", b"2"))
+                assert len(server.asked) == asked and trace.failed == 1 and len(trace._buffer) == 50
+                server.routes[TRACE_TOPIC] = {0: fine.address}
+                patch.setattr("client.tracing.SEND_TIMEOUT_MS", 5_000)
+            assert (trace.failed, trace.sent) == (1, 50), "the topic is there by now: all of the rest"
 
 
 async def test_a_send_that_fails_is_traced_as_failed(broker: TestBroker) -> None:
