@@ -106,11 +106,18 @@ class Hooks:
         return bool(self._hooks)
 
     def attach(self) -> None:
-        """May be called again and again."""
+        """May be called again and again. A hook that cannot begin with this client sees nothing of it."""
         if not self._attached:
             self._attached = True
-            for hook in self._hooks:
-                _guarded(hook.attached, self._namesrv_addr)
+            self._hooks = tuple(hook for hook in self._hooks if self._begins(hook))
+
+    def _begins(self, hook: ClientHook) -> bool:
+        try:
+            hook.attached(self._namesrv_addr)
+        except Exception:
+            logger.exception("client hook %s failed: it is left out", hook.attached.__qualname__)
+            return False
+        return True
 
     async def detach(self) -> None:
         """May be called twice, and without attach()."""

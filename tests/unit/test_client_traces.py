@@ -349,7 +349,11 @@ async def test_a_hook_is_for_one_cluster(broker: TestBroker, caplog: pytest.LogC
         ):
             await producer.send(Message("OneCluster", b"1"))
             await stranger.send(Message("T", b"1"))
+            await stranger.close()
+            await producer.send(Message("OneCluster", b"2"))
+            assert trace._clients == 1
     assert "a TraceHook is for one cluster" in caplog.text and len(other.sends) == 1
+    assert trace.sent == 2, "of the client that it began with, and of no other"
 
 
 async def test_a_burst_gets_through_whole(broker: TestBroker) -> None:
