@@ -17,6 +17,7 @@ from remoting.config_store import Given
 from remoting.operation import Empty, Failed, Ok
 from remoting.operations.broker import GET_BROKER_CONFIG, PULL_MESSAGE, PullMessageRequest
 from remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
+from remoting.operations.route import TopicConfig
 from tests.unit.test_broker_app import client, config, send
 
 __all__ = ["client"]  # a fixture
@@ -96,6 +97,8 @@ async def test_a_refusal_says_why_and_changes_nothing(
 async def test_permissions_reach_consumers_and_name_servers(client: RemotingClient, broker: Broker) -> None:
     """Broker-ops pitfall 14: what is announced is what both the topic and the broker permit."""
     await send(client, broker, b"x")
+    only_read = TopicConfig(topic_name="R", read_queue_nums=1, write_queue_nums=1, perm=4)
+    broker.topics.update(only_read)
     version = broker.topics.table.version
     pull = PullMessageRequest(consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1)
     assert isinstance(await client.call(broker.address, PULL_MESSAGE, pull), Ok)
@@ -107,6 +110,7 @@ async def test_permissions_reach_consumers_and_name_servers(client: RemotingClie
     assert registration is not None
     topics = json.loads(registration[1])["topicConfigSerializeWrapper"]["topicConfigTable"]
     assert (topics["T"]["perm"], topics["TBW102"]["perm"], broker.topics.topics["T"].perm) == (2, 2, 6)
+    assert topics["R"]["perm"] == 0, "nobody may write there, whatever the broker permits"
 
 
 async def test_topics_are_created_by_messages_from_now_on_or_not(

@@ -54,7 +54,9 @@ def test_as_many_messages_as_were_asked_for(tmp_path: Path, count: int) -> None:
     """store.md pitfall 23: one fewer was given."""
     store = open_store(tmp_path, consume_queue_file_bytes=2_000)
     put_many(store, 100, queues=1)
-    assert store.get("TopicA", 0, 0, count, 1 << 20, None).message_count == count
+    for wanted in (None, frozenset({0})):  # two ways of reading: all of them, and by their tags
+        found = store.get("TopicA", 0, 0, count, 1 << 20, wanted)
+        assert (found.message_count, found.next_begin_offset) == (count, count)
     store.close()
 
 
