@@ -301,7 +301,8 @@ async def test_after_a_failure_the_cluster_has_its_peace() -> None:
                 asked = len(server.asked)
                 for _ in range(50):
                     await producer.send(Message("T", b"2"))
-                assert len(server.asked) == asked and trace.failed == 1 and len(trace._buffer) == 50
+                assert trace.failed == 1 and len(trace._buffer) == 50
+                assert len(server.asked) <= asked + 2, "but for a question that was under way"
                 server.routes[TRACE_TOPIC] = {0: fine.address}
                 patch.setattr("client.tracing.SEND_TIMEOUT_MS", 5_000)
             assert (trace.failed, trace.sent) == (1, 50), "the topic is there by now: all of the rest"
