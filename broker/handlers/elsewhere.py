@@ -17,9 +17,16 @@ MOVE_MS_MAX: Final = 2_000
 MOVE_STEP_MS: Final = 10
 
 
-async def ask_master(parts: BrokerParts, operation: Operation[Any, Any], header: Any) -> bool:
+async def ask_master(
+    parts: BrokerParts,
+    operation: Operation[Any, Any],
+    header: Any,
+    *,
+    otherwise: ResponseCode = ResponseCode.SERVICE_NOT_AVAILABLE,
+) -> bool:
     """header has a field `forwarded`: two brokers that believe in each other would play ping-pong. True: the
-    master did it; False: this broker is master by now. CommandError 14: neither."""
+    master did it; False: this broker is master by now. CommandError: neither; `otherwise` is what RocketMQ's
+    slaves answer, among brokers it is 14."""
     gate, deadline_ms = parts.gate, parts.now_ms() + MOVE_MS_MAX
     marked: Wire = header.model_copy(update={"forwarded": True})
     while not gate.writable:
@@ -29,6 +36,7 @@ async def ask_master(parts: BrokerParts, operation: Operation[Any, Any], header:
         moves = gate.is_closed_by(HAND_OVER) or (isinstance(outcome, Failed) and outcome.code in NOT_YET)
         if not moves or header.forwarded or parts.now_ms() >= deadline_ms:
             remark = outcome.remark if outcome is not None else not_available(gate)
-            raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            code = ResponseCode.SERVICE_NOT_AVAILABLE if header.forwarded else otherwise
+            raise CommandError(code, remark)
         await asyncio.sleep(MOVE_STEP_MS / 1000)
     return False

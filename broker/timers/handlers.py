@@ -39,7 +39,9 @@ class TimerHandlers:
             raise CommandError(ResponseCode.NO_PERMISSION, "recallMessageEnable is false on this broker")
         topic, handle = self._check(header)
         answer = RecallMessageResponse(msg_id=handle.unique_key)
-        if not gate.writable and await ask_master(parts, RECALL_MESSAGE, header):
+        if not gate.writable and await ask_master(
+            parts, RECALL_MESSAGE, header, otherwise=ResponseCode.SLAVE_NOT_AVAILABLE
+        ):
             return Reply(answer)
         if gate.in_sync < gate.min_in_sync or (gate.wait and parts.pending.is_full):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")

@@ -48,7 +48,9 @@ class EndTransactionHandler:
             remark = f"commitOrRollback {header.commit_or_rollback} is none of 0, {COMMIT}, {ROLLBACK}"
             raise _mismatch(remark)
         parts, gate = self._parts, self._parts.gate
-        if not gate.writable and await ask_master(parts, END_TRANSACTION, header):
+        if not gate.writable and await ask_master(
+            parts, END_TRANSACTION, header, otherwise=ResponseCode.SLAVE_NOT_AVAILABLE
+        ):
             return Reply()
         if gate.in_sync < gate.min_in_sync or (gate.wait and parts.pending.is_full):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")

@@ -262,6 +262,8 @@ async def test_recalls_that_are_refused(scene: Scene, tmp_path: Path) -> None:
         assert (await scene.recall(handle, topic)).code == code, (handle, topic)
     closed = Scene(tmp_path / "closed", recallMessageEnable=False)
     assert (await closed.recall(good)).code == ResponseCode.NO_PERMISSION
+    scene.broker.gate.close(ROLE, "slave")
+    assert (await scene.recall(good)).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
 # -- terms -------------------------------------------------------------------------------------------------

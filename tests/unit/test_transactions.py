@@ -232,6 +232,16 @@ async def test_a_producer_that_does_not_know_yet(scene: Scene) -> None:
     assert len(scene.transactions.book) == 1
 
 
+async def test_a_slave_that_knows_no_master_ends_nothing(scene: Scene) -> None:
+    """A client is told what RocketMQ's slaves say; a broker that forwards it, what it can wait for."""
+    half = scene.half()
+    scene.broker.gate.close(ROLE, "slave")
+    for more, code in (({}, ResponseCode.SLAVE_NOT_AVAILABLE), ({"forwarded": "true"}, ResponseCode(14))):
+        reply = await scene.end(half, 8, **more)
+        assert reply is not None and reply.code == code
+    assert len(scene.transactions.book) == 1
+
+
 @pytest.mark.parametrize(
     "changed",
     [
