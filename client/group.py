@@ -17,6 +17,7 @@ from typing import Protocol
 from client.core.queues import MessageQueue
 from client.core.rebalance import allocate_averagely, changes
 from client.core.subscription import ExpressionType, Subscription, java_hash
+from client.inspection import Handle, Inspection
 from client.membership import Membership, make_client_id
 from client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from client.queue_locks import LockHolder
@@ -77,12 +78,15 @@ class GroupMember:
         *,
         consume_type: str,
         orderly: bool = False,
+        handle: Handle | None = None,
     ) -> None:
+        """`handle`: the listener, for messages that an operator gives it."""
         self.group, self.settings = group, settings
         self.client_id = make_client_id(settings.instance_name)
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
         table = OperationTable()
         table.bind(NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
+        Inspection(self, namesrv_addr, handle, orderly=orderly).bind(table)
         self.client = RemotingClient(
             table, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
@@ -94,7 +98,7 @@ class GroupMember:
         self.workers: dict[MessageQueue, QueueWorker] = {}
         self.running = asyncio.Event()
         self.running.set()
-        self._sink, self._consume_type = sink, consume_type
+        self._sink, self.consume_type = sink, consume_type
         self._needs_locks = orderly and not self.is_broadcasting
         limits = replace(settings.limits, span_max=None) if orderly else settings.limits
         self._parts = WorkerParts(
@@ -168,16 +172,19 @@ class GroupMember:
         self._tell |= tell
         self._wake.set()
 
+    def wire_subscriptions(self) -> list[SubscriptionData]:
+        return [_wire(each) for _, each in sorted(self._subscriptions.items())]
+
     def _own_workers(self) -> Iterable[QueueWorker]:
         return self.workers.values()
 
     def _heartbeat(self) -> HeartbeatData:
         consumer = ConsumerData(
             group_name=self.group,
-            consume_type=self._consume_type,
+            consume_type=self.consume_type,
             message_model=self.settings.model.value,
             consume_from_where=self.settings.from_where.value,
-            subscription_data_set=[_wire(each) for _, each in sorted(self._subscriptions.items())],
+            subscription_data_set=self.wire_subscriptions(),
         )
         return HeartbeatData(clientID=self.client_id, consumer_data_set=[consumer])
 

@@ -44,7 +44,7 @@ class _Calls:
         self._timeout_s = settings.consume_timeout_ms / 1_000
 
     async def call(self, messages: tuple[MessageExt, ...]) -> ReconsumeLater | None:
-        """None: consumed."""
+        """None: consumed. Its cause, if it has one: how the listener failed."""
         started_ms, started_wall_ms = now_ms(), wall_ms()
         problem: Exception | None = None
         if self._hooks:
@@ -67,7 +67,9 @@ class _Calls:
             self._hooks.after_consume(ConsumeTrace(self._group, messages, started_wall_ms, took_ms, problem))
         if problem is None or isinstance(problem, ReconsumeLater):
             return problem
-        return ReconsumeLater(repr(problem))
+        again = ReconsumeLater(repr(problem))
+        again.__cause__ = problem
+        return again
 
 
 class ConcurrentListening:
@@ -91,6 +93,10 @@ class ConcurrentListening:
     def start(self, tasks: TaskSet) -> None:
         for index in range(self._settings.consume_concurrency):
             tasks.start(f"listener {index} of {self._group}", self._serve)
+
+    async def handle(self, message: MessageExt) -> ReconsumeLater | None:
+        """For an operator: beside the messages of the queues, and no offset moves."""
+        return await self._calls.call((message,))
 
     def adopted(self, worker: QueueWorker) -> None:
         pass
@@ -170,6 +176,10 @@ class OrderlyListening:
 
     def start(self, tasks: TaskSet) -> None:
         pass
+
+    async def handle(self, message: MessageExt) -> ReconsumeLater | None:
+        """For an operator: beside the messages of the queues, and no offset moves."""
+        return await self._calls.call((message,))
 
     def adopted(self, worker: QueueWorker) -> None:
         worker.tasks.start(f"listener of {worker.queue}", lambda: self._serve(worker))

@@ -53,7 +53,13 @@ class PushConsumer:
         self._hooks = Hooks(hooks, namesrv_addr)
         self._sink = listening(listener, group, settings, self._hooks, None)
         self._member = GroupMember(
-            namesrv_addr, group, settings, self._sink, consume_type=CONSUME_TYPES[1], orderly=orderly
+            namesrv_addr,
+            group,
+            settings,
+            self._sink,
+            consume_type=CONSUME_TYPES[1],
+            orderly=orderly,
+            handle=self._sink.handle,
         )
         self._delivery = Delivery(self._member.client, self._member.routes, INNER_PRODUCER)
         self._tasks = TaskSet()

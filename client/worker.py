@@ -59,6 +59,8 @@ class QueueWorker:
         self.messages_there = asyncio.Event()
         self.consuming = asyncio.Lock()
         """Held while a listener runs that must not meet another one of this queue."""
+        self.pulled_ms = self.consumed_ms = self.granted_ms = 0
+        """When last (wall clock): a pull was answered, a message was finished, the queue's lock was given."""
         self._parts, self._needs_lock = parts, needs_lock
         self._locked_until_ms = 0
         self._granted = asyncio.Event()
@@ -87,6 +89,7 @@ class QueueWorker:
                 continue
             if result is None:
                 continue
+            self.pulled_ms = wall_ms()
             self._received(window, result)
             if result.status is PullStatus.NO_NEW_MSG and time.monotonic() - started < NOTHING_PAUSE_MS / 1e3:
                 await asyncio.sleep(NOTHING_PAUSE_MS / 1_000)
@@ -121,6 +124,7 @@ class QueueWorker:
 
     def finish(self, window: Window, messages: Sequence[MessageExt]) -> None:
         window.finish(messages)
+        self.consumed_ms = wall_ms()
         if not window.is_full(self._parts.limits):
             self._space.set()
 
@@ -152,7 +156,7 @@ class QueueWorker:
             )  # fmt: skip
             self.seek(result.next_begin_offset)
             return
-        window.add(map(_as_sent, result.messages), result.next_begin_offset)
+        window.add(map(as_sent, result.messages), result.next_begin_offset)
         if result.messages:
             self.messages_there.set()
             self._parts.arrived(self)
@@ -197,7 +201,7 @@ class QueueWorker:
         """Ours again; counted from when we asked. One that had run out may have been somebody else's."""
         if asked_at_ms >= self._locked_until_ms:
             self.revoke()
-        self._locked_until_ms = asked_at_ms + LOCK_VALID_MS
+        self._locked_until_ms, self.granted_ms = asked_at_ms + LOCK_VALID_MS, wall_ms()
         self._granted.set()
 
     def revoke(self) -> None:
@@ -216,7 +220,7 @@ class QueueWorker:
             await self._granted.wait()
 
 
-def _as_sent(message: MessageExt) -> MessageExt:
+def as_sent(message: MessageExt) -> MessageExt:
     """A retry comes by way of %RETRY%group: the listener sees the topic that it was sent to."""
     origin = message.properties.get(RETRY_TOPIC)
     if origin and message.topic.startswith(RETRY_PREFIX):

@@ -265,6 +265,8 @@ class LanguageCode(IntEnum):
 
 VERSION = 479
 """The release ordinal that we announce (5.3.3): strict JSON from name servers, GO_AWAY allowed."""
+VERSION_DESC = "V5_3_3"
+"""Its name."""
 
 MASTER_ID = 0
 """brokerId that a master shows to name servers; never a controller's id."""

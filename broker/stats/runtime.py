@@ -15,12 +15,10 @@ from broker.stats.service import FOUND, GOT, MISSED, PUT, TIMERS_IN, TIMERS_OUT,
 from broker.store.querying import record_at
 from broker.store.record import store_timestamp
 from broker.upkeep import disk_ratio, disk_room
-from remoting.codes import VERSION
+from remoting.codes import VERSION, VERSION_DESC
 from remoting.operation import Call, Empty, OperationTable, Reply
 from remoting.operations.broker import GET_BROKER_RUNTIME_INFO
 
-VERSION_DESC: Final = "V5_3_3"
-"""The name of remoting.codes.VERSION."""
 RATE_SECONDS: Final = (10, 60, 600)
 POOLS: Final = ("send", "pull", "litePull", "query", "ack")
 PUT_TIMES: Final = " ".join(
