@@ -199,7 +199,8 @@ class Broker:
             self.metadata.load()
             self.metadata.log_end = lambda: self.store.commit_log.max_offset
             self.metadata.queue_end = self._queue_end
-            self.metadata.emptied, self.metadata.go_on_from = self.store.emptied_queues, self.store.go_on_from
+            self.metadata.emptied = lambda: self.store.queues.emptied(self.store.commit_log.min_offset)
+            self.metadata.go_on_from = self.store.queues.go_on_from
             self.store.on_queue = self._replicated_queue
             self.store.queues.follow(self.topics)
             self.store.load()

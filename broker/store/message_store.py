@@ -222,16 +222,6 @@ class MessageStore:
         self.is_master = True
         self._forget_queued()
 
-    def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
-        """As master: retention has deleted all messages of this queue up to `end`, here or elsewhere."""
-        self.queues.get(topic, queue_id).go_on_from(end)
-
-    def emptied_queues(self) -> dict[tuple[str, int], int]:
-        """(topic, queueId) -> next offset, of queues whose messages are all deleted."""
-        begin = self.commit_log.min_offset
-        queues = self.queues.each() if begin else []
-        return {(each.topic, each.queue_id): each.next_offset for each in queues if each.ended_before(begin)}
-
     def become_slave(self) -> None:
         """put() is illegal from now on; the log grows by commit_log.receive_view()."""
         self.is_master = False

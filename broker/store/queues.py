@@ -113,6 +113,17 @@ class QueueTable:
             return self._batch_table.get(topic, {}).get(queue_id)
         return queue
 
+    # -- retention ---------------------------------------------------------------------------------------
+
+    def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
+        """At a new master: all messages of this queue up to `end` were deleted, here or elsewhere."""
+        self.get(topic, queue_id).go_on_from(end)
+
+    def emptied(self, begin: int) -> dict[tuple[str, int], int]:
+        """(topic, queueId) -> next offset, of queues whose messages are all deleted; the log begins there."""
+        queues = self.each() if begin else []
+        return {(each.topic, each.queue_id): each.next_offset for each in queues if each.ended_before(begin)}
+
     # -- inner batches -----------------------------------------------------------------------------------
 
     def follow(self, topics: BatchTopics) -> None:
