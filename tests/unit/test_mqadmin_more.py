@@ -1,7 +1,7 @@
 """mqadmin: messages printed and sent again, modes, exports, the monitor; a real name server and broker."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -331,7 +331,7 @@ def test_what_is_wrong_with_the_members_of_a_group() -> None:
     same = [{"topic": "T", "subString": "A"}]
 
     def member(
-        subscription: list[dict[str, str]], state: dict[str, object], **properties: str
+        subscription: list[dict[str, str]], state: Mapping[str, object], **properties: str
     ) -> dict[str, object]:
         return {"subscriptionSet": subscription, "mqTable": {queue: state}, "properties": properties}
 
