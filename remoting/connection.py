@@ -12,7 +12,7 @@ import itertools
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import msgspec
@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- frames ----
 
-    def _receive(self, data: bytes, frames: Iterator[Frame]) -> None:
+    def _receive(self, data: bytes, frames: Iterable[Frame]) -> None:
         """Handles the frames of `data`, writes the replies once, keeps the rest."""
         if self._closing:
             return

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from remoting.compiled import is_compiled, prefer_twin
 from remoting.operation import RemoteProtocolError
 
 FRAME_BYTES_MAX = 16_777_216
@@ -23,6 +24,7 @@ LENGTH_BYTES = 4
 PREFIX_BYTES = 8
 SERIALIZE_TYPE_MAX = 1
 HEADER_BYTES_MASK = 0xFFFFFF
+_IS_COMPILED = is_compiled(__file__)
 _TYPES_END = (SERIALIZE_TYPE_MAX + 1) << 24
 
 unpack_prefix = struct.Struct(">ii").unpack_from
@@ -65,17 +67,35 @@ Frame: TypeAlias = tuple[int, bytes, bytes, int]
 """Serialize type, header, body, and where it ends."""
 
 
-def whole_frames(data: bytes) -> Iterator[Frame]:
-    """One frame after the other; stops before one that is not whole or not legal: frame_bytes() says which.
-    A generator, because a call per frame would cost more than finding it."""
+def whole_frames(data: bytes) -> list[Frame]:
+    """All frames up to one that is not whole or not legal: frame_bytes() says which."""
+    if _IS_COMPILED:
+        return _whole_frames(data)
+    frames: list[Frame] = []
     at, end = 0, len(data)
     while end - at >= PREFIX_BYTES:
         length, word = unpack_prefix(data, at)
         header_at = at + PREFIX_BYTES
         body_at, at = header_at + (word & HEADER_BYTES_MASK), at + LENGTH_BYTES + length
         if not body_at <= at <= end or not 0 <= word < _TYPES_END:
-            return
-        yield word >> 24, data[header_at:body_at], data[body_at:at], at
+            break
+        frames.append((word >> 24, data[header_at:body_at], data[body_at:at], at))
+    return frames
+
+
+def _whole_frames(data: bytes) -> list[Frame]:
+    """The compiled twin's way."""
+    frames: list[Frame] = []
+    raw, at, end = data, 0, len(data)
+    while end - at >= PREFIX_BYTES:
+        length = raw[at] << 24 | raw[at + 1] << 16 | raw[at + 2] << 8 | raw[at + 3]
+        header_bytes = raw[at + 5] << 16 | raw[at + 6] << 8 | raw[at + 7]
+        serialize_type, header_at = raw[at + 4], at + PREFIX_BYTES
+        body_at, at = header_at + header_bytes, at + LENGTH_BYTES + length
+        if length < 0 or not body_at <= at <= end or serialize_type > SERIALIZE_TYPE_MAX:
+            break
+        frames.append((serialize_type, data[header_at:body_at], data[body_at:at], at))
+    return frames
 
 
 def large_frame(buffer: bytearray) -> Iterator[Frame]:
@@ -121,3 +141,6 @@ class FrameDecoder:
     def pending_bytes(self) -> int:
         """Bytes received that no frame has used yet."""
         return len(self._buffer) - self._at
+
+
+prefer_twin(__name__, globals(), "whole_frames")

@@ -5,6 +5,7 @@ AbstractSendMessageProcessor, HookUtils.
 """
 
 import random
+import struct
 from typing import Final
 
 from broker.handlers.laid_by import LaidBySends
@@ -234,8 +235,10 @@ class UnusualSends:
         if isinstance(stored, Refused):
             return refusal(command, stored)
         letter.properties = stored.properties + shared
-        host = self._store.store_host.hex().upper()  # as record.offset_message_id() has it
-        ids = (f",{host}%016X" * len(stored.offsets))[1:] % tuple(stored.offsets)
+        # each as record.offset_message_id() has it
+        host, offsets = self._store.store_host.hex().upper(), stored.offsets
+        raw = struct.pack(f">{len(offsets)}q", *offsets)
+        ids = host + raw.hex(",", 8).upper().replace(",", f",{host}")
         whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
         return self._answer(command, letter, properties, ids, whole, peer)
 

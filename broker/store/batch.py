@@ -58,12 +58,12 @@ def put_batch(
     if not log.fits(len(records.raw)):
         records = records_of(batch, log.close_file(len(records.raw)))  # offsets are in the records
     log.store(seal_records(records.raw, records.units) if is_sealed else records.raw)
-    offsets, end = records.units[0::3], log.max_offset
+    end = log.max_offset
     raw_bytes = len(records.raw)
     store.put_run(
-        Run(end, queue, batch.queue_offset, records.packed, raw_bytes, store_timestamp, records.keys)
+        Run(end, queue, batch.queue_offset, records.units, raw_bytes, store_timestamp, records.keys)
     )
-    return StoredBatch(offsets, end, batch.queue_offset, records.last_properties)
+    return StoredBatch(records.offsets, end, batch.queue_offset, records.last_properties)
 
 
 def middle_of(

@@ -2,7 +2,7 @@
 cimport cython
 
 cdef bint _IS_COMPILED
-cdef long long _SIGN
+cdef long long _SIGN, CRC_MASK, MAGIC_V1, MAGIC_V2
 cdef Py_ssize_t ITEMS_MAX, _UNIT_BYTES, _ITEM_BYTES, _BEFORE_PROPERTIES, _HEAD_BYTES, _LENGTHS_AND_HEAD_BYTES
 cdef int _SEPARATOR
 
@@ -19,7 +19,7 @@ cdef Py_ssize_t _checked_bytes(bytes body, batch) except -1
     raw="const unsigned char *", body_end=Py_ssize_t, shared_bytes=Py_ssize_t, middle_bytes=Py_ssize_t,
     topic_bytes=Py_ssize_t, fixed=Py_ssize_t, magic="long long", whole=bytearray, packed=bytearray,
     target="unsigned char *", unit_target="unsigned char *", middle_raw="const unsigned char *",
-    topic_source="const unsigned char *", shared_raw="const unsigned char *", units=list, keys=list,
+    topic_source="const unsigned char *", shared_raw="const unsigned char *", offsets=list, place=object, keys=list,
     properties=bytes, at=Py_ssize_t, to=Py_ssize_t, unit_to=Py_ssize_t, text_at=Py_ssize_t,
     body_bytes=Py_ssize_t, properties_at=Py_ssize_t, end=Py_ssize_t, properties_bytes=Py_ssize_t,
     record_bytes="long long", properties_raw="const unsigned char *", code="long long", unique_key=bytes,
@@ -27,7 +27,7 @@ cdef Py_ssize_t _checked_bytes(bytes body, batch) except -1
 )
 cdef object _written(batch, long long offset, bint shared_is_read, Py_ssize_t total)
 
-cdef long long _i32(const unsigned char *raw, Py_ssize_t at) noexcept
+cdef inline long long _i32(const unsigned char *raw, Py_ssize_t at) noexcept
 
 @cython.locals(index=Py_ssize_t)
 cdef void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept

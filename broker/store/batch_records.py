@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from isal.isal_zlib import crc32
 
 from broker.store.indexed_keys import Keyed
-from broker.store.property_scan import tags_and_keys
+from broker.store.property_scan import scan
 from broker.store.record import (
     CRC_MASK,
     MAGIC_V1,
@@ -61,12 +61,12 @@ class Batch(NamedTuple):
 
 
 class Records(NamedTuple):
-    """units: (CommitLog offset, size, tags code) of each record, flat; packed: the same as a queue has them.
+    """offsets: of each record in the CommitLog. units: offset, size, tags code of each, as a queue has them.
     last_properties: the last item's own, with `shared` behind them if that has tags or keys."""
 
     raw: bytes
-    units: list[int]
-    packed: bytes
+    offsets: list[int]
+    units: bytes
     keys: list[Keyed]
     last_properties: bytes
 
@@ -123,16 +123,17 @@ def records_of(batch: Batch, offset: int) -> Records:
         raise _wrong_count(len(texts))
     if b"\0" in b"".join(texts):
         raise _zero()
-    return Records(b"".join(parts), units, _packed(units), _keys(batch, units, texts), texts[-1])
+    offsets = units[0::3]
+    return Records(b"".join(parts), offsets, _packed(units), _keys(batch, offsets, texts), texts[-1])
 
 
-def _keys(batch: Batch, units: list[int], texts: list[bytes]) -> list[Keyed]:
+def _keys(batch: Batch, offsets: list[int], texts: list[bytes]) -> list[Keyed]:
     prefix_hash, timestamp = batch.key_prefix_hash, batch.store_timestamp
     if prefix_hash is None:
         return []
     return [
         (prefix_hash, offset, timestamp, *index_keys(properties))
-        for offset, properties in zip(units[0::3], texts, strict=True)
+        for offset, properties in zip(offsets, texts, strict=True)
     ]
 
 
@@ -216,7 +217,7 @@ def _written(batch: Batch, offset: int, shared_is_read: bool, total: int) -> Rec
     magic = MAGIC_V1 if topic_bytes <= TOPIC_V1_RAW_MAX else MAGIC_V2
     whole, packed = bytearray(total), bytearray(body_end // _BEFORE_PROPERTIES * _UNIT_BYTES)
     target, unit_target, middle_raw, topic_source, shared_raw = whole, packed, middle, topic_raw, shared
-    units: list[int] = []
+    offsets: list[int] = []
     keys: list[Keyed] = []
     properties, at, to, unit_to = b"", 0, 0, 0
     while at < body_end:
@@ -244,18 +245,19 @@ def _written(batch: Batch, offset: int, shared_is_read: bool, total: int) -> Rec
         to = _copy(target, to, shared_raw, 0, shared_bytes)
         if shared_is_read:
             properties += shared
-        code, unique_key, own_keys = tags_and_keys(properties)
+        _, _, _, code, unique_key, own_keys = scan(properties)
         _put(unit_target, unit_to, 8, offset)
         _put(unit_target, unit_to + 8, 4, record_bytes)
         _put(unit_target, unit_to + 12, 8, code)
-        units += [offset, record_bytes, code]
+        place = offset
+        offsets.append(place)
         if prefix_hash is not None:
-            keys.append((prefix_hash, offset, timestamp, unique_key, own_keys))
+            keys.append((prefix_hash, place, timestamp, unique_key, own_keys))
         queue_offset += 1
         offset += record_bytes
         unit_to += _UNIT_BYTES
         at = end
-    return Records(bytes(whole), units, bytes(packed[:unit_to]), keys, properties)
+    return Records(bytes(whole), offsets, bytes(packed[:unit_to]), keys, properties)
 
 
 def _i32(raw: bytes, at: int) -> int:

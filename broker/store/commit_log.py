@@ -14,31 +14,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from isal.isal_zlib import crc32
-
 from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
-from broker.store.record import (
-    BLANK,
-    BLANK_BYTES,
-    CRC_MASK,
-    HEADER_BYTES,
-    HOSTS_V4_BYTES,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    PACK_HEADER,
-    PACK_I16,
-    TOPIC_V1_RAW_MAX,
-    pack_wide_header,
-    parse,
-)
+from broker.store.record import BLANK, BLANK_BYTES, HOSTS_V4_BYTES, MAGIC_BLANK, parse
+from broker.store.record_bytes import FIXED_BYTES, record_bytes, record_parts
 
 log = logging.getLogger(__name__)
 
 PREPARED_NAME: Final = "next.prepared"  # not a log file's name: recovery never sees a file nobody wrote to
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
 JOINED_BYTES_MAX: Final = 32 << 10  # below, one store of all parts is cheaper than one of each
-FIXED_BYTES: Final = HEADER_BYTES + 2  # with the length of the properties
 TOUCH_BYTES: Final = 8 << 20  # pages faulted in ahead of the writer
 ZEROS_BYTES: Final = 4 * TOUCH_BYTES  # written into the next file for every TOUCH_BYTES of this one, about
 _NEVER: Final = sys.maxsize
@@ -236,25 +220,22 @@ class CommitLog:
         of the half message, for one that commits it. struct.error: a number out of its field's range;
         OSError: no room for a new file. Neither leaves anything behind.
         """
-        body_length, properties_length, topic_length = len(body), len(properties), len(topic_raw)
-        magic = MAGIC_V1 if topic_length <= TOPIC_V1_RAW_MAX else MAGIC_V2
         hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
-        size = FIXED_BYTES + hosts_extra + body_length + topic_length + properties_length
+        size = FIXED_BYTES + hosts_extra + len(body) + len(topic_raw) + len(properties)
         offset = self.max_offset
         if offset + size + BLANK_BYTES > self._end:
             offset = self.close_file(size)
-        pack_header = pack_wide_header if hosts_extra else PACK_HEADER
-        # fmt: off
-        header = pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
-                             sys_flag, born_timestamp, born_host, store_timestamp, store_host,
-                             reconsume_times, prepared_offset, body_length)
-        # fmt: on
         at = offset - self._base
-        parts = (header, body, topic_raw, PACK_I16(properties_length), properties)
+        # fmt: off
         if size <= JOINED_BYTES_MAX:
-            self._map[at : at + size] = b"".join(parts)
+            self._map[at : at + size] = record_bytes(
+                size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
+                store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties)
         else:
-            self._store_parts(at, parts)
+            self._store_parts(at, record_parts(
+                size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
+                store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties))
+        # fmt: on
         self.max_offset = end = offset + size
         if end > self._ahead_offset:
             self._look_ahead()

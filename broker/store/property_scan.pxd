@@ -13,7 +13,7 @@ cpdef tuple look(text)
     unique_key=bytes, keys=bytes, segment_at=Py_ssize_t, value_at=Py_ssize_t, at=Py_ssize_t, name=int, byte=int,
     letter=int
 )
-cdef tuple _scan(bytes properties)
+cpdef tuple scan(bytes properties)
 
 @cython.locals(raw="const unsigned char *", value="long long", at=Py_ssize_t)
 cdef object _tag_code(bytes properties, Py_ssize_t begin, Py_ssize_t end)

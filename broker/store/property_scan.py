@@ -7,7 +7,7 @@ reader's map; of tags the first one. Pure.
 
 from typing import Final, TypeAlias
 
-from broker.store.record import index_keys, tag_code, tags_code
+from broker.store.record import tag_code
 from remoting.compiled import is_compiled, prefer_twin
 
 _IS_COMPILED: Final = is_compiled(__file__)
@@ -20,8 +20,6 @@ _OTHER, _TAGS, _UNIQ_KEY, _KEYS = range(4)
 Look: TypeAlias = tuple[bytes, bool, bool, int, bytes, bytes]
 """The properties with a separator behind the last one; nothing in them asks for more than to store the
 message; the producer waits for replicas; tags code, UNIQ_KEY, KEYS (b"" where there is none)."""
-TagsAndKeys: TypeAlias = tuple[int, bytes, bytes]
-"""Tags code, UNIQ_KEY, KEYS (b"" where there is none)."""
 
 
 def look(text: str) -> Look:
@@ -30,7 +28,7 @@ def look(text: str) -> Look:
         text += _SEPARATOR
     properties = text.encode()
     if _IS_COMPILED:
-        return _scan(properties)
+        return scan(properties)
     is_plain = not (
         "DELAY\x01" in text
         or "TIMER_" in text
@@ -53,18 +51,12 @@ def look(text: str) -> Look:
     )
 
 
-def tags_and_keys(properties: bytes) -> TagsAndKeys:
-    """Of a record, with or without a separator at the end."""
-    if _IS_COMPILED:
-        return _scan(properties)[3:]
-    return tags_code(properties), *index_keys(properties)
-
-
 # -- the twin's way --------------------------------------------------------------------------------------
 
 
-def _scan(properties: bytes) -> Look:
-    """One walk over the bytes. A name is looked at where it ends, and told by its last letter first."""
+def scan(properties: bytes) -> Look:
+    """One walk over the bytes, which are given back as they are. A name is looked at where it ends, and told
+    by its last letter first."""
     raw, count = properties, len(properties)
     is_plain = waits = True
     has_tags = False
@@ -128,4 +120,4 @@ def _tag_code(properties: bytes, begin: int, end: int) -> int:
     return value
 
 
-prefer_twin(__name__, globals(), "look", "tags_and_keys")
+prefer_twin(__name__, globals(), "look", "scan")

@@ -16,7 +16,8 @@ from typing import Final, Protocol, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from broker.store.commit_log import FIXED_BYTES, CommitLog
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import UNIT
 from broker.store.inner_batch import items_of
 from broker.store.property_bytes import without
 from broker.store.record import (
@@ -35,6 +36,7 @@ from broker.store.record import (
     pack_wide_header,
     parse,
 )
+from broker.store.record_bytes import FIXED_BYTES
 
 CRC_NAME: Final = b"__CRC32#"
 _BEGIN: Final = CRC_NAME + b"\x01"
@@ -108,13 +110,13 @@ def append_sealed(
     return offset
 
 
-def seal_records(raw: bytes, units: list[int]) -> bytes:
-    """Records that end with EMPTY_SEAL; units: (CommitLog offset, size, tags code) of each, flat."""
-    sealed, view, begin = bytearray(raw), memoryview(raw), units[0]
-    for offset, size in zip(units[0::3], units[1::3], strict=True):
-        start = offset - begin
+def seal_records(raw: bytes, units: bytes) -> bytes:
+    """Records that end with EMPTY_SEAL; units: of their queue."""
+    sealed, view, start = bytearray(raw), memoryview(raw), 0
+    for _, size, _ in UNIT.iter_unpack(units):
         at = start + size - SEAL_BYTES
         sealed[at : at + SEAL_BYTES] = seal_of(crc32(view[start:at]) & CRC_MASK)
+        start += size
     return bytes(sealed)
 
 

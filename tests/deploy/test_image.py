@@ -73,7 +73,7 @@ def test_the_wheel_has_everything(wheel: Path) -> None:
 
 
 def test_the_wheel_has_compiled_modules_where_they_can_be_made(wheel: Path) -> None:
-    """It is one for this Python and machine then; the next test shows that they are the same bytes each time."""
+    """It is one for this Python and machine then; and, by the next test, the same bytes each time."""
     twins = [name for name in zipfile.ZipFile(wheel).namelist() if "/compiled/" in name]
     try:
         expected = [str(path.relative_to(ROOT)) for path in compile_leaves()]

@@ -6,18 +6,21 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import broker.store.batch_records
 import broker.store.index_entries
 import broker.store.indexed_keys
-import broker.store.property_scan  # noqa: F401 - a leaf is known when it is imported
+import broker.store.property_scan
+import broker.store.record_bytes  # noqa: F401 - a leaf is known when it is imported
 from broker.store.batch_records import ITEMS_MAX, Batch
 from broker.store.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from broker.store.indexed_keys import Keyed
 from broker.store.record import index_keys, key_hash, tags_code
 from remoting.compiled import leaves
+from remoting.frame import frame_bytes
 
 unhurried = settings(deadline=None)  # the twin's way is slow where it is interpreted
 NAMES = [
@@ -54,10 +57,37 @@ def same(functions: list[Callable[..., Any]], *arguments: Any) -> Any:
     return found[0]
 
 
+# -- frames ----------------------------------------------------------------------------------------------
+
+WHOLE_FRAMES = ways("remoting.frame", "whole_frames")
+frames = st.builds(
+    lambda kind, header, body, more: (
+        struct.pack(">ii", 4 + len(header) + len(body), kind << 24 | len(header) + more) + header + body
+    ),
+    st.sampled_from([0, 1, 1, 2, -1]),
+    st.binary(max_size=20),
+    st.binary(max_size=20),
+    st.sampled_from([0, 0, 0, 1, 30]),
+)
+
+
+@unhurried
+@given(st.lists(frames, max_size=6).map(b"".join) | st.binary(max_size=40), st.integers(0, 12))
+@example(b"\xff\xff\xff\xff" * 4, 0)
+@example(b"\x80\0\0\0" + bytes(12), 0)
+@example(b"\0\0\0\x03" + bytes(12), 0)
+def test_whole_frames(data: bytes, cut: int) -> None:
+    data = data[: len(data) - cut]
+    at = 0
+    for serialize_type, header, body, end in same(WHOLE_FRAMES, data):
+        assert data[at + 4 : end] == bytes([serialize_type]) + len(header).to_bytes(3, "big") + header + body
+        assert frame_bytes(data, at, len(data)) == end - at
+        at = end
+
+
 # -- properties ------------------------------------------------------------------------------------------
 
 LOOK = ways("broker.store.property_scan", "look")
-TAGS_AND_KEYS = ways("broker.store.property_scan", "tags_and_keys")
 
 
 @unhurried
@@ -80,8 +110,10 @@ def test_look(text: str) -> None:
 @given(raw_properties)
 @example(b"UNIQ_KEY\x01")
 @example(b"TAGS\x01\xff\xfe\x02KEYS\x01\xff")
-def test_tags_and_keys(properties: bytes) -> None:
-    assert same(TAGS_AND_KEYS, properties) == (tags_code(properties), *index_keys(properties))
+def test_scan(properties: bytes) -> None:
+    """Of records, whose text may be anything."""
+    found = same(ways("broker.store.property_scan", "scan"), properties)
+    assert found[0] == properties and found[3:] == (tags_code(properties), *index_keys(properties))
 
 
 # -- the index -------------------------------------------------------------------------------------------
@@ -174,10 +206,65 @@ def test_records_of(body: bytes, shared: bytes, topic: bytes, prefix: int | None
     batch = Batch(body, topic, 3, 2**40, b"m" * 52, shared, prefix, 1_795_247_382_069)
     found = same(RECORDS_OF, batch, offset)
     if isinstance(found[0], bytes):
-        units = list(struct.iter_unpack(">qiq", found.packed))
-        assert [number for unit in units for number in unit] == found.units
+        units = list(struct.iter_unpack(">qiq", found.units))
+        assert [place for place, _, _ in units] == found.offsets
         assert units[0][0] == offset and sum(size for _, size, _ in units) == len(found.raw)
         assert len(found.keys) == (0 if prefix is None else len(units))
+
+
+# -- records ---------------------------------------------------------------------------------------------
+
+RECORD_BYTES = ways("broker.store.record_bytes", "record_bytes")
+i32, i64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+hosts = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20)
+parts = st.tuples(
+    st.binary(max_size=60), st.sampled_from([b"\x01t", b"\0\x80" + b"t" * 128]), st.binary(max_size=40)
+)
+
+
+def arguments_of(numbers: tuple[int, ...], born: bytes, store: bytes, texts: tuple[bytes, ...]) -> list[Any]:
+    queue_id, flag, queue_offset, offset, sys_flag, born_ms, store_ms, times, prepared = numbers
+    size = 90 - 16 + len(born) + len(store) + sum(map(len, texts))
+    head = [
+        size,
+        queue_id,
+        flag,
+        queue_offset,
+        offset,
+        sys_flag,
+        born_ms,
+        born,
+        store_ms,
+        store,
+        times,
+        prepared,
+    ]
+    return [*head, *texts]
+
+
+@unhurried
+@given(st.tuples(i32, i32, i64, i64, i32, i64, i64, i32, i64), hosts, hosts, parts)
+@example((0,) * 9, bytes(8), bytes(8), (b"", b"\x01t", b"p" * 32_767))
+@example((0,) * 9, bytes(8), bytes(8), (b"", b"\x01t", b"p" * 32_768))
+def test_record_bytes(numbers: tuple[int, ...], born: bytes, store: bytes, texts: tuple[bytes, ...]) -> None:
+    found = [outcome(way, *arguments_of(numbers, born, store, texts)) for way in RECORD_BYTES]
+    if len(texts[2]) > 32_767:
+        assert {each[0] for each in found} == {struct.error}
+    else:
+        assert all(each == found[0] for each in found) and isinstance(found[0], bytes)
+
+
+@pytest.mark.parametrize("place", range(9))
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**200])
+def test_a_record_with_a_number_out_of_its_field(place: int, number: int) -> None:
+    numbers = (0,) * place + (number,) + (0,) * (8 - place)
+    arguments = arguments_of(numbers, bytes(8), bytes(8), (b"", b"\x01t", b""))
+    assert [outcome(way, *arguments)[0] for way in RECORD_BYTES[::2]] == [struct.error] * len(
+        RECORD_BYTES[::2]
+    )
+
+
+# -- batches, again --------------------------------------------------------------------------------------
 
 
 def test_too_many_items() -> None:
