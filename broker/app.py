@@ -37,6 +37,7 @@ from broker.upkeep import StoreUpkeep
 from remoting.client import RemotingClient
 from remoting.clock import now_ms
 from remoting.codes import MASTER_ID
+from remoting.compiled import report
 from remoting.config import ConfigError
 from remoting.config_store import Given
 from remoting.doors.http_late import LateHttp, http_listen_port
@@ -130,7 +131,7 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         files = self._open_disk()
-        for line in (*promises(config.durability), *config.warnings()):
+        for line in (*promises(config.durability), *config.warnings(), f"data path: {report()}"):
             logger.info("%s", line)
         if config.enable_controller_mode:
             self._controlled = Controlled(self, files, self._sync, self._routes)

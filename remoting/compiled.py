@@ -5,7 +5,6 @@ both files: one that was made from an older text is never found, and the interpr
 Nothing needs a twin. PURE_PYTHON=1 in the environment: none is used. hatch_build.py builds them; see ADR 23.
 """
 
-import functools
 import hashlib
 import importlib.util
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+PACKAGES: Final = ("remoting", "broker")
 DIRECTORY: Final = "compiled"
 TYPES_SUFFIX: Final = ".pxd"
 CHECKSUM_DIGITS: Final = 16
@@ -70,9 +70,8 @@ def _load(module: str, source: Path) -> tuple[ModuleType | None, str]:
     return twin, ""
 
 
-@functools.cache
 def report() -> str:
-    """ "5 compiled", "interpreted: not built, ..." or which of both, for banners."""
+    """Of the leaves that this program has imported: how many are compiled, and why not all of them."""
     missing = {name.rpartition(".")[2]: leaf.problem for name, leaf in leaves.items() if leaf.twin is None}
     if not missing:
         return f"{len(leaves)} modules compiled"
@@ -80,3 +79,12 @@ def report() -> str:
     if len(missing) == len(leaves):
         return f"no module compiled ({problems})"
     return f"{len(leaves) - len(missing)} modules compiled, but not {', '.join(sorted(missing))} ({problems})"
+
+
+def built() -> tuple[int, int]:
+    """How many leaves have a twin on this disk, of how many; none is imported."""
+    packages = (Path(__file__).parent.parent / name for name in PACKAGES)
+    sources = [
+        types.with_suffix(".py") for package in packages for types in package.rglob(f"*{TYPES_SUFFIX}")
+    ]
+    return sum(twin_path(source).exists() for source in sources), len(sources)

@@ -150,7 +150,7 @@ async def _this_machine(reach: Reach, files: Sequence[ConfigFile], *, here: bool
         if file not in mine:
             text = f"for another machine ({machine.host_of(file)}): its ports and disks were not looked at"
             found.append(ok("machine.ports", file.name, text))
-    return [*found, *machine.check_shared(mine), machine.check_open_files()]
+    return [*found, *machine.check_shared(mine), machine.check_open_files(), machine.check_compiled()]
 
 
 async def _is_ours(reach: Reach, host: str) -> bool:

@@ -14,6 +14,7 @@ CHECKS = {
     "machine.ports": "the ports are free, or taken by the very program that is to have them",
     "machine.directories": "directories are writable, have room, and belong to this broker",
     "machine.open-files": "enough files may be open (one per connection)",
+    "machine.compiled": "the modules of the data path that can be compiled are; or not, for more CPU time",
     "machine.clock": "clocks of the machines agree: dates of messages and telemetry come from them",
     "namesrv.reachable": "each name server answers",
     "namesrv.agree": "name servers know the same brokers and topics and have the same settings",

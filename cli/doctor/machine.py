@@ -19,6 +19,7 @@ from broker.config import BrokerConfig
 from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, failed, ok, warning
 from namesrv.plugins.controller.config import is_loopback
+from remoting.compiled import built
 from remoting.config import ConfigError
 from remoting.doors.http_late import http_listen_port
 
@@ -312,6 +313,17 @@ def check_open_files() -> Finding:
         return warning("machine.open-files", "this machine", f"at most {hard}, one per connection", step)
     shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard}"
     return ok("machine.open-files", "this machine", f"{shown} at most (the programs raise their soft limit)")
+
+
+def check_compiled() -> Finding:
+    """No fault either way: a machine without a C compiler is a good machine."""
+    count, total = built()
+    text = f"{count} of {total} modules of the data path"
+    if count < total:
+        text += (
+            "; the others are interpreted: a send costs more (gcc and Python's headers, then ./run, or pip)"
+        )
+    return ok("machine.compiled", "this machine", text)
 
 
 def _size(count: int) -> str:

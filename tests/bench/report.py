@@ -8,6 +8,8 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
+from remoting import compiled
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -53,7 +55,8 @@ def machine() -> str:
     optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
     build = "profile-guided" if optimised else "plain"
     load = os.getloadavg()[0]
-    return f"{os.cpu_count()} cores, Python {platform.python_version()} ({build} build), load {load:.2f}"
+    python = f"Python {platform.python_version()} ({build} build)"
+    return f"{os.cpu_count()} cores, {python}, load {load:.2f}, {compiled.report()}"
 
 
 def _rounded(values: dict[str, object]) -> dict[str, object]:

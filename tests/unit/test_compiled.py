@@ -38,7 +38,6 @@ def known_leaves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Leaf]:
     found: dict[str, Leaf] = {}
     monkeypatch.setattr(compiled, "leaves", found)
     monkeypatch.delenv("PURE_PYTHON", raising=False)
-    report.cache_clear()
     return found
 
 
@@ -97,6 +96,12 @@ def test_every_leaf_has_a_twin_where_one_can_be_made(name: str, monkeypatch: pyt
     assert found.twin is not None, f"{found.problem}; run: .venv/bin/python hatch_build.py"
     for function, interpreted in found.interpreted.items():
         assert getattr(module, function) is getattr(found.twin, function) is not interpreted
+
+
+def test_what_is_built_is_counted_without_importing_it() -> None:
+    count, total = compiled.built()
+    assert total == len(LEAVES)
+    assert count == sum(twin_path(ROOT / f"{name.replace('.', '/')}.py").exists() for name in LEAVES)
 
 
 def test_pure_python() -> None:

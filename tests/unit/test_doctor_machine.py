@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -184,3 +185,10 @@ def test_open_files(hard: int, level: Level, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (hard, hard))
     found: Finding = machine.check_open_files()
     assert found.level is level
+
+
+@pytest.mark.parametrize(("count", "text"), [(6, "6 of 6"), (0, "0 of 6 .*interpreted")])
+def test_compiled_or_not_is_told(monkeypatch: pytest.MonkeyPatch, count: int, text: str) -> None:
+    monkeypatch.setattr(machine, "built", lambda: (count, 6))
+    found = machine.check_compiled()
+    assert found.level is Level.OK and re.match(text, found.text)
