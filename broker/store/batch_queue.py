@@ -79,14 +79,20 @@ class BatchQueue(ConsumeQueue):
         return low
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """min_offset: of the first record that still exists (none does: max_offset)."""
+        """min_offset: of the first record that still exists (none does: max_offset). A unit that a power loss
+        left unwritten is none of an old record."""
         low, high = self._first_unit(), self._end_unit
         while low < high:
             middle = (low + high) // 2
             unit = self._unit_at(middle)
             is_gone = unit.log_offset < log_min_offset or unit.size == FILLER_SIZE
-            low, high = (middle + 1, high) if is_gone else (low, middle)
-        self.min_offset = self._unit_at(low).base_offset if low < self._end_unit else self.max_offset
+            low, high = (middle + 1, high) if _is_written(unit) and is_gone else (low, middle)
+        if low < self._end_unit and _is_written(found := self._unit_at(low)):
+            self.min_offset = found.base_offset
+        elif low > self._first_unit():
+            self.min_offset = self._unit_at(low - 1).end_offset
+        else:  # the cut that follows leaves nothing, and the next record says how it goes on
+            self.min_offset = 0 if self._files else self.max_offset
 
     def _first_unit(self) -> int:
         return self._files[0].start_offset // BATCH_UNIT_BYTES if self._files else self._end_unit
@@ -125,7 +131,7 @@ class BatchQueue(ConsumeQueue):
                 self.append(base, log_offset, size, tags_code, timestamp, messages)
 
     def _write(self, unit: bytes) -> None:
-        position = self._end_unit * BATCH_UNIT_BYTES
+        position = self._end_position
         if position >= self._room_end:
             self._make_room(position)
         assert self._map is not None
@@ -186,6 +192,10 @@ class BatchQueue(ConsumeQueue):
             if keep == first and self.max_offset:
                 self._write(BatchUnit(0, FILLER_SIZE, 0, 0, self.max_offset - 1, 1).packed())
         self.next_offset = self.max_offset
+
+    @property
+    def _end_position(self) -> int:
+        return self._end_unit * BATCH_UNIT_BYTES
 
     def _search_end(self, log_offset: int) -> int:
         low, high = self._first_unit(), self._end_unit

@@ -124,7 +124,8 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.unit(middle)
-            low, high = (middle + 1, high) if offset < log_offset or size == FILLER_SIZE else (low, middle)
+            is_before = offset < log_offset or size == FILLER_SIZE
+            low, high = (middle + 1, high) if size and is_before else (low, middle)  # 0: lost, so it is young
         return low
 
     def _use_last_file(self) -> None:
@@ -269,6 +270,19 @@ class ConsumeQueue:
             self.max_offset = keep
             self.min_offset = min(self.min_offset, keep)
         self.next_offset = self.max_offset
+
+    def drop_stale(self) -> None:
+        """After a crash, and truncate(): the system may have written later units and not the first one that
+        is missing. They must not come back when that one is there again."""
+        if self._files:
+            file, at = self._files[-1], self._end_position - self._files[-1].start_offset
+            if not file.is_zero_from(at):
+                file.zero_from(at, allocate=False)
+                self._use_last_file()
+
+    @property
+    def _end_position(self) -> int:
+        return self.max_offset * UNIT_BYTES
 
     def _search_end(self, log_offset: int) -> int:
         low, high = self._first_unit(), self.max_offset

@@ -5,6 +5,7 @@ Never calls mmap.flush: it would stop every thread (fdatasync in a helper thread
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -128,6 +129,22 @@ class MappedFile:
         os.ftruncate(self._fd, position)
         self._extend(allocate)
         os.fsync(self._fd)
+
+    def is_zero_from(self, position: int) -> bool:
+        """Looks at what the file system has data of: holes would become pages in memory."""
+        while position < self.file_bytes:
+            try:
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return True
+                raise
+            position = os.lseek(self._fd, start, os.SEEK_HOLE)
+            for at in range(start, position, len(_ZEROS)):
+                piece = os.pread(self._fd, min(position - at, len(_ZEROS)), at)
+                if piece != _ZEROS[: len(piece)]:
+                    return False
+        return True
 
     def touch(self, start: int, end: int) -> None:
         """Fault pages in ahead of the writer; from a helper thread. Without kernel support: no effect."""

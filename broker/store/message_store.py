@@ -111,8 +111,7 @@ class MessageStore:
         known_end = max(self._checkpoint.confirm_offset, queues_end)
         look = self._look  # after a clean exit, too: a replica may have stopped in the middle of a record
         if abnormal:  # what is not known to be durable is built again, and looked at while it is
-            for queue in self.queues.each():
-                queue.truncate(start)
+            self.queues.truncate(start, crashed=True)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
             self.dispatch_offset = start
             while self.dispatch(DISPATCH_AT_START, look=look):
@@ -122,8 +121,7 @@ class MessageStore:
             end = scan_end(self.commit_log, start, look)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
-        for queue in self.queues.each():
-            queue.truncate(end)
+        self.queues.truncate(end)
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
         self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
         if self.index is not None:
@@ -368,8 +366,7 @@ class MessageStore:
                 self.index.truncate(self.commit_log.max_offset)
                 self.index.flush()
             self.confirm_offset = min(self.confirm_offset, self.commit_log.max_offset)
-            for queue in self.queues.each():
-                queue.truncate(self.commit_log.max_offset)
+            self.queues.truncate(self.commit_log.max_offset)
             if self.dispatch_offset > self.commit_log.max_offset:
                 self.dispatch_offset = queued_end(
                     self.commit_log, self.queues.each()
@@ -390,8 +387,7 @@ class MessageStore:
         with self._flush_lock:
             self.commit_log.reset_to(offset)
             self._forget_queued()
-            for queue in self.queues.each():
-                queue.destroy()
+            self.queues.destroy()
             if self.index is not None:
                 self.index.reset_to(offset)
             self.confirm_offset = self.dispatch_offset = offset
@@ -437,8 +433,7 @@ class MessageStore:
             self.flush_checkpoint(index_too=True)
         if self.index is not None:
             self.index.close()
-        for queue in self.queues.each():
-            queue.close()
+        self.queues.close()
         self.commit_log.close()
         if clean:
             (self.root / "abort").unlink(missing_ok=True)

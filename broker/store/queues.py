@@ -124,6 +124,23 @@ class QueueTable:
         queues = self.each() if begin else []
         return {(each.topic, each.queue_id): each.next_offset for each in queues if each.ended_before(begin)}
 
+    # -- all of them -------------------------------------------------------------------------------------
+
+    def truncate(self, log_offset: int, *, crashed: bool = False) -> None:
+        """crashed: what lies behind their ends may be of before the crash."""
+        for queue in self.each():
+            queue.truncate(log_offset)
+            if crashed:
+                queue.drop_stale()
+
+    def destroy(self) -> None:
+        for queue in self.each():
+            queue.destroy()
+
+    def close(self) -> None:
+        for queue in self.each():
+            queue.close()
+
     # -- inner batches -----------------------------------------------------------------------------------
 
     def follow(self, topics: BatchTopics) -> None:

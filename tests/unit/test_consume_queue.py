@@ -119,3 +119,48 @@ def test_units_lost_by_a_power_failure_are_not_believed(tmp_path: Path) -> None:
     queue.truncate(300)
     assert queue.max_offset == 3
     queue.close()
+
+
+def test_a_lost_unit_moves_no_beginning(tmp_path: Path) -> None:
+    """It is zero, and not an old one: the beginning is where the log says."""
+    queue = open_queue(tmp_path)
+    fill(queue, 9)
+    queue.close()
+    zero_unit(tmp_path, 6)
+    again = open_queue(tmp_path, log_min_offset=300)
+    assert again.min_offset == 3
+    again.close()
+
+
+def test_units_behind_a_lost_one_do_not_come_back(tmp_path: Path) -> None:
+    """The system had written them; they are of records that the log has lost."""
+    queue = open_queue(tmp_path)
+    fill(queue, 9)
+    queue.close()
+    zero_unit(tmp_path, 4)
+    again = open_queue(tmp_path)
+    again.truncate(400)
+    again.drop_stale()
+    assert again.max_offset == 4
+    fill(again, 1)
+    again.close()
+    once_more = open_queue(tmp_path)
+    assert (once_more.max_offset, once_more.unit(4)) == (5, (400, 100, 4))
+    once_more.close()
+
+
+def test_the_beginning_follows_when_old_files_end_with_a_log_file(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, 25)
+    gone = queue.expire(1_000)
+    assert [file.path.name for file in gone] == [f"{0:020d}"]
+    assert queue.min_offset == 10
+    for file in gone:
+        file.delete()
+    queue.close()
+
+
+def zero_unit(path: Path, number: int) -> None:
+    (file,) = (path / "0").iterdir()
+    raw = file.read_bytes()
+    file.write_bytes(raw[: number * UNIT_BYTES] + bytes(UNIT_BYTES) + raw[(number + 1) * UNIT_BYTES :])

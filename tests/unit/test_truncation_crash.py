@@ -15,6 +15,7 @@ from broker.store import message_store
 from broker.store.commit_log import CommitLog
 from broker.store.epoch_file import EpochFile
 from broker.store.message_store import MessageStore
+from broker.store.record_crc import Look
 from broker.store.recovery import scan_end
 from tests.unit.store_disk import After, StoreDisk, Torn
 from tests.unit.store_parts import bodies, crash, open_store, put
@@ -162,9 +163,9 @@ def test_a_cut_looks_at_the_tail_only(tmp_path: Path, monkeypatch: pytest.Monkey
     store, cut = filled(tmp_path)
     starts: list[int] = []
 
-    def noted(log: CommitLog, start: int, *, check_crc: bool) -> int:
+    def noted(log: CommitLog, start: int, look: Look) -> int:
         starts.append(start)
-        return scan_end(log, start, check_crc=check_crc)
+        return scan_end(log, start, look)
 
     monkeypatch.setattr(message_store, "scan_end", noted)
     cut_it(store, cut)
