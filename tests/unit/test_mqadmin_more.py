@@ -59,6 +59,9 @@ def test_what_is_printed_can_be_narrowed(world: World) -> None:
     assert f"minOffset=10, maxOffset=10, {NAME.format(0)}" in later and "MSGID" not in later
     earlier = ran(*here, "-e", "1000").stdout
     assert f"minOffset=0, maxOffset=0, {NAME.format(0)}" in earlier
+    before = [each["body"] for each in value(*here) if each["storeTimestamp"] < stored]
+    assert 0 < len(before) < 10
+    assert [each["body"] for each in value(*here, "-e", str(stored))] == before
     nothing = ran(*here, "-s", "NoSuchTag").stdout.splitlines()
     assert nothing[1] == f"{NAME.format(0)} no matched msg. status=NO_MATCHED_MSG, offset=10"
     assert "no charset is called 'UTF-4711'" in usage(*here, "-c", "UTF-4711")
