@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.delay.levels import SCHEDULE_TOPIC, TIMER_TOPIC
+from broker.handlers.writer import Letter, Stored
 from broker.store.batch import put_batch
 from broker.store.mapped_file import file_name
 from broker.store.message_store import MessageStore, StoreConfig
@@ -259,6 +260,28 @@ def test_what_only_looks_like_one_is_none(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SEALED)
     assert store.commit_log.max_offset == end
     store.close()
+
+
+async def test_a_copy_does_not_keep_its_originals(tmp_path: Path) -> None:
+    """A record that was stored with the setting, and comes back when it is off: at the end of the copy's
+    properties it would be taken for the copy's own."""
+    broker = Broker(tmp_path, **SEALED)
+    broker.send(i="UNIQ_KEY\x01K\x02DELAY\x013")
+    broker.tick()
+    (delayed,) = records(broker.store)
+    broker.store.close()
+    broker = Broker(tmp_path)
+    topic = broker.topics.get("TopicA")
+    assert topic is not None
+    letter = Letter(topic, 0, delayed.body, delayed.properties, 0, 0, 1, BORN_HOST, 0)
+    stored = broker.handlers.send.writer.put(letter)
+    assert isinstance(stored, Stored)
+    copy = decode(broker.store.commit_log.view(stored.offset, FILE_BYTES))
+    assert copy.properties == delayed.properties[:-SEAL_BYTES]
+    broker.store.close(clean=False)
+    again = open_store(tmp_path, commit_log_file_bytes=1 << 20, **SEALED)
+    assert again.commit_log.max_offset == stored.end
+    again.close()
 
 
 def test_which_look() -> None:
