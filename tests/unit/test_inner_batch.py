@@ -452,3 +452,58 @@ def test_a_queue_stays_what_it_is(tmp_path: Path) -> None:
     assert store.queues.has_messages("Batches", in_batches=False)
     assert not store.queues.has_messages("Batches", in_batches=True)
     store.close()
+
+
+def test_repeats_are_skipped_and_a_gap_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = BatchQueue(tmp_path / "0", "Batches", 0, UNITS_PER_FILE * BATCH_UNIT_BYTES)
+    queue.append(5, 100, 10, 0, 1, 3)
+    queue.append(5, 100, 10, 0, 1, 3)
+    queue.append(6, 900, 10, 0, 1, 1)
+    assert (queue.min_offset, queue.max_offset, queue.next_offset) == (5, 8, 8)
+    assert not caplog.records
+    queue.append(10, 200, 10, 0, 2, 2)
+    assert "10 follows 8" in caplog.text
+    assert [queue.unit(at)[0] for at in (5, 7, 8, 10, 11)] == [100, 100, 200, 200, 200]
+    assert queue.max_offset == 12
+    queue.close()
+
+
+def test_an_unconfirmed_tail_counts_all_of_its_messages(tmp_path: Path) -> None:
+    """store.md pitfall 6: whoever becomes master over it goes on behind them."""
+    store = open_batches(tmp_path)
+    put_items(store, items(3))
+    store.become_slave()
+    store.become_master()
+    assert put_items(store, items(2))[2] == 3
+    crash(store)
+    store = open_batches(tmp_path)
+    assert put_alone(store, b"alone")[2] == 5
+    store.close()
+
+
+def test_units_of_what_the_log_has_lost_do_not_come_back(tmp_path: Path) -> None:
+    """After a power loss: the system had written the fourth unit, and neither those before it nor the log."""
+    store = open_batches(tmp_path)
+    first_end = put_items(store, items(3))[1]
+    confirm(store)
+    store.flush_checkpoint()
+    last_end = [put_items(store, items(3))[1] for _ in range(3)][-1]
+    confirm(store)
+    crash(store)
+    queue_path = tmp_path / "batchconsumequeue" / "Batches" / "0" / f"{0:020d}"
+    raw = queue_path.read_bytes()
+    queue_path.write_bytes(raw[:46] + bytes(2 * 46) + raw[3 * 46 :])
+    log_path = tmp_path / "commitlog" / f"{0:020d}"
+    raw = log_path.read_bytes()
+    log_path.write_bytes(raw[:first_end] + bytes(len(raw) - first_end))
+    store = open_batches(tmp_path)
+    for _ in range(2):
+        put_items(store, items(1))
+    while store.commit_log.max_offset < last_end:
+        store.put(NamedTopic("Other"), 0, b"", b"", 0, 0, 7, BORN_HOST, 0, 0)
+    confirm(store)
+    store.close()
+    store = open_batches(tmp_path)
+    assert store.max_queue_offset("Batches", 0) == 5
+    assert [offset for offset, _ in messages(store)] == [0, 1, 2, 3, 4]
+    store.close()
