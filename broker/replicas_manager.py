@@ -299,8 +299,8 @@ class ReplicasManager:
         while (door := await self._shell.find_master(news.master_address)) is None:
             logger.info("the HA address of master %s is not known yet", news.master_address)
             await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
-            if self._news is not None and self._news.version > news.version:
-                return False
+            if self._news is not None and not isinstance(decide_role(self._acting, self._news), Stay):
+                return False  # another master, or this one at another address
         await self._follow(news.master_epoch, door)
         return True
 

@@ -247,6 +247,19 @@ async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker
     assert not [line for line in broker.scene.log if line.startswith("ha slave")]
 
 
+async def test_a_master_that_has_moved_is_looked_for_at_its_new_address(broker: Broker) -> None:
+    """Of the same term: it was elected at the address that it had before, and has registered since."""
+    broker.scene.ha_address = None
+    broker.controller.elect(1, epoch=1)
+    manager = broker.start()
+    await broker.scene.until(lambda: "find m:1" in broker.scene.log)
+    manager.offer(MasterNews(1, 1, "moved:1", frozenset({1}), 1))
+    await broker.scene.until(lambda: "find moved:1" in broker.scene.log)
+    broker.scene.ha_address = "moved:2"
+    await broker.scene.until(lambda: "announce 1" in broker.scene.log)
+    assert manager.role.master_address == "moved:1"
+
+
 async def test_repeated_and_older_news_do_nothing(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="broker.replicas_manager")
     broker.controller.elect(2, epoch=3)
