@@ -42,13 +42,17 @@ def record_bytes(
     properties: bytes,
 ) -> bytes | bytearray:
     """`size` bytes, which is what the parts need. struct.error: a number out of its field's range."""
-    if not _IS_COMPILED:
-        return b"".join(
-            record_parts(
-                size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
-                store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
-            )
-        )  # fmt: skip
+    if (
+        not _IS_COMPILED
+    ):  # record_parts() written out: so many arguments cost more than the work
+        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
+        pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
+        # fmt: off
+        header = pack(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag,
+                      born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
+                      prepared_offset, len(body))
+        # fmt: on
+        return b"".join((header, body, topic_raw, PACK_I16(len(properties)), properties))
     try:
         return _written(
             size, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp,
@@ -78,12 +82,11 @@ def record_parts(
 ) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     """The same, not joined yet: a long body is copied once."""
     magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
-    hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
-    pack_header = pack_wide_header if hosts_extra else PACK_HEADER
+    pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
     # fmt: off
-    header = pack_header(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset,
-                         sys_flag, born_timestamp, born_host, store_timestamp, store_host,
-                         reconsume_times, prepared_offset, len(body))
+    header = pack(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag,
+                  born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
+                  prepared_offset, len(body))
     # fmt: on
     return header, body, topic_raw, PACK_I16(len(properties)), properties
 
