@@ -42,9 +42,7 @@ def record_bytes(
     properties: bytes,
 ) -> bytes | bytearray:
     """`size` bytes, which is what the parts need. struct.error: a number out of its field's range."""
-    if (
-        not _IS_COMPILED
-    ):  # record_parts() written out: so many arguments cost more than the work
+    if not _IS_COMPILED:  # record_parts() written out: so many arguments cost more than the work
         magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
         pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
         # fmt: off
