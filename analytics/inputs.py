@@ -5,6 +5,7 @@ and the demo write them; inside, *.jsonl and the files that still grow, *.jsonl.
 of ours (damage, half a last line after a crash, a newer version) is marked and counted; it stops nothing.
 """
 
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -141,5 +142,8 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    for pattern in ("*.jsonl", "*.jsonl.open"):
-        yield from folder.rglob(pattern)
+    for pattern in (
+        "**/*.jsonl",
+        "**/*.jsonl.open",
+    ):  # Path.rglob raises if a folder goes
+        yield from (folder / name for name in glob.iglob(pattern, root_dir=folder, recursive=True))

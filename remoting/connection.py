@@ -17,6 +17,7 @@ from typing import cast
 
 import msgspec
 
+from remoting.clock import now_ms
 from remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
 from remoting.dispatch import HOT_KEY_BYTES, Dispatcher
 from remoting.frame import Frame, frame_bytes, large_frame, whole_frames
@@ -118,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _within_bound(self, transport: asyncio.Transport) -> bool:
         if self._paused and transport.get_write_buffer_size() > WRITE_BYTES_MAX:
-            logger.warning("%s: %s does not read: closed", self._dispatcher.name, self.address)
+            self._complain("it does not read")
             self.abort()
             return False
         return True
@@ -211,8 +212,12 @@ class Connection(asyncio.BufferedProtocol):
         if batch:
             self._write(b"".join(batch))
         if problem is not None and not self._closing:
-            logger.warning("%s: closed %s: %s", self._dispatcher.name, self.address, problem)
+            self._complain(problem)
             self.close()
+
+    def _complain(self, problem: object) -> None:
+        dispatcher = self._dispatcher
+        dispatcher.closed_peers.tell(now_ms(), "%s: closed %s: %s", dispatcher.name, self.address, problem)
 
     def _keep(self, data: bytes, at: int) -> None:
         """The beginning of a frame waits for the rest of it. RemoteProtocolError: it will never be one."""

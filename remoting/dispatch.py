@@ -21,6 +21,7 @@ from remoting.command import (
     parse_header,
     response_frame,
 )
+from remoting.complaints import Complaints
 from remoting.operation import (
     Call,
     CommandError,
@@ -56,7 +57,8 @@ class Requester(Peer, Protocol):
 
 
 class Dispatcher:
-    """Serves one table. `name` is for log lines; `bad_request_code` answers headers that do not fit."""
+    """Serves one table. `name` is for log lines; `bad_request_code` answers headers that do not fit.
+    closed_peers: why connections were given up; anybody can cause such lines."""
 
     def __init__(
         self, table: OperationTable, *, name: str, bad_request_code: int = ResponseCode.SYSTEM_ERROR
@@ -66,6 +68,7 @@ class Dispatcher:
         self.hot: dict[bytes, tuple[Callable[[bytes], Any], HotHandler]] = {
             hot_key(code): (_typed_decoder(code, hot), hot.handler) for code, hot in table.hot.items()
         }
+        self.closed_peers = Complaints(logger)
         self._bad_request_code = int(bad_request_code)
         self._tasks: set[asyncio.Task[None]] = set()
 

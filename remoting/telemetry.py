@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import glob
 import logging
 import os
 import re
@@ -278,8 +279,8 @@ class TelemetryWriter:
 
     def _found(self) -> Iterator[tuple[Path, str, int]]:
         """(path, folder of its hour, ms of opening) of every file of ours; nothing else is ever touched."""
-        for path in self.directory.glob("*/dt=*/hour=*/*"):
-            match = _OURS.fullmatch(str(path.relative_to(self.directory)))
+        for name in glob.iglob("*/dt=*/hour=*/*", root_dir=self.directory):  # Path.glob raises if one goes
+            path, match = self.directory / name, _OURS.fullmatch(name)
             if match is not None and path.is_file():
                 yield path, match["hour"], int(match["ms"])
 

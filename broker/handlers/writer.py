@@ -23,6 +23,7 @@ from broker.store.record_crc import CRC_NAME
 from broker.store.settings import NamedTopic, TopicLike
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
+from remoting.complaints import Complaints
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Writer:
         self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
         self._levels: DelayLevels = parts.store.delay_levels
         self.tick = Tick(parts.gate, parts.call_soon, parts.end_of_tick)
-        self._next_complaint_ms = 0
+        self._complaints = Complaints(logger, period_ms=COMPLAINT_PERIOD_MS, level=logging.ERROR)
 
     def put(self, letter: Letter) -> Stored | Refused:
         tick = self.tick
@@ -185,9 +186,8 @@ class Writer:
         """What the store's refusal means to a client."""
         if not isinstance(error, OSError):
             return Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
-        if self.tick.ms >= self._next_complaint_ms:  # not one line per message on a full disk
-            self._next_complaint_ms = self.tick.ms + COMPLAINT_PERIOD_MS
-            logger.error("cannot write to the CommitLog, sends are refused: %s", error)
+        text = "cannot write to the CommitLog, sends are refused: %s"
+        self._complaints.tell(self.tick.ms, text, error)  # not one line per message on a full disk
         return Refused(ResponseCode.SYSTEM_ERROR, f"create mapped file failed: {error.strerror or error}")
 
     def reply_when_safe(self, stored: Stored, peer: HotPeer, reply: bytes, opaque: int) -> bytes | None:
