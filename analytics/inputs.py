@@ -142,8 +142,6 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    for pattern in (
-        "**/*.jsonl",
-        "**/*.jsonl.open",
-    ):  # Path.rglob raises if a folder goes
+    """Path.rglob raises if a writer's tidying takes a folder away meanwhile."""
+    for pattern in ("**/*.jsonl", "**/*.jsonl.open"):
         yield from (folder / name for name in glob.iglob(pattern, root_dir=folder, recursive=True))

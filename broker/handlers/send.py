@@ -7,25 +7,23 @@ goes another way (unusual_sends.py). Source: RocketMQ 5.3.3 SendMessageProcessor
 import struct
 from typing import Final, cast
 
-import msgspec
-
+from broker.handlers.batch_sends import COMPRESSED, BatchSends
 from broker.handlers.parts import BrokerParts
 from broker.handlers.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
-from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, refusal, stored_suffix
-from broker.handlers.writer import CUT_OFF, Refused, Writer
+from broker.handlers.send_replies import key_text, of_one, refusal
+from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, stored_suffix
+from broker.handlers.writer import CUT_OFF, Letter, Refused, Writer
 from broker.pending import HotPeer, reply_frame
+from broker.store.batch_queue import BatchQueue
 from broker.store.inner_batch import INNER_BATCH
 from broker.store.property_scan import look
 from broker.store.record import TRANSACTION_BITS
-from remoting.codes import VERSION, RequestCode, ResponseCode
+from broker.topics import Topic
+from remoting.codes import RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY
 from remoting.operation import Hot, HotHandler, OperationTable
 
 _UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
-_REPLY_TAIL: Final = (
-    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":%%d,'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
-)
 
 
 class SendHandler:
@@ -40,7 +38,8 @@ class SendHandler:
         self._properties_bytes_max = properties_bytes_max(parts, self._suffix)
         self.writer = Writer(parts)
         self._tick = self.writer.tick
-        self._unusual = UnusualSends(parts, self.writer)
+        self._batches = BatchSends(parts, self.writer, self._suffix)
+        self._unusual = UnusualSends(parts, self.writer, self._batches)
         self._host = b""
         self._template = b""
         self._new_unique_key = parts.new_unique_key
@@ -77,12 +76,13 @@ class SendHandler:
             or len(body) > self._body_bytes_max
             or len(properties) > self._properties_bytes_max
             or ext.sys_flag & _UNUSUAL_BITS
-            or ext.batch
             or not is_plain
             or topic.is_retry
             or (gate.wait and self._pending.is_full)
         ):
             return self._unusual.send(command, body, properties, peer)
+        if ext.batch:
+            return self._send_plain_batch(command, topic, body, properties, peer)
         if not key:
             key = self._new_unique_key().encode()
             properties += b"UNIQ_KEY\x01%b\x02" % key
@@ -112,11 +112,11 @@ class SendHandler:
         if command.flag & FLAG_ONEWAY:
             return None
         if store.store_host is not self._host:
-            self._make_template()
-        key_json = key
-        if not key.isalnum():  # of bytes: the test of text looks every character up
-            key_json = msgspec.json.encode(key.decode())[1:-1]
-        reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key_json, command.opaque))
+            self._host = store.store_host
+            self._template = of_one(self._host)
+        if not key.isalnum():
+            key = key_text(key)
+        reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
         if gate.wait and waits:
             self._pending.add(end, peer, reply, tick.ms, command.opaque)
             return None
@@ -127,9 +127,15 @@ class SendHandler:
         command.ext.batch = True
         return self.send(command, body, peer)
 
-    def _make_template(self) -> None:
-        self._host = self._store.store_host
-        self._template = (
-            b'{"code":0,"extFields":{"msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":"%%b",'
-            % self._host.hex().upper().encode()
-        ) + _REPLY_TAIL
+    def _send_plain_batch(
+        self, command: SendCommand, topic: Topic, body: bytes, properties: bytes, peer: HotPeer
+    ) -> bytes | None:
+        ext = command.ext
+        queue = self._store.queues.get(topic.name, ext.queue_id)
+        if ext.sys_flag & COMPRESSED or isinstance(queue, BatchQueue):
+            return self._unusual.send(command, body, properties, peer)
+        letter = Letter(
+            topic, ext.queue_id, body, b"", ext.flag, ext.sys_flag, ext.born_timestamp, peer.address_bytes,
+            ext.reconsume_times,
+        )  # fmt: skip
+        return self._batches.send(command, letter, properties, peer)

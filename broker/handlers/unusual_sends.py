@@ -5,13 +5,13 @@ AbstractSendMessageProcessor, HookUtils.
 """
 
 import random
-import struct
-from typing import Final
 
+from broker.handlers.batch_sends import COMPRESSED, BatchSends
 from broker.handlers.laid_by import LaidBySends
 from broker.handlers.parts import BrokerParts
 from broker.handlers.property_text import with_properties
 from broker.handlers.send_commands import NO_MAXIMUM, SendCommand
+from broker.handlers.send_replies import ALWAYS, refusal
 from broker.handlers.writer import Letter, Refused, Stored, Writer, not_available
 from broker.pending import HotPeer
 from broker.store.batch_queue import BatchQueue
@@ -30,9 +30,6 @@ from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
-_ALWAYS: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-COMPRESSED: Final = 1
-
 
 def stored_suffix(cluster_name: str) -> bytes:
     """What the broker adds to every message. CLUSTER names the reply topic (broker-ops pitfall 12)."""
@@ -43,13 +40,6 @@ def properties_bytes_max(parts: BrokerParts, suffix: bytes) -> int:
     """Of a client's message: the suffix, and a checksum if there is one, come behind its properties."""
     room = PROPERTY_ROOM_BYTES if parts.store.config.append_prop_crc else 0
     return PROPERTIES_BYTES_MAX - len(suffix) - room
-
-
-def refusal(command: SendCommand, refused: Refused) -> bytes | None:
-    if command.flag & FLAG_ONEWAY:
-        return None
-    code, remark = refused
-    return encode(RemotingCommand(int(code), command.opaque, FLAG_RESPONSE, remark, dict(_ALWAYS)))
 
 
 def _no_topic(name: str) -> Refused:
@@ -65,7 +55,8 @@ def _check_queue(command: SendCommand, topic: Topic) -> Refused | None:
 
 
 class UnusualSends:
-    def __init__(self, parts: BrokerParts, writer: Writer) -> None:
+    def __init__(self, parts: BrokerParts, writer: Writer, batches: BatchSends) -> None:
+        self._batches = batches
         self._parts, self._writer, self._laid_by = parts, writer, LaidBySends(parts, writer)
         self._store, self._gate, self._pending = parts.store, parts.gate, parts.pending
         self._topics = parts.topics
@@ -230,17 +221,7 @@ class UnusualSends:
         queue = self._store.queues.get(letter.topic.name, letter.queue_id)
         if isinstance(queue, BatchQueue):
             return self._send_inner_batch(command, letter, properties, peer, queue)
-        shared = with_properties(properties, {b"UNIQ_KEY": None}) + self._suffix  # each item has its own
-        stored = self._writer.put_batch(letter, shared)
-        if isinstance(stored, Refused):
-            return refusal(command, stored)
-        letter.properties = stored.properties + shared
-        # each as record.offset_message_id() has it
-        host, offsets = self._store.store_host.hex().upper(), stored.offsets
-        raw = struct.pack(f">{len(offsets)}q", *offsets)
-        ids = host + raw.hex(",", 8).upper().replace(",", f",{host}")
-        whole = Stored(stored.offsets[0], stored.end, stored.queue_offset)
-        return self._answer(command, letter, properties, ids, whole, peer)
+        return self._batches.send(command, letter, properties, peer)
 
     def _send_inner_batch(
         self, command: SendCommand, letter: Letter, properties: bytes, peer: HotPeer, queue: BatchQueue
@@ -276,7 +257,7 @@ class UnusualSends:
             "queueId": str(letter.queue_id),
             "queueOffset": str(stored.queue_offset),
             "transactionId": key.decode("utf-8", "replace"),
-            **_ALWAYS,
+            **ALWAYS,
         }
         if is_inner:
             fields["batchUniqId"] = fields["transactionId"]
