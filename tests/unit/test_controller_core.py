@@ -287,6 +287,24 @@ def test_an_unheard_member_is_waited_for_but_never_elected() -> None:
     assert (election.winner, election.unclean) == (300, True)
 
 
+def test_who_has_begun_anew_does_not_win_before_the_others_are_heard() -> None:
+    """A host with a controller and the master loses its power, and with it what the master had not written to
+    its disk: it is back before the other members have redialled."""
+    of, returned = group(members=frozenset({1, 2, 300})), live(b1=(3, 9, 0), b300=(3, 8, 0))
+    unheard = LiveView(returned.live, presumed=frozenset({2}))
+    assert succeed(of, unheard).verdict is Verdict.NONE, "2 may have more than 300"
+    masterless = group(master=None, members=frozenset({1, 2, 300}))
+    assert elect(masterless, unheard).verdict is Verdict.WAIT
+    assert elect(masterless, unheard, unclean=True).verdict is Verdict.WAIT
+    assert elect(masterless, unheard, preferred=1).winner == 1, "an operator has named it"
+    assert elect(masterless, live(b1=(3, 9, 0), b2=(3, 11, 0))).winner == 2
+    assert elect(masterless, returned).winner == 1, "the grace window is over"
+    beginner = LiveView(returned.live, presumed=frozenset({1}))
+    assert succeed(of, beginner).winner == 300, "nobody waits for the one that has begun anew"
+    outsider = group(master=None, members=frozenset({1, 300}))
+    assert elect(outsider, unheard).winner == 1, "2 is no member"
+
+
 def test_a_member_that_may_have_died_with_the_master_is_waited_for() -> None:
     """Elected, it would be the whole SyncStateSet, and keep the living out until it is back."""
     everybody = frozenset({1, 2, 300})

@@ -77,14 +77,16 @@ def elect(
     """preferred: the only one that may win (designated by an operator, or the first to ask).
 
     Whoever is elected is the whole SyncStateSet, so a dead one would keep the others from being elected until
-    it is back: one that may be dead is waited for.
+    it is back: one that may be dead is waited for. So is a member that a young controller has not heard yet:
+    those that it has heard may have begun anew, without what their machine had not written to the disk.
     """
     master = broker_set.master_broker_id
     if master is not None and view.is_alive(master) and preferred in (None, master):
         return Election(Verdict.KEEP, f"master {master} is alive")
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
-    if winner is not None and (winner == preferred or winner not in view.doubted):
+    is_known = winner == preferred or not (winner in view.doubted or _unheard(broker_set, members, view))
+    if winner is not None and is_known:
         return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
     waits = preferred is None and any(each in view.presumed or each in view.doubted for each in members)
     if unclean and not waits:
@@ -96,11 +98,18 @@ def elect(
 
 
 def succeed(broker_set: BrokerSet, view: LiveView) -> Election:
-    """Who follows a master that has begun anew. NONE: no other member lives, it may be elected itself."""
+    """Who follows a master that has begun anew. NONE: no other member lives, or one is not heard yet; then
+    elect() has the say, and it may be elected itself."""
     master = broker_set.master_broker_id
-    winner = _best(sorted(broker_set.sync_state_set - {master}), view, None)
+    others = sorted(broker_set.sync_state_set - {master})
+    winner = None if _unheard(broker_set, others, view) else _best(others, view, None)
     verdict = Verdict.NONE if winner is None else Verdict.ELECTED
     return Election(verdict, f"master {master} has begun anew", winner)
+
+
+def _unheard(broker_set: BrokerSet, members: list[int], view: LiveView) -> bool:
+    """Is there one of whom nothing is known yet? A new group has nothing to lose."""
+    return not broker_set.is_new and not view.presumed.isdisjoint(members)
 
 
 def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
