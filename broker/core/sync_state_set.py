@@ -138,9 +138,14 @@ class SyncStateSetKeeper:
         return self._in_flight
 
     def _leaves(self, member: int, follower: Follower | None, now_ms: int) -> bool:
-        """A lost link costs the membership at once; a link that never came, and a lag, after max_lag_ms."""
+        """A lost link costs the membership at once; a link that never came, and a lag, after max_lag_ms.
+
+        A member that came back as a learner leaves at once, too: its acks do not count any more.
+        """
         if follower is None:
             return member in self._linked or now_ms - self._began_ms > self._max_lag_ms
+        if follower.learner:
+            return True
         caught_up_ms = max(self._began_ms, follower.caught_up_ms(now_ms))
         return now_ms - caught_up_ms > self._max_lag_ms
 

@@ -138,6 +138,16 @@ def test_lag_leaves_after_the_limit() -> None:
     assert look(keeper, {2: slave}, now=1_001 + MAX_LAG_MS) == Proposal(frozenset({1}), 5)
 
 
+def test_a_member_that_comes_back_as_a_learner_leaves_at_once() -> None:
+    """Its acks do not count: with all-ack nothing would be confirmed for as long as it is in the set."""
+    keeper = keeper_of(1, 2, 3)
+    followers = {2: Slave(100, learner=True), 3: Slave(100)}
+    assert look(keeper, followers) == Proposal(frozenset({1, 3}), 5)
+    keeper.answered(agreed(1, 3), now_ms=1)
+    assert keeper.others == {3}
+    assert look(keeper, followers, now=2) is None, "and it does not join again"
+
+
 def test_self_is_in_every_proposal() -> None:
     keeper = keeper_of(2)  # a set that should never come
     proposal = look(keeper, {2: Slave(100)})
