@@ -160,7 +160,7 @@ class GroupMember:
         self._subscriptions[subscription.topic] = replace(subscription, version=wall_ms())
         for queue, worker in self.workers.items():
             if queue.topic == subscription.topic:
-                worker.subscription = self._subscriptions[queue.topic]
+                worker.want(self._subscriptions[queue.topic])
         self.rebalance_soon(tell=True)
 
     def unsubscribe(self, topic: str) -> None:
@@ -284,6 +284,7 @@ class GroupMember:
         if self._needs_locks and workers:
             await self._locks.renew(workers)
         for worker in workers:
+            worker.subscription = self._subscriptions.get(topic, subscription)  # it may be another one by now
             self.workers[worker.queue] = worker
             self._sink.adopted(worker)
             worker.start()

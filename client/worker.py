@@ -63,6 +63,7 @@ class QueueWorker:
         """When last (wall clock): a pull was answered, a message was finished, the queue's lock was given."""
         self._parts, self._needs_lock = parts, needs_lock
         self._locked_until_ms = 0
+        self._losses = 0  # of the lock
         self._granted = asyncio.Event()
         self._space = asyncio.Event()
         self._pulling: asyncio.Task[PullResult] | None = None
@@ -76,11 +77,14 @@ class QueueWorker:
             try:
                 if self._needs_lock:
                     await self.until_locked()
+                if self.window is None:
+                    await self._find_position()
                 window = self.window
                 if window is None:
-                    self.window = window = OffsetWindow(await self._start_offset())
-                    self.positioned.set()
+                    continue
                 await self._until_space(window)
+                if self.window is not window:
+                    continue  # the queue was moved while it waited
                 started = time.monotonic()
                 result = await self._pull(window)
             except PullError as error:
@@ -132,9 +136,17 @@ class QueueWorker:
         """False: the queue was given away or moved since; what happens to those messages is not ours."""
         return not self.dropped and self.window is window
 
+    def want(self, subscription: Subscription) -> None:
+        """From the next pull on: one that waits for what another expression wants is of no use."""
+        before, self.subscription = self.subscription, subscription
+        changed = (before.type, before.expression) != (subscription.type, subscription.expression)
+        if changed and self._pulling is not None:
+            self._pulling.cancel()
+
     def seek(self, offset: int) -> None:
         """Forget what is held, and go on there."""
         self.window = OffsetWindow(offset)
+        self.positioned.set()
         self._moved()
 
     @property
@@ -150,16 +162,25 @@ class QueueWorker:
         if self.window is not window:
             return  # the queue was moved meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            logger.warning(
-                "offset %d of %s is not there: reading goes on at %d",
-                window.next_offset, self.queue, result.next_begin_offset,
-            )  # fmt: skip
-            self.seek(result.next_begin_offset)
+            self._go_on(window, result)
             return
         window.add(map(as_sent, result.messages), result.next_begin_offset)
         if result.messages:
             self.messages_there.set()
             self._parts.arrived(self)
+
+    def _go_on(self, window: Window, result: PullResult) -> None:
+        """The queue does not have the offset, or an operator set another one. Only he may skip what is pulled
+        and not finished."""
+        asked, begin = window.next_offset, result.next_begin_offset
+        if begin == result.min_offset > asked:
+            window.add((), begin)  # what is held is deleted there: nobody else will ever have it
+        elif begin == result.max_offset < asked:
+            begin = min(begin, window.commit_offset)  # the queue was cut: what is held may be something else
+            self.seek(begin)
+        else:
+            self.seek(begin)
+        logger.warning("offset %d of %s is not there: reading goes on at %d", asked, self.queue, begin)
 
     async def _until_space(self, window: Window) -> None:
         await self._until_running()
@@ -176,6 +197,14 @@ class QueueWorker:
             self.waits_paused = False
 
     # -- where to begin ----------------------------------------------------------------------------------
+
+    async def _find_position(self) -> None:
+        """Where the group was: unless the queue is moved while we ask, or its lock is somebody else's."""
+        losses = self._losses
+        offset = await self._start_offset()
+        if self.window is None and self._losses == losses:
+            self.window = OffsetWindow(offset)
+            self.positioned.set()
 
     async def _start_offset(self) -> int:
         found = await self._parts.offsets.load(self.queue)
@@ -206,9 +235,9 @@ class QueueWorker:
 
     def revoke(self) -> None:
         """Somebody else has it: what he consumes meanwhile is his, so the offset is asked for anew."""
-        if self._locked_until_ms:
-            self._locked_until_ms, self.window = 0, None
-            self._moved()
+        self._losses += 1
+        self._locked_until_ms, self.window = 0, None
+        self._moved()
 
     @property
     def is_locked(self) -> bool:

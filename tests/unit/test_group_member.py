@@ -2,6 +2,10 @@
 
 import asyncio
 
+import pytest
+
+from client.core.queues import MessageQueue
+from client.core.subscription import Subscription
 from client.group import GroupMember
 from client.settings import ConsumerSettings
 from client.worker import QueueWorker
@@ -48,3 +52,32 @@ async def test_pulls_that_wait_at_a_hung_master_end_when_there_is_another() -> N
                 assert isinstance(await waits, Unknown)
         finally:
             await member.stop()
+
+
+async def test_a_queue_that_comes_during_a_change_of_its_subscription_is_pulled_with_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The members were asked for, or the lock, when the application changed its mind."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    queue = MessageQueue("T", "b", 0)
+
+    async def wanted(self: GroupMember, topic: str, *, fresh: bool) -> tuple[MessageQueue, ...]:
+        asked.set()
+        await go_on.wait()
+        return (queue,)
+
+    monkeypatch.setattr(GroupMember, "_wanted", wanted)
+    member = GroupMember("127.0.0.1:1", "g", ConsumerSettings(), NoSink(), consume_type="CONSUME_PASSIVELY")
+    try:
+        member.subscribe(Subscription("T", "a"))
+        balancing = asyncio.create_task(member._rebalance())
+        await asked.wait()
+        member.subscribe(Subscription("T", "b"))
+        go_on.set()
+        assert await balancing
+        assert member.workers[queue].subscription == member.subscriptions["T"]
+        assert member.workers[queue].subscription.expression == "b"
+    finally:
+        for worker in member.workers.values():
+            await worker.tasks.stop()
+        await member.stop()

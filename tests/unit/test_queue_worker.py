@@ -1,13 +1,18 @@
-"""The queue lock of one worker, on a clock of the test's own."""
+"""One queue's worker with a scripted broker: its lock, where it reads, and what moves it meanwhile."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from client import Limits, MessageExt, PullStatus
 from client.core.queues import MessageQueue
 from client.core.subscription import Subscription
-from client.worker import LOCK_VALID_MS, QueueWorker
+from client.reading import PullResult
+from client.settings import ConsumerSettings
+from client.worker import LOCK_VALID_MS, QueueWorker, WorkerParts
 
 
 class Clock:
@@ -65,3 +70,193 @@ async def test_without_locks_nobody_waits(clock: Clock) -> None:
     free = worker(needs_lock=False)
     await free.until_locked()
     assert free.is_locked
+
+
+class Reads:
+    """A reader and an offset store. `answers`: of the pulls, in order; a pull beyond them waits."""
+
+    def __init__(self, *answers: PullResult, start: int = 0) -> None:
+        self.answers, self.start = list(answers), start
+        self.pulls: list[tuple[int, str]] = []
+        self.loads = 0
+        self.loading = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waits = asyncio.Event()
+
+    async def load(self, queue: MessageQueue) -> int:
+        self.loads += 1
+        self.loading.set()
+        found = self.start
+        await self.gate.wait()
+        return found
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, nums: int, subscription: Subscription, *, suspend_ms: int
+    ) -> PullResult:
+        self.pulls.append((offset, subscription.expression))
+        if self.answers:
+            return self.answers.pop(0)
+        self.waits.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    async def pulled_again(self) -> int:
+        """Where the next pull that waits begins."""
+        self.waits.clear()
+        async with asyncio.timeout(5):
+            await self.waits.wait()
+        return self.pulls[-1][0]
+
+
+@asynccontextmanager
+async def reading(
+    reads: Reads, *, needs_lock: bool = False, limits: Limits | None = None
+) -> AsyncIterator[tuple[QueueWorker, asyncio.Event]]:
+    """The worker, and what is cleared to pause it."""
+    running = asyncio.Event()
+    running.set()
+    fake: Any = reads
+    parts = WorkerParts(fake, fake, ConsumerSettings(), limits or Limits(), running, lambda _: None)
+    found = QueueWorker(MessageQueue("T", "b", 0), Subscription("T", "a"), parts, needs_lock=needs_lock)
+    found.start()
+    try:
+        yield found, running
+    finally:
+        await found.tasks.stop()
+
+
+def stored(*offsets: int) -> tuple[MessageExt, ...]:
+    return tuple(MessageExt("T", b"", {}, 0, each, 0, 0, 0, 0, "", 0, "", 0, 9) for each in offsets)
+
+
+def found(*offsets: int) -> PullResult:
+    return PullResult(PullStatus.FOUND, stored(*offsets), offsets[-1] + 1, 0, 1_000)
+
+
+def illegal(begin: int, *, low: int, high: int) -> PullResult:
+    return PullResult(PullStatus.OFFSET_ILLEGAL, (), begin, low, high)
+
+
+async def test_a_queue_is_moved_while_its_offset_is_asked_for() -> None:
+    reads = Reads(start=500)
+    reads.gate.clear()
+    async with reading(reads) as (mine, _):
+        await reads.loading.wait()
+        mine.seek(7)
+        reads.gate.set()
+        assert await reads.pulled_again() == 7
+        assert mine.commit_offset == 7 and mine.positioned.is_set()
+
+
+@pytest.mark.parametrize("back_before_the_answer", [False, True])
+async def test_an_offset_that_was_asked_for_under_an_earlier_lock_is_asked_for_again(
+    clock: Clock, back_before_the_answer: bool
+) -> None:
+    """Somebody else had the queue meanwhile, and went on."""
+    reads = Reads(start=500)
+    reads.gate.clear()
+    async with reading(reads, needs_lock=True) as (mine, _):
+        mine.grant(clock.ms)
+        await reads.loading.wait()
+        mine.revoke()
+        reads.start = 600
+        if back_before_the_answer:
+            mine.grant(clock.ms)
+        reads.gate.set()
+        if not back_before_the_answer:
+            for _ in range(5):
+                await asyncio.sleep(0)  # the answer comes, nobody has the lock
+            assert mine.window is None
+            mine.grant(clock.ms)
+        assert await reads.pulled_again() == 600
+        assert reads.loads == 2
+
+
+async def test_a_window_without_a_lock_does_not_survive_the_next_one(clock: Clock) -> None:
+    held = worker()
+    held.grant(clock.ms)
+    held.revoke()
+    held.seek(7)
+    held.revoke()
+    assert held.window is None
+    held.seek(7)
+    held.grant(clock.ms)
+    assert held.window is None
+
+
+async def test_a_full_queue_that_is_moved_is_read_at_its_new_place_at_once() -> None:
+    reads = Reads(found(0, 1))
+    async with reading(reads, limits=Limits(messages_max=2)) as (mine, _):
+        async with asyncio.timeout(5):
+            await mine.messages_there.wait()
+        assert reads.pulls == [(0, "a")]
+        mine.seek(50)
+        assert await reads.pulled_again() == 50
+        assert reads.pulls == [(0, "a"), (50, "a")]
+
+
+async def test_a_paused_queue_that_is_moved_is_read_at_its_new_place_at_once() -> None:
+    reads = Reads()
+    async with reading(reads) as (mine, running):
+        running.clear()
+        mine.seek(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert mine.waits_paused
+        mine.seek(50)
+        running.set()
+        assert await reads.pulled_again() == 50
+        assert reads.pulls == [(50, "a")]
+
+
+async def test_another_expression_ends_the_pull_that_waits() -> None:
+    reads = Reads()
+    async with reading(reads) as (mine, _):
+        await reads.pulled_again()
+        mine.want(Subscription("T", "a", version=2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert reads.pulls == [(0, "a")], "it wants the same: only its version is another one"
+        mine.want(Subscription("T", "b", version=3))
+        await reads.pulled_again()
+        assert reads.pulls == [(0, "a"), (0, "b")]
+
+
+# -- offsets that the queue does not have ------------------------------------------------------------------
+
+
+async def test_what_is_held_is_not_skipped_when_the_queue_begins_later() -> None:
+    """Retention was faster: what was pulled before is nowhere else any more."""
+    reads = Reads(found(0, 1, 2), illegal(500, low=500, high=900))
+    async with reading(reads) as (mine, _):
+        assert await reads.pulled_again() == 500
+        assert mine.commit_offset == 0
+        window, held = mine.take(9)
+        assert window is not None and [each.queue_offset for each in held] == [0, 1, 2]
+        mine.finish(window, held)
+        assert mine.commit_offset == 500
+
+
+async def test_what_is_held_comes_again_when_the_queue_was_cut() -> None:
+    """A fail-over without all acknowledgements: the end is lower, what is not finished is read once more."""
+    reads = Reads(found(1, 2, 3), illegal(3, low=0, high=3), start=1)
+    async with reading(reads) as (mine, _):
+        assert await reads.pulled_again() == 1
+        assert mine.commit_offset == 1
+
+
+async def test_a_queue_that_was_cut_below_what_is_held_goes_on_at_its_end() -> None:
+    reads = Reads(found(7, 8), illegal(3, low=0, high=3), start=7)
+    async with reading(reads) as (mine, _):
+        assert await reads.pulled_again() == 3
+        assert mine.commit_offset == 3
+
+
+@pytest.mark.parametrize("begin", [0, 2, 40, 100])
+async def test_an_operator_skips_and_repeats_what_he_likes(begin: int) -> None:
+    """No offset of his is changed: neither to keep what is held nor to read it again."""
+    reads = Reads(found(1, 2, 3), illegal(begin, low=0, high=100))
+    async with reading(reads) as (mine, _):
+        assert await reads.pulled_again() == begin
+        assert mine.commit_offset == begin
