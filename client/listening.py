@@ -46,7 +46,7 @@ class _Calls:
     async def call(self, messages: tuple[MessageExt, ...]) -> ReconsumeLater | None:
         """None: consumed. Its cause, if it has one: how the listener failed."""
         started_ms, started_wall_ms = now_ms(), wall_ms()
-        problem: Exception | None = None
+        problem: BaseException | None = None
         if self._hooks:
             self._hooks.before_consume(self._group, messages)
         try:
@@ -59,8 +59,10 @@ class _Calls:
             logger.error(
                 "listener of %s: no end after %.0f s: %s", self._group, self._timeout_s, _ids(messages)
             )
-        except Exception as error:
-            problem = error
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
+            problem = error  # also of something that the listener waited for, and that was cancelled
             logger.exception("listener of %s failed: %s", self._group, _ids(messages))
         if self._hooks:
             took_ms = now_ms() - started_ms
@@ -121,7 +123,6 @@ class ConcurrentListening:
                     await self._ended.wait()
         except TimeoutError:
             logger.warning("listeners of %s still run: their messages come again", worker.queue)
-        del self._busy[worker]
 
     async def _serve(self) -> None:
         while True:
@@ -133,6 +134,8 @@ class ConcurrentListening:
                 await self._consume(worker, window, messages)
             finally:
                 self._busy[worker] -= 1
+                if not self._busy[worker]:
+                    del self._busy[worker]  # a key would keep the worker, and what it holds
                 self._ended.set()
 
     async def _consume(self, worker: QueueWorker, window: Window, messages: tuple[MessageExt, ...]) -> None:
@@ -244,6 +247,12 @@ class OrderlyListening:
         """By way of the retry topic, with more tries than allowed: so the broker knows what it is."""
         maximum = self._settings.max_reconsume_times
         return await send_back.copy(message, reconsume_times=maximum + 1, maximum=maximum)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """We are, and not only what we waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _ids(messages: tuple[MessageExt, ...]) -> str:

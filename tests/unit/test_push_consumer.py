@@ -105,6 +105,32 @@ async def test_a_listener_that_hangs_is_cancelled_and_its_message_comes_again(br
         await until(lambda: seen == [0, 1])
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_listener_whose_own_task_was_cancelled_has_failed(
+    broker: TestBroker, orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A CancelledError that is not ours must not end who serves the queue."""
+    topic = f"Cancels{orderly}"
+    broker.create_topic(topic, queues=1)
+    seen: list[tuple[bytes, int]] = []
+
+    async def listener(messages: tuple[MessageExt, ...]) -> None:
+        (message,) = messages
+        seen.append((message.body, message.reconsume_times))
+        if not message.reconsume_times:
+            inner = asyncio.create_task(asyncio.Event().wait())
+            inner.cancel()
+            await inner
+
+    settings = ConsumerSettings(consume_concurrency=1, orderly_suspend_ms=10)
+    async with PushConsumer(
+        broker.namesrv_addr, topic, listener, orderly=orderly, settings=settings
+    ).subscribe(topic):
+        await send(broker, topic, 2)
+        await until(lambda: sorted(seen) == [(b"0", 0), (b"0", 1), (b"1", 0), (b"1", 1)])
+    assert "CancelledError" in caplog.text and f"listener of {topic} failed" in caplog.text
+
+
 async def test_tags_and_sql(broker: TestBroker) -> None:
     """ "Aa" and "BB" have one hash: brokers cannot tell them apart, the client can."""
     broker.create_topic("Filters")
@@ -217,6 +243,7 @@ async def test_what_waits_for_a_listener_is_left_to_the_next_owner(broker: TestB
         await until(lambda: {queue.topic for queue in one.assigned} == {"%RETRY%waits"})
         seen.gate.set()
         await until(lambda: not seen.running and not one._sink._jobs.qsize())  # type: ignore[union-attr]
+        await until(lambda: not one._sink._busy, "no trace of the queue that went")  # type: ignore[union-attr]
     assert seen.bodies == [b"0"]
 
 
