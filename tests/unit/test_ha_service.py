@@ -451,6 +451,21 @@ async def test_a_slave_below_the_masters_minimum_starts_over_with_a_note(
         await until(lambda: one.in_sync() == [1, 2], "and it is in sync again")
 
 
+@pytest.mark.parametrize("begin", [FILE_BYTES, FILE_BYTES + 256])
+async def test_an_empty_log_in_mid_offset_is_copied_to_from_where_the_masters_begins(
+    tmp_path: Path, begin: int
+) -> None:
+    """It began anew at a master without its beginning, and lost that one before a byte came."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(count=5)
+        two.store.reset_to(begin)
+        await two.follow(one, 1)
+        await until(lambda: same(one, two), "copy")
+        assert two.store.commit_log.min_offset == 0
+        await until(lambda: one.in_sync() == [1, 2], "and it is in sync")
+
+
 async def test_an_async_learner_copies_and_is_never_a_member(tmp_path: Path) -> None:
     """Pitfall 53: nor does it count as a copy."""
     settings = HaSettings(in_sync_replicas=2, send_heartbeat_interval_ms=200, async_learner=True)

@@ -176,6 +176,51 @@ def test_an_empty_log_forgets_epochs_that_lead_nowhere() -> None:
     assert replica.saved.pairs == ((3, 250),)
 
 
+@pytest.mark.parametrize("first", [b"", b"x" * 10], ids=["a heartbeat", "bytes"])
+def test_an_empty_log_in_mid_offset_begins_anew_where_the_masters_does(first: bytes) -> None:
+    """It was reset to 300 and lost that master before a byte came; this one has the log from 0 on."""
+    replica = Replica(b"", (2, 300), base=300)
+    replica.receive(greeting(600, (1, 0), (2, 300)) + transfer(0, first, 1, 0))
+    assert replica.base == 0, "an election compares where logs end: this one has nothing"
+    replica.receive(transfer(len(first), b"y" * 20, 1, 0, confirm=25))
+    assert replica.close is None
+    assert bytes(replica.log) == first + b"y" * 20
+    assert replica.order.count("ResetTo") == 1
+    assert replica.acks[-1] == len(first) + 20
+    assert replica.saved.pairs == ((1, 0),)
+
+
+def test_an_empty_log_stays_where_it_is_as_long_as_the_masters_is_empty_too() -> None:
+    """A log that begins anew forgets where its queues ended."""
+    replica = Replica(b"", (2, 300), base=300)
+    replica.receive(greeting(300, (2, 300)) + transfer(300, b"", 2, 300))
+    assert replica.close is None
+    assert "ResetTo" not in replica.order
+    assert replica.base == 300
+
+
+def test_a_flush_of_bytes_that_went_says_nothing_about_those_that_come() -> None:
+    """Pitfall 56: acks are of what is on disk; the flush began before the cut, or before the log began anew."""
+    for log, base, offset in ((b"a" * 300, 0, 100), (b"", 300, 0)):
+        replica = Replica(log, (1, 0), base=base)
+        link = replica.link = SlaveLink(
+            2,
+            SlaveSettings(1 << 16, sync_flush=True),
+            epochs=replica.saved,
+            min_offset=base,
+            max_offset=300,
+            now_ms=0,
+        )
+        link.flushed(300)
+        replica.receive(greeting(600, (1, 0), (2, 100)) + transfer(offset, b"b" * 20, 1 + bool(log), offset))
+        assert replica.close is None
+        assert link.wants_flush
+        assert replica.acks == [offset], "20 bytes came, none is known to be on disk"
+        link.flushed(offset + 20)
+        replica.perform()
+        assert replica.acks == [offset, offset + 20]
+
+
 def test_epochs_are_saved_before_their_bytes() -> None:
     replica = Replica(b"a" * 100, (1, 0))
     replica.receive(greeting(100, (1, 0), (2, 100)))

@@ -7,7 +7,8 @@ input it performs next_effect() until None, in that order:
     handshake ->  Truncate, SaveEpochs, SendBytes(ack)             durable before the master counts our bytes
     transfer  ->  ResetTo, SaveEpochs, BodyAt ... SendBytes(ack), Confirm
 
-Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in epochs.
+Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in epochs. An empty
+log counts as ending at 0 until the master's first packet tells where that one's begins.
 With sync_flush acks tell what is on disk (pitfall 56), and the shell says by flushed() how far that is.
 """
 
@@ -113,6 +114,7 @@ class SlaveLink:
         self.progress = Progress()
         self._settings = settings
         self._log_is_empty = min_offset >= max_offset
+        self._empty_at = max_offset  # where an empty log stands, as long as we do not know where to begin
         self._effects: deque[Effect] = deque()
         self._control = bytearray()
         self._master_epochs = Epochs()
@@ -259,6 +261,7 @@ class SlaveLink:
     def truncated(self, max_offset: int) -> None:
         """The cut is durable; the log may end before it, if the cut was inside a message."""
         self.max_offset = min(max_offset, self.max_offset)
+        self._durable = min(self._durable, self.max_offset)
 
     # -- transfer ----------------------------------------------------------------------------------------
 
@@ -274,7 +277,8 @@ class SlaveLink:
         if self.closed:
             return
         if reset:
-            self.max_offset = header.offset
+            self.max_offset = self._empty_at = header.offset
+            self._durable = min(self._durable, header.offset)
             self.epochs = Epochs()  # of bytes that go; the ones of the bytes that come are learned below
             self._effects.append(ResetTo(header.offset))
         self._learn_epochs(header)
@@ -303,7 +307,7 @@ class SlaveLink:
             return header.offset != self.max_offset and not self.closed
         if header.body_bytes and header.offset % file_bytes + header.body_bytes > file_bytes:
             self._mismatch(f"packet {header.offset}+{header.body_bytes} crosses the end of a file of ours")
-        return False
+        return self._log_is_empty and self._empty_at != header.offset and not self.closed
 
     def _master_begins_at(self, header: TransferHeader) -> bool:
         """A KeelMQ master answers so when it has deleted what follows our end: its log begins there."""
