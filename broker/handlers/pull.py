@@ -77,9 +77,9 @@ class PullCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 
 class _Waiter:
-    """A suspended pull."""
+    """A suspended pull. asked_offset: as it came; what is wanted of nothing behind it moves the command's."""
 
-    __slots__ = ("command", "deadline_ms", "group", "handler", "peer", "topic", "wanted")
+    __slots__ = ("asked_offset", "command", "deadline_ms", "group", "handler", "peer", "topic", "wanted")
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class _Waiter:
     ) -> None:
         self.handler = handler
         self.command = command
+        self.asked_offset = command.ext.queue_offset
         self.peer = peer
         self.topic = topic
         self.group = group
@@ -345,6 +346,8 @@ class PullHandler:
         ext = waiter.command.ext
         if waiter.peer.is_closing():
             return
+        if not self._still_answers(waiter):
+            return
         result = self._get(waiter.command, waiter.wanted)
         while result.status is GetStatus.NO_MATCHED_MESSAGE:
             ext.queue_offset = result.next_begin_offset
@@ -360,9 +363,26 @@ class PullHandler:
             self._waiting.discard(waiter)
             ext = waiter.command.ext
             self._store.stop_waiting(ext.topic, ext.queue_id, waiter)
-            if not waiter.peer.is_closing():
+            if not waiter.peer.is_closing() and self._still_answers(waiter):
                 result = self._get(waiter.command, waiter.wanted)
                 self._answer(waiter, self._code(result, ext.queue_offset), result)
+
+    def _still_answers(self, waiter: _Waiter) -> bool:
+        """A group that wants something else by now is served from where it asked, as by upstream's
+        PullRequestHoldService: what was passed over may be wanted. False: it is refused now, and told so."""
+        command = waiter.command
+        if command.ext.sys_flag & FLAG_SUBSCRIPTION:
+            return True
+        wanted = self._wanted(command, waiter.group)
+        if wanted == waiter.wanted:
+            return True
+        if isinstance(wanted, Wanted):
+            if wanted.sql is None or not self._store.queues.is_batch(command.ext.topic):
+                waiter.wanted, command.ext.queue_offset = wanted, waiter.asked_offset
+                return True
+            wanted = _refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
+        waiter.peer.send(wanted)
+        return False
 
     def _answer(self, waiter: _Waiter, code: int, result: GetResult) -> None:
         reply = self._reply(waiter.command, waiter.peer, waiter.topic, waiter.group, code, result)

@@ -7,6 +7,7 @@ import pytest
 from broker.client_settings import ClientSettings
 from broker.clients.core.registry import Client, Consumer, Subscription
 from broker.filter.core.subscription import parse
+from broker.handlers.pull import NO_SQL_OF_BATCHES
 from broker.metadata.groups import Group
 from broker.store.record import decode, tag_code
 from remoting.clock import now_ms
@@ -121,6 +122,82 @@ def test_broadcasting_can_be_forbidden(broker: Broker) -> None:
     group(broker, consume_broadcast_enable=False)
     reply = by_heartbeat(broker)
     assert (reply.code, reply.ext_fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "4")
+
+
+# -- a subscription that changes while a pull waits --------------------------------------------------------
+
+
+def suspended(broker: Broker, **fields: object) -> None:
+    assert broker.pull(0, suspend_ms=15_000, **{"sysFlag": "2", **fields}) is None  # type: ignore[arg-type]
+
+
+def test_what_was_passed_over_is_found_when_the_group_wants_it_now(broker: Broker) -> None:
+    """PullRequestHoldService asks again for the offset that the client named, by what the group wants now."""
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    fill(broker, 1, b"older", tags="A")
+    assert broker.answers() == []
+    subscribe(broker, "A", version=6)
+    fill(broker, 1, b"newer", tags="A")
+    (reply,) = broker.answers()
+    assert (read(reply.body), reply.ext_fields["nextBeginOffset"]) == ([b"older", b"newer"], "2")
+
+
+def test_what_was_passed_over_is_found_when_the_time_of_the_pull_ends(broker: Broker) -> None:
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    fill(broker, 1, b"older", tags="A")
+    subscribe(broker, "A", version=6)
+    broker.handlers.expire(now_ms() + 15_000)
+    (reply,) = broker.answers()
+    assert (reply.code, read(reply.body)) == (0, [b"older"])
+
+
+def test_a_newer_version_of_the_same_begins_where_it_was(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java clients count the version up whenever their queues change."""
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    fill(broker, 3, tags="A")
+    subscribe(broker, "B", version=6)
+    asked: list[int] = []
+    get = broker.store.get
+    monkeypatch.setattr(broker.store, "get", lambda *args: asked.append(args[2]) or get(*args))
+    fill(broker, 1, tags="A")
+    assert asked == [3, 4] and broker.answers() == []
+
+
+def test_a_pull_with_its_own_expression_keeps_it(broker: Broker) -> None:
+    subscribe(broker, "B", version=5)
+    suspended(broker, sysFlag="6", subscription="B")
+    fill(broker, 1, b"older", tags="A")
+    subscribe(broker, "A", version=6)
+    fill(broker, 1, b"newer", tags="A")
+    assert broker.answers() == []
+
+
+def test_a_pull_whose_subscription_went_is_told(broker: Broker) -> None:
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    suspended(broker)
+    broker.parts.registry.closed(1)
+    broker.handlers.expire(now_ms() + 15_000)
+    first, second = broker.answers()
+    assert first.code == second.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert broker.handlers.pull.waiting_count == 0
+
+
+def test_a_waiting_pull_of_batches_is_refused_when_its_group_comes_with_sql(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    monkeypatch.setattr(broker.store.queues, "is_batch", lambda topic: topic == "TopicA")
+    subscribe(broker, "a > 1", "SQL92", version=6)
+    broker.handlers.expire(now_ms() + 15_000)
+    (reply,) = broker.answers()
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
 
 
 # -- SQL92 -------------------------------------------------------------------------------------------------
