@@ -200,7 +200,7 @@ def test_an_empty_log_stays_where_it_is_as_long_as_the_masters_is_empty_too() ->
 
 
 def test_a_flush_of_bytes_that_went_says_nothing_about_those_that_come() -> None:
-    """Pitfall 56: acks are of what is on disk; the flush began before the cut, or before the log began anew."""
+    """Pitfall 56: acks are of what is on disk. The flush began before the cut, or the new beginning."""
     for log, base, offset in ((b"a" * 300, 0, 100), (b"", 300, 0)):
         replica = Replica(log, (1, 0), base=base)
         link = replica.link = SlaveLink(
