@@ -2,18 +2,26 @@
 
 Bytes in, values out. A pull body is a run of CommitLog records, exactly as stored; source: RocketMQ's record
 layout (v1 and v2, IPv4 and IPv6 hosts). zlib bodies are inflated; LZ4 and Zstandard ones stay as they are
-(`sys_flag` still says so).
+(`sys_flag` still says so), and so does one that says zlib and is not: no consumer may stand still for it.
 """
 
 import itertools
+import logging
 import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from client.message_id import encode_offset_message_id
+from remoting.clock import now_ms
+from remoting.complaints import Complaints
 from remoting.operation import RemoteProtocolError
+
+logger = logging.getLogger(__name__)
+
+_NOT_ZLIB: Final = Complaints(logger)
 
 NAME_END, PROPERTY_END = "\x01", "\x02"
 UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
@@ -57,7 +65,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageExt:
-    """A stored message. Timestamps are wall-clock ms; hosts are "address:port"."""
+    """A stored message. Timestamps are wall-clock ms; hosts are "address:port". `not_zlib`: `sys_flag` says
+    that the body is, so it is as it was sent."""
 
     topic: str
     body: bytes
@@ -74,6 +83,7 @@ class MessageExt:
     reconsume_times: int
     stored_bytes: int
     broker_name: str = ""
+    not_zlib: bool = False
 
     @property
     def tags(self) -> str | None:
@@ -135,10 +145,11 @@ def decode_properties(text: str) -> dict[str, str]:
     return pairs
 
 
-def still_packed(sys_flag: int) -> int:
+def still_packed(message: MessageExt) -> int:
     """The bits that say how the body of a decoded message is packed: 0 for one that was inflated."""
-    packed = sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
-    return 0 if packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB else packed
+    packed = message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
+    was_inflated = packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB and not message.not_zlib
+    return 0 if was_inflated else packed
 
 
 def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
@@ -154,7 +165,7 @@ def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
                 messages += _unwrapped(message)
             else:
                 messages.append(message)
-    except (struct.error, UnicodeDecodeError, zlib.error) as error:
+    except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"damaged record at byte {position} of a pull body: {error}") from None
     return messages
 
@@ -186,8 +197,14 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
     position += topic_bytes
     (properties_bytes,) = _SHORT.unpack_from(data, position)
     position += 2
+    not_zlib = False
     if sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB:
-        body = zlib.decompress(body)
+        try:
+            body = zlib.decompress(body)
+        except zlib.error as error:
+            not_zlib = True
+            text = "message at CommitLog offset %d, %s queue %d: its body is not the zlib that it says: %s"
+            _NOT_ZLIB.tell(now_ms(), text, physical_offset, topic, queue_id, error)
     return MessageExt(
         topic=topic,
         body=body,
@@ -204,6 +221,7 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
         reconsume_times=reconsume_times,
         stored_bytes=size,
         broker_name=broker_name,
+        not_zlib=not_zlib,
     )
 
 

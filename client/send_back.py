@@ -79,7 +79,7 @@ class SendBack:
         letter = Letter(
             topic=RETRY_PREFIX + self._group,
             body=message.body,
-            sys_flag=still_packed(message.sys_flag),
+            sys_flag=still_packed(message),
             flag=message.flag,
             properties=encode_pairs(pairs),
             unique_key=pairs.get(UNIQ_KEY, ""),

@@ -1,5 +1,6 @@
 """Records of pull bodies, and the pull consumer against a scripted broker."""
 
+import logging
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from client import MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
-from client.message import decode_messages, decode_properties
+from client.message import decode_messages, decode_properties, still_packed
 from remoting.codes import ResponseCode
 from remoting.command import decode
+from remoting.complaints import Complaints
 from remoting.operation import CommandError, RemoteProtocolError
 from tests.unit.fake_cluster import FakeBroker, FakeNameServer, pull_reply
 
@@ -82,6 +84,25 @@ def test_v2_record_with_ipv6_hosts_and_compressed_body() -> None:
     assert (first.queue_id, first.flag, first.queue_offset, first.physical_offset) == (3, 9, 5, 700)
     assert (first.born_timestamp, first.store_timestamp, first.reconsume_times) == (1234, 5678, 2)
     assert (second.body, second.born_host) == (b"lz4?", "10.0.0.1:9"), "a packer we do not have: as it is"
+
+
+@pytest.mark.parametrize("sys_flag", [0x001, 0x301])
+def test_a_body_that_is_not_what_its_flag_says_comes_as_it_is(
+    sys_flag: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be pulled again and again, and hold up its queue for every group."""
+    monkeypatch.setattr("client.message._NOT_ZLIB", Complaints(logging.getLogger("client.message")))
+    host = bytes([10, 0, 0, 1]) + struct.pack(">i", 9)
+    cut = zlib.compress(b"hello" * 99)[:-3]
+    bodies = [b"no zlib", cut, zlib.compress(b"good")]
+    pulled = b"".join(
+        record(body, sys_flag=sys_flag, born=host, store=host, topic="T", v2=False) for body in bodies
+    )
+    bad, short, good = decode_messages(pulled)
+    assert [each.body for each in (bad, short, good)] == [b"no zlib", cut, b"good"]
+    assert [still_packed(each) for each in (bad, short, good)] == [sys_flag, sys_flag, 0]
+    (line,) = caplog.records
+    assert "CommitLog offset 700, T queue 3" in line.getMessage(), "told, and not for each of them"
 
 
 def test_properties_are_read_leniently() -> None:
