@@ -159,6 +159,7 @@ class Producer:
         of a key go to one queue, and keep their order there if each is sent after the one before it was
         acknowledged. SendError: the deadline passed, or a refusal that would repeat. ValueError: no message
         of the protocol."""
+        self._check_open()  # before the hooks: they begin with the first message, and end with close()
         message = self._hooks.before_send(message)
         letter = self._letter(message, now_ms() + timeout_ms)
         return await self._deliver(letter, _choice(queue, key), timeout_ms, (message,), (letter.unique_key,))
@@ -200,6 +201,7 @@ class Producer:
         """Messages of one topic in as few requests as `bytes_max` allows, one result for each message in
         order. A request is stored as a whole or not at all; SendError.sent has the results of the requests
         before the one that failed. ValueError: messages that cannot be in one batch."""
+        self._check_open()
         messages = [self._hooks.before_send(message) for message in messages]
         topic, wait = _one_batch(messages)
         keys = [next(self._unique_keys) for _ in messages]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client import Message, MessageQueue, Producer, SendError, SendErrorKind, SendStatus
+from client import ClientHook, Message, MessageQueue, Producer, SendError, SendErrorKind, SendStatus
 from client.message import decode_properties
 from remoting.codes import ResponseCode
 from tests.unit.fake_cluster import FakeBroker, FakeNameServer
@@ -168,6 +168,32 @@ async def test_closed_producer(producer: Producer) -> None:
     with pytest.raises(SendError) as caught:
         await producer.send(Message(TOPIC, b"x"))
     assert caught.value.kind is SendErrorKind.CLOSED
+
+
+async def test_no_hook_begins_again_with_a_closed_producer(name_server: FakeNameServer) -> None:
+    class Counts(ClientHook):
+        attachments = 0
+
+        def attached(self, namesrv_addr: str) -> None:
+            self.attachments += 1
+
+        async def detached(self) -> None:
+            self.attachments -= 1
+
+    hook, message = Counts(), Message(TOPIC, b"x")
+    async with Producer(name_server.address, hooks=[hook]) as producer:
+        await producer.send(message)
+        assert hook.attachments == 1
+    for late in (
+        lambda: producer.send(message),
+        lambda: producer.send_batch([message]),
+        lambda: producer.send_oneway(message),
+        lambda: producer.request(message),
+    ):
+        with pytest.raises(SendError) as caught:
+            await late()
+        assert caught.value.kind is SendErrorKind.CLOSED
+    assert hook.attachments == 0
 
 
 async def test_large_bodies_are_compressed(producer: Producer, broker: FakeBroker) -> None:
