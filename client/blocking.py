@@ -10,6 +10,7 @@ last. Calls may come from any thread. Not for use inside a coroutine: it would b
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -30,6 +31,7 @@ from client.sending import SendResult
 from client.settings import ConsumerSettings
 from client.transaction import Transaction, TransactionProducer, TransactionState
 
+A = TypeVar("A")
 T = TypeVar("T")
 C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
 G = TypeVar("G", bound=PushConsumer | LitePullConsumer)
@@ -42,14 +44,22 @@ BlockingListener = Callable[[tuple[MessageExt, ...]], None]
 
 
 class _Blocking(Generic[C]):
-    """`make` runs in the loop's thread, at the first use."""
+    """`make` runs in the loop's thread, each time that it is opened. `make_threads`: for the application's
+    functions, made and ended with the client."""
 
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
+    def __init__(
+        self, make: Callable[[], C], make_threads: Callable[[], ThreadPoolExecutor] | None = None
+    ) -> None:
+        self._make, self._make_threads = make, make_threads
+        self._threads: ThreadPoolExecutor | None = None
         self._client: C | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
 
     def __enter__(self) -> Self:
+        if self._loop is not None:
+            raise RuntimeError(f"{type(self).__name__} is open already: use one `with` at a time")
+        self._threads = self._make_threads() if self._make_threads is not None else None
         self._loop = clients_thread.hold()
         try:
             self._client = self._run(self._open())
@@ -64,13 +74,14 @@ class _Blocking(Generic[C]):
         self.close()
 
     def close(self) -> None:
-        """May be called twice."""
-        if self._client is None:
+        """May be called twice. Listeners that run until it ends may still use the client."""
+        if self._client is None or self._closing:
             return
-        client, self._client = self._client, None
+        self._closing = True
         try:
-            self._run(client.close())
+            self._run(self._client.close())
         finally:
+            self._client, self._closing = None, False
             self._release()
 
     async def _open(self) -> C:
@@ -79,25 +90,36 @@ class _Blocking(Generic[C]):
         return client
 
     def _release(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
         self._loop = None
         clients_thread.release()
+
+    async def _in_a_thread(self, function: Callable[[A], T], value: A) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, value)
 
     @property
     def _open_client(self) -> C:
         if self._client is None:
-            raise RuntimeError(f"{type(self).__name__} is not open: use it by `with`")
+            raise self._not_open()
         return self._client
+
+    def _not_open(self) -> RuntimeError:
+        return RuntimeError(f"{type(self).__name__} is not open: use it by `with`")
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Ctrl-C while it waits cancels the call."""
-        assert self._loop is not None
+        loop = self._loop
+        if loop is None:
+            coroutine.close()
+            raise self._not_open()
         if clients_thread.is_current():
             coroutine.close()
             raise RuntimeError(
                 f"{type(self).__name__} was called in the clients' own thread (from a hook?), "
                 "and would wait for itself: use another thread"
             )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
         except BaseException:
@@ -226,21 +248,17 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         hooks: Iterable[ClientHook] = (),
         route_poll_interval_ms: int = ROUTE_POLL_MS,
     ) -> None:
-        self._threads = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}")
-
-        async def in_a_thread(message: MessageExt) -> TransactionState:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, check, message)
-
         super().__init__(
             lambda: TransactionProducer(
                 namesrv_addr,
                 group,
-                in_a_thread,
+                partial(self._in_a_thread, check),
                 topics=topics,
                 avoid_slow_brokers=avoid_slow_brokers,
                 hooks=hooks,
                 route_poll_interval_ms=route_poll_interval_ms,
-            )
+            ),
+            lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}"),
         )
 
     def transaction(
@@ -249,10 +267,6 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         """The broker has the message, and shows it to nobody before commit(). SendError: it has not."""
         begun = self._run(self._open_client.begin(message, key=key, timeout_ms=timeout_ms))
         return BlockingTransaction(begun, self._run)
-
-    def close(self) -> None:
-        super().close()
-        self._threads.shutdown(wait=False)
 
 
 class BlockingPullConsumer(_Blocking[PullConsumer]):
@@ -303,8 +317,10 @@ class BlockingPullConsumer(_Blocking[PullConsumer]):
 class _BlockingMember(_Blocking[G]):
     """Of a consumer group: subscribes before the start or while it runs."""
 
-    def __init__(self, make: Callable[[], G]) -> None:
-        super().__init__(make)
+    def __init__(
+        self, make: Callable[[], G], make_threads: Callable[[], ThreadPoolExecutor] | None = None
+    ) -> None:
+        super().__init__(make, make_threads)
         self._subscriptions: list[tuple[str, str, str | None]] = []
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
@@ -382,20 +398,17 @@ class BlockingPushConsumer(_BlockingMember[PushConsumer]):
         hooks: Iterable[ClientHook] = (),
     ) -> None:
         chosen = settings or ConsumerSettings()
-        self._threads = ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}")
-
-        async def in_a_thread(messages: tuple[MessageExt, ...]) -> None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, listener, messages)
-
         super().__init__(
             lambda: PushConsumer(
-                namesrv_addr, group, in_a_thread, orderly=orderly, settings=chosen, hooks=hooks
-            )
+                namesrv_addr,
+                group,
+                partial(self._in_a_thread, listener),
+                orderly=orderly,
+                settings=chosen,
+                hooks=hooks,
+            ),
+            lambda: ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}"),
         )
-
-    def close(self) -> None:
-        super().close()
-        self._threads.shutdown(wait=False)
 
 
 def _settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:

@@ -1,7 +1,9 @@
 """The clients without asyncio against a real broker; no event loop in this thread, none is left behind."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,6 +30,13 @@ from tests.unit.client_parts import broker
 __all__ = ["broker"]
 
 FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline, pause = time.monotonic() + 10, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not in 10 s"
+        pause.wait(0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +86,66 @@ def test_a_listener_in_threads(broker: TestBroker) -> None:
         assert done.acquire(timeout=10) and done.acquire(timeout=10)
     assert sorted(body for body, _ in seen) == [b"1", b"2"]
     assert all(name.startswith("listener threads") for _, name in seen)
+
+
+def test_a_listener_answers_while_its_consumer_closes(broker: TestBroker) -> None:
+    """close() waits for listeners that run: so what they may call must still be there."""
+    broker.create_topic("Closes", queues=1)
+    runs = threading.Event()
+
+    def listener(messages: tuple[MessageExt, ...]) -> None:
+        runs.set()
+        until(lambda: not member._started, "the consumer begins to close")
+        consumer.reply(messages[0], b"in time")
+
+    consumer = BlockingPushConsumer(broker.namesrv_addr, "closes", listener, settings=FIRST)
+    with (
+        ThreadPoolExecutor(1) as other,
+        BlockingProducer(broker.namesrv_addr) as producer,
+        consumer.subscribe("Closes"),
+    ):
+        member = consumer._open_client._member
+        asked = other.submit(producer.request, Message("Closes", b"?"), timeout_ms=8_000)
+        assert runs.wait(10)
+        consumer.close()
+        with pytest.raises(RuntimeError, match="is not open"):
+            consumer.unsubscribe("Closes")
+        assert asked.result().body == b"in time"
+
+
+def test_a_client_is_opened_again(broker: TestBroker) -> None:
+    """Its threads were shut with it: every call failed, and the messages went towards the dead letters."""
+    broker.create_topic("Reopened", queues=1)
+    seen: list[tuple[bytes, int]] = []
+
+    def listener(messages: tuple[MessageExt, ...]) -> None:
+        seen.append((messages[0].body, messages[0].reconsume_times))
+
+    consumer = BlockingPushConsumer(broker.namesrv_addr, "reopened", listener, settings=FIRST)
+    consumer.subscribe("Reopened")
+    with BlockingProducer(broker.namesrv_addr) as producer:
+        for body in (b"1", b"2"):
+            with consumer:
+                with pytest.raises(RuntimeError, match="is open already"):
+                    consumer.__enter__()
+                producer.send(Message("Reopened", body))
+                until(lambda body=body: (body, 0) in seen, f"{body!r} is seen")
+    assert seen == [(b"1", 0), (b"2", 0)]
+
+
+def test_a_producer_that_is_opened_again_can_still_be_asked(broker: TestBroker) -> None:
+    asked: list[str] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        asked.append(threading.current_thread().name)
+        return TransactionState.COMMIT
+
+    half = MessageExt("T", b"", {}, 0, 0, 0, 0, 0, 0, "", 0, "", 0, 9)
+    producer = BlockingTransactionProducer(broker.namesrv_addr, "asked", check)
+    for _ in range(2):
+        with producer:
+            assert producer._run(producer._open_client._check(half)) is TransactionState.COMMIT
+    assert [name.startswith("check asked") for name in asked] == [True, True]
 
 
 def test_poll(broker: TestBroker) -> None:
