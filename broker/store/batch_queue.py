@@ -68,6 +68,7 @@ class BatchQueue(ConsumeQueue):
             if self._end_unit > self._first_unit():
                 self.max_offset = self._unit_at(self._end_unit - 1).end_offset
             self.next_offset = self.max_offset
+            self._synced_end = self._end_position
             self.correct_min_offset(log_min_offset)
 
     def _units_in(self, file: MappedFile) -> int:
@@ -187,10 +188,12 @@ class BatchQueue(ConsumeQueue):
                 self.max_offset = self._unit_at(keep - 1).end_offset
             else:
                 self.max_offset = cut.base_offset if _is_written(cut) else self.min_offset
+            if keep == first and self.max_offset:  # nothing else would say how far the queue has counted
+                filler = BatchUnit(0, FILLER_SIZE, 0, 0, self.max_offset - 1, 1).packed()
+                self._files[0].map[:BATCH_UNIT_BYTES] = filler
+                keep += 1
             self._drop_units(keep)
             self.min_offset = min(self.min_offset, self.max_offset)
-            if keep == first and self.max_offset:
-                self._write(BatchUnit(0, FILLER_SIZE, 0, 0, self.max_offset - 1, 1).packed())
         self.next_offset = self.max_offset
 
     @property
@@ -215,6 +218,7 @@ class BatchQueue(ConsumeQueue):
             file.zero_from(max(position - file.start_offset, 0), allocate=False)
         self._use_last_file()
         self._end_unit = keep
+        self._synced_end = min(self._synced_end, position)
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:
         gone = self._take_old_files(log_min_offset)

@@ -28,6 +28,8 @@ from broker.store.record import (
 from remoting.compiled import is_compiled, prefer_twin
 
 ITEMS_MAX: Final = 65_536
+RECORDS_BYTES_MAX: Final = 32 << 20
+"""Of a batch: what all items have in common is written for each, and a small request could fill the disk."""
 UNIT_FORMAT: Final = "qiq"
 _IS_COMPILED: Final = is_compiled(__file__)
 _UNITS_AT_ONCE: Final = 128
@@ -87,7 +89,7 @@ def records_of(batch: Batch, offset: int) -> Records:
     texts: list[bytes] = []
     lead = tail = b""
     lead_bytes = tail_bytes = -1  # which body, which properties these are for: items are alike, mostly
-    at = 0
+    at, room = 0, RECORDS_BYTES_MAX
     while at < body_end:
         if body_end - at < _BEFORE_PROPERTIES:
             raise _cut_off(len(texts), body_end - at)
@@ -109,6 +111,8 @@ def records_of(batch: Batch, offset: int) -> Records:
         if body_bytes != lead_bytes:
             lead_bytes, lead = body_bytes, middle + _PACK_I32(body_bytes)
         record_bytes = fixed + body_bytes + properties_bytes
+        if (room := room - record_bytes) < 0:
+            raise _too_large()
         crc = crc32(text) & CRC_MASK
         head = _PACK_HEAD(record_bytes, magic, crc, queue_id, flag, queue_offset, offset)
         parts += (head, lead, text, tail, properties, shared)
@@ -164,6 +168,10 @@ def _too_long(number: int, properties_bytes: int) -> ValueError:
     return ValueError(f"the properties of item {number} have {properties_bytes} bytes")
 
 
+def _too_large() -> ValueError:
+    return ValueError(f"its records would have more than {RECORDS_BYTES_MAX} bytes")
+
+
 def _wrong_count(count: int) -> ValueError:
     return ValueError(f"a batch of {count} items; 1 to {ITEMS_MAX} are taken")
 
@@ -199,6 +207,8 @@ def _checked_bytes(body: bytes, batch: Batch) -> int:
             if raw[index] == 0:
                 has_zero = True
         total += fixed + body_bytes + properties_bytes
+        if total > RECORDS_BYTES_MAX:
+            raise _too_large()
         number += 1
         at = end
     if not 0 < number <= ITEMS_MAX:

@@ -387,20 +387,32 @@ class CommitLog:
         """Everything before it is durable."""
         return self._synced_offset
 
+    def sync_from(self, offset: int) -> None:
+        """After a crash: what it wrote behind `offset` is here, but perhaps in memory only."""
+        self._synced_offset, self._directory_dirty = min(self._synced_offset, offset), True
+        self.sync()
+
     def sync(self) -> int:
         """fdatasync what was written since the last time; any thread. The offset that is durable now."""
         with self._files_lock:
-            target = self.max_offset
-            files = [file for file in list(self._files) if file.end_offset > self._synced_offset]
             directory_dirty, self._directory_dirty = self._directory_dirty, False
-            if target > self._synced_offset:
-                for file in files:
-                    if file.start_offset < target:
-                        file.sync()
-            if directory_dirty:
-                sync_directory(self.directory)
-            self._synced_offset = target
-            return target
+            try:
+                return self._sync(directory_dirty)
+            except OSError:
+                self._directory_dirty |= directory_dirty
+                raise
+
+    def _sync(self, directory_dirty: bool) -> int:
+        target = self.max_offset
+        files = [file for file in list(self._files) if file.end_offset > self._synced_offset]
+        if target > self._synced_offset:
+            for file in files:
+                if file.start_offset < target:
+                    file.sync()
+        if directory_dirty:
+            sync_directory(self.directory)
+        self._synced_offset = target
+        return target
 
     def close(self) -> None:
         """Sync and let go of the files; the prepared one is deleted."""

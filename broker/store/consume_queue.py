@@ -47,6 +47,7 @@ class ConsumeQueue:
         "_map",
         "_names_are_durable",
         "_room_end",
+        "_synced_end",
         "directory",
         "file_bytes",
         "key_prefix_hash",
@@ -73,6 +74,7 @@ class ConsumeQueue:
         self._base = self._end = 0  # byte positions of the last file
         self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk is a SIGBUS
         self._map: mmap.mmap | None = None
+        self._synced_end = 0  # byte position: all in front of it is durable
         self._names_are_durable = False  # of the files, and of the directories above them
 
     # -- start -------------------------------------------------------------------------------------------
@@ -84,6 +86,7 @@ class ConsumeQueue:
             return
         last = self._files[-1]
         self.max_offset = self.next_offset = last.start_offset // UNIT_BYTES + self._units_in(last)
+        self._synced_end = self._end_position  # or it is cut where it may not be
         self.correct_min_offset(log_min_offset)
 
     def _open_files(self) -> None:
@@ -269,6 +272,7 @@ class ConsumeQueue:
             self._use_last_file()
             self.max_offset = keep
             self.min_offset = min(self.min_offset, keep)
+            self._synced_end = min(self._synced_end, position)
         self.next_offset = self.max_offset
 
     def drop_stale(self) -> None:
@@ -313,20 +317,32 @@ class ConsumeQueue:
         return gone
 
     def sync(self) -> None:
-        """fdatasync every file that could be dirty (the last two), and sync the names of new ones: a queue
-        that is missing after a power cut would count from 0 again. Any thread, beside appends."""
+        """fdatasync every file that could be dirty, and sync the names of new ones: a queue that is missing
+        after a power cut would count from 0 again. Any thread, beside appends."""
         have_names, self._names_are_durable = self._names_are_durable, True
-        for file in self._files[-2:]:
+        try:
+            self._sync_files()
+            if not have_names:
+                self._sync_names()
+        except OSError:
+            self._names_are_durable = self._names_are_durable and have_names
+            raise
+
+    def _sync_files(self) -> None:
+        target = self._end_position
+        for file in [each for each in list(self._files) if each.end_offset > self._synced_end]:
             with suppress(FileNotFoundError):  # truncated meanwhile
                 fd = os.open(file.path, os.O_RDWR)
                 try:
                     os.fdatasync(fd)
                 finally:
                     os.close(fd)
-        if not have_names:
-            for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
-                with suppress(FileNotFoundError):  # destroyed meanwhile
-                    sync_directory(directory)
+        self._synced_end = target
+
+    def _sync_names(self) -> None:
+        for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+            with suppress(FileNotFoundError):  # destroyed meanwhile
+                sync_directory(directory)
 
     def _delete_last_file(self) -> None:
         """Durably, one by one: after a power cut no file is back behind a missing or a short one."""
@@ -337,6 +353,7 @@ class ConsumeQueue:
         while self._files:
             self._delete_last_file()
         self._use_last_file()
+        self._synced_end = 0
         shutil.rmtree(self.directory, ignore_errors=True)
         self.min_offset = self.max_offset = self.next_offset = 0
 

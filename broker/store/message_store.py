@@ -24,7 +24,7 @@ from broker.store.index import MessageIndex
 from broker.store.indexed_keys import Keyed
 from broker.store.inner_batch import message_count, put_single, sys_flag_at
 from broker.store.mapped_file import is_file_name, lock_directory, write_mark
-from broker.store.queues import SCAN_BYTES, QueueTable
+from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
 from broker.store.record_crc import Look, append_of, look_of
@@ -100,17 +100,20 @@ class MessageStore:
         abort = self.root / "abort"
         abnormal = abort.exists()
         own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
-        write_mark(abort, f"{ABORT_PREFIX}{os.getpid()}")
         self.commit_log.load()
         self._checkpoint = read_checkpoint(self.root / "checkpoint")
         self.queues.load(self.commit_log.min_offset)
-        queues_end = queued_end(self.commit_log, self.queues.each())
-        start = scan_start(
-            self.commit_log, self._checkpoint, queues_end, abnormal=abnormal, own_abort=own_abort
-        )
-        known_end = max(self._checkpoint.confirm_offset, queues_end)
+        queues = self.queues.each()
+        start = scan_start(self.commit_log, self._checkpoint, queues, abnormal=abnormal, own_abort=own_abort)
+        known_end = max(self._checkpoint.confirm_offset, queued_end(self.commit_log, queues))
+        is_distrusted = abnormal and start < self._checkpoint.confirm_offset
+        if is_distrusted:  # before the queues are cut, and before the mark says that it is our checkpoint
+            self._checkpoint.physic_msg_timestamp = self._checkpoint.logics_msg_timestamp = 0
+            self._write_checkpoint(start)
+        write_mark(abort, f"{ABORT_PREFIX}{os.getpid()}")
         look = self._look  # after a clean exit, too: a replica may have stopped in the middle of a record
         if abnormal:  # what is not known to be durable is built again, and looked at while it is
+            self.commit_log.sync_from(start)
             self.queues.truncate(start, crashed=True)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
             self.dispatch_offset = start
@@ -134,8 +137,8 @@ class MessageStore:
         while self.dispatch(DISPATCH_AT_START):
             pass
         rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
-        if self._checkpoint.confirm_offset > self.confirm_offset:
-            self.flush_checkpoint()  # it is of before a cut: what comes here now was never confirmed
+        if is_distrusted or self._checkpoint.confirm_offset > self.confirm_offset:
+            self.flush_checkpoint()  # the latter is of before a cut: what comes here now was never confirmed
         log.info(
             "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
             "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
@@ -284,7 +287,7 @@ class MessageStore:
         if self.dispatch_offset < self.commit_log.min_offset:
             self.dispatch_offset = self.commit_log.min_offset
         begin, stop = self.dispatch_offset, min(self.confirm_offset, self._queued_from)
-        view = self.commit_log.view(begin, SCAN_BYTES, end=stop)
+        view = self.commit_log.view(begin, self.commit_log.file_bytes, end=stop)
         pos, end, count, index = 0, len(view), 0, self.index
         while pos < end and count < records_max:
             parsed = look(view, pos, end, offset=begin + pos)
@@ -402,9 +405,13 @@ class MessageStore:
 
     def _flush(self) -> int:
         dirty, self._dirty = self._dirty, set()
-        durable = self.commit_log.sync()
-        for queue in dirty:
-            queue.sync()
+        try:
+            durable = self.commit_log.sync()
+            for queue in dirty:
+                queue.sync()
+        except OSError:
+            self._dirty.update(dirty)
+            raise
         return durable
 
     def flush_checkpoint(self, *, index_too: bool = False) -> None:

@@ -18,7 +18,6 @@ from broker.store.inner_batch import INNER_BATCH, keys_of
 from broker.store.record import Buffer, Parsed, index_keys, java_hash, parse
 from broker.store.settings import BATCH_FILE_BYTES
 
-SCAN_BYTES: Final = 8 << 20
 """Of the log, looked through in one go."""
 WAITERS_MAX: Final = 65_536
 
@@ -192,7 +191,7 @@ class QueueTable:
         if index.offset >= end:
             return False
         begin = max(index.offset, log.min_offset)
-        view = log.view(begin, SCAN_BYTES, end=end)
+        view = log.view(begin, log.file_bytes, end=end)
         pos, count, index.offset = 0, 0, begin
         while pos < len(view) and count < records_max:
             parsed = parse(view, pos, len(view), offset=begin + pos)

@@ -4,7 +4,7 @@ Reads only; MessageStore.load() acts on the answers. Source: RocketMQ 5.3.3 Comm
 recoverAbnormally; the first bad record ends the log (reference: store, recovery).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from broker.store.checkpoint import Checkpoint
@@ -87,15 +87,22 @@ def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
 
 
 def scan_start(
-    log: CommitLog, checkpoint: Checkpoint, queues_end: int, *, abnormal: bool, own_abort: bool
+    log: CommitLog,
+    checkpoint: Checkpoint,
+    queues: Collection[ConsumeQueue],
+    *,
+    abnormal: bool,
+    own_abort: bool,
 ) -> int:
     """A record boundary below which log and queues are known to be whole.
 
     own_abort: our own process crashed, so the checkpoint keeps flush_checkpoint()'s promise. Otherwise the
-    newest file counts that began before the checkpoint's time.
+    newest file counts that began before the checkpoint's time. Queues that end before it have lost files. One
+    that ends behind the log has not: after a power cut its last units may be there without their records.
     """
     if not abnormal:
-        return queues_end
+        return queued_end(log, queues)
+    queues_end = max((queue.log_end_offset() for queue in queues), default=0)
     confirm = checkpoint.confirm_offset
     if own_abort and queues_end >= confirm > 0 and _is_boundary(log, confirm):
         return confirm

@@ -45,15 +45,17 @@ class File:
 
 
 class StoreDisk:
-    """Below `root`. What is there at first is durable."""
+    """Below `root`. What is there at first is durable, or only in the page cache."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, is_durable: bool = True) -> None:
         self.root = root
         self._files: dict[Path, File] = {}
         self._durable_names: dict[Path, File] = {}
         self._hook: Hook = lambda operation, path: None
         for path in self._present():
-            self._files[path] = self._durable_names[path] = File(path.read_bytes())
+            self._files[path] = File(path.read_bytes() if is_durable else b"")
+            if is_durable:
+                self._durable_names[path] = self._files[path]
 
     def _present(self) -> list[Path]:
         return sorted(path for path in self.root.rglob("*") if path.is_file())
@@ -130,13 +132,18 @@ class StoreDisk:
         shutil.copytree(self.root, target)
         return target
 
-    def survivors_of_a_power_cut(self, target: Path, random: Random) -> Path:
+    def survivors_of_a_power_cut(self, target: Path, random: Random, *, journal: bool = False) -> Path:
         """Names as of the last fsync of their directory, plus some of the changes since; of each file the
-        durable bytes, plus any sectors of what came later."""
+        durable bytes, plus any sectors of what came later. journal: no new name without those before it, as
+        ext4 and xfs have it."""
         names = {path: file for path, file in self._durable_names.items() if path in self._files}
-        for path in self._present():
-            if path not in names and random.random() < 0.5:
-                names[path] = self._file(path)
+        present = self._present()
+        for path in [each for each in self._files if each in present] if journal else present:
+            if path not in names:
+                if random.random() < 0.5:
+                    names[path] = self._file(path)
+                elif journal:
+                    break
         for path, file in self._durable_names.items():
             if path not in self._files and random.random() < 0.5:
                 names[path] = file  # its unlink was not durable

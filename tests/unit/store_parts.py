@@ -13,14 +13,19 @@ BORN_HOST = bytes((10, 0, 0, 1, 0, 0, 0x12, 0x34))
 TOPIC = Topic(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
 
 
-def open_store(root: Path, *, master: bool = True, **settings: int) -> MessageStore:
+def new_store(root: Path, **settings: int) -> MessageStore:
+    """To be loaded."""
     sizes = {
         "commit_log_file_bytes": FILE_BYTES,
         "consume_queue_file_bytes": QUEUE_FILE_BYTES,
         "index_slots": 100,
         "index_entries": 1_000,
     } | settings
-    store = MessageStore(StoreConfig(root=root, **sizes))  # type: ignore[arg-type]
+    return MessageStore(StoreConfig(root=root, **sizes))  # type: ignore[arg-type]
+
+
+def open_store(root: Path, *, master: bool = True, **settings: int) -> MessageStore:
+    store = new_store(root, **settings)
     store.load()
     if master:
         store.become_master()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.batch import StoredBatch, put_batch
-from broker.store.batch_records import ITEMS_MAX
+from broker.store.batch_records import ITEMS_MAX, RECORDS_BYTES_MAX
 from broker.store.consume_queue import UNIT_BYTES
 from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
@@ -89,6 +89,8 @@ def test_what_cannot_be_stored_leaves_nothing(tmp_path: Path) -> None:
         put_items(store, [(0, b"", b"")] * (ITEMS_MAX + 1))
     with pytest.raises(ValueError, match="does not fit"):
         put_items(store, [(0, b"x" * 1_000, b"")] * 5)
+    with pytest.raises(ValueError, match=f"more than {RECORDS_BYTES_MAX} bytes"):  # of 26 KB
+        put_batch(store, TOPIC, 0, item(b"") * 1_200, bytes([65]) * 30_000, 0, 7, BORN_HOST, 0, 5_000)
     assert store.commit_log.max_offset == end
     assert put_items(store, items(2, 3)).queue_offset == 3
     store.set_confirm_offset(FOREVER)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue
+from broker.store.mapped_file import file_name
+from tests.unit.store_disk import StoreDisk
 
 FILE_UNITS = 10
 
@@ -147,6 +149,40 @@ def test_units_behind_a_lost_one_do_not_come_back(tmp_path: Path) -> None:
     once_more = open_queue(tmp_path)
     assert (once_more.max_offset, once_more.unit(4)) == (5, (400, 100, 4))
     once_more.close()
+
+
+def test_every_file_is_synced_and_none_twice(tmp_path: Path) -> None:
+    """Of a queue that has filled several since the last time; what is cut and written again, too."""
+    disk, synced = StoreDisk(tmp_path), list[str]()
+
+    def hook(operation: str, path: Path) -> None:
+        if operation == "fdatasync":
+            synced.append(path.name)
+
+    def names(*units: int) -> list[str]:
+        return [file_name(unit * UNIT_BYTES) for unit in units]
+
+    with disk.watched(hook):
+        queue = open_queue(tmp_path)
+        fill(queue, 35)
+        queue.sync()
+        assert synced == names(0, 10, 20, 30)
+        fill(queue, 5)
+        queue.sync()
+        assert synced[4:] == names(30)
+        fill(queue, 1)
+        queue.sync()
+        assert synced[5:] == names(40)
+        queue.truncate(1_500)
+        fill(queue, 10)
+        queue.sync()
+        assert synced[6:] == names(10, 20)
+        queue.close()
+        queue = open_queue(tmp_path)
+        fill(queue, 10)
+        queue.sync()
+        assert synced[8:] == names(20, 30)
+        queue.close()
 
 
 def test_the_beginning_follows_when_old_files_end_with_a_log_file(tmp_path: Path) -> None:

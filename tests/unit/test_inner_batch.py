@@ -1,7 +1,10 @@
 """Inner batches in the store: one record and one unit for many messages, whose offsets the queue counts."""
 
+import contextlib
+import shutil
 import struct
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,6 +17,7 @@ from broker.store.reading import GetStatus
 from broker.store.record import Record, decode, parse_properties, tag_code
 from broker.store.settings import NamedTopic
 from tests.unit.batch_parts import item
+from tests.unit.store_disk import After, StoreDisk, Torn
 from tests.unit.store_parts import BORN_HOST, FILE_BYTES, crash, open_store
 from tests.unit.test_index import FOREVER
 
@@ -382,6 +386,33 @@ def test_the_numbering_outlives_a_cut_of_all_that_a_late_replica_has(tmp_path: P
     assert late.max_queue_offset("Batches", 0) == first
     late.close()
     store.close()
+
+
+def test_the_numbering_outlives_a_cut_that_is_cut_off(tmp_path: Path) -> None:
+    """Torn away at any operation, by a kill or by a power cut: what is zeroed was the last that knew it."""
+    queue_path, cut_at = tmp_path / "s" / "0", 500
+    for left in range(12):
+        for is_kill in (True, False):
+            shutil.rmtree(tmp_path / "s", ignore_errors=True)
+            queue = BatchQueue(queue_path, "Batches", 0, UNITS_PER_FILE * BATCH_UNIT_BYTES)
+            for base in range(10, 40, 5):
+                queue.append(base, cut_at + base * 100, 100, 0, 5_000, 5)
+            queue.sync()
+            disk, hook = StoreDisk(tmp_path / "s"), After(left)
+            with disk.watched(hook), contextlib.suppress(Torn):
+                queue.truncate(cut_at)
+            queue.close()
+            target = tmp_path / f"{left}-{is_kill}"
+            if is_kill:
+                disk.survivors_of_a_kill(target)
+            else:
+                disk.survivors_of_a_power_cut(target, Random(left), journal=True)
+            again = BatchQueue(target / "0", "Batches", 0, UNITS_PER_FILE * BATCH_UNIT_BYTES)
+            again.load(log_min_offset=cut_at)
+            again.truncate(cut_at)
+            assert (again.min_offset, again.max_offset) == (10, 10), (left, is_kill)
+            again.close()
+    assert hook.left, "the cut has no more operations than were tried"
 
 
 def test_retention_moves_the_beginning(tmp_path: Path) -> None:

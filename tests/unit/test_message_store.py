@@ -1,6 +1,7 @@
 """The store as a whole: what consumers see, dispatch on both roles, recovery, cutting, queue offsets."""
 
 import errno
+import logging
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from random import Random
 import pytest
 
 from broker.repair import survey
-from broker.store import message_store, queues
+from broker.store import commit_log, consume_queue, message_store, queues
 from broker.store.checkpoint import read_checkpoint
 from broker.store.mapped_file import MappedFile, StoreError, file_name
 from broker.store.message_store import MessageStore, StoreConfig
@@ -216,6 +217,108 @@ def test_queues_and_checkpoint_can_be_made_again(tmp_path: Path, lost: str) -> N
     assert bodies(again, 1) == before
     assert put(again, queue_id=1)[2] == len(before)
     again.close()
+
+
+def test_records_and_blanks_of_any_size_are_passed(tmp_path: Path) -> None:
+    """The next start, a replica and a new master read the log: a large batch can leave a large rest."""
+    sizes = {"commit_log_file_bytes": 24 << 20, "consume_queue_file_bytes": 4_000}
+    store = open_store(tmp_path, **sizes)
+    for size in (10 << 20, 1, 15 << 20, 2):  # the third one is in the next file, behind a rest of 14 MiB
+        put(store, bytes(size))
+    assert store.commit_log.max_offset > 24 << 20
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue")
+    again = open_store(tmp_path, **sizes)
+    again.set_confirm_offset(again.commit_log.max_offset)
+    while again.dispatch(1):
+        pass
+    assert again.max_queue_offset("TopicA", 0) == 4
+    again.close()
+    shutil.rmtree(tmp_path / "index")
+    again = open_store(tmp_path, **sizes)
+    while again.catch_up_index(1):
+        pass
+    assert again.index is not None and again.index.offset == again.commit_log.max_offset
+    again.close()
+
+
+def test_units_without_their_records_cost_no_long_recovery(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut without SYNC_FLUSH: the log is synced first, so the newest units are often of lost records.
+    What the checkpoint promises is as good as without them."""
+    store = open_store(tmp_path)
+    put_many(store, 60)
+    store.flush_checkpoint()
+    promised = store.confirm_offset
+    before = bodies(store, 0)
+    put_many(store, 20)
+    crash(store)
+    path = tmp_path / "commitlog" / file_name(promised // FILE_BYTES * FILE_BYTES)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: promised % FILE_BYTES].ljust(FILE_BYTES, b"\0"))
+    for later in sorted(path.parent.iterdir()):
+        if later > path:
+            later.unlink()
+    with caplog.at_level(logging.INFO):
+        again = open_store(tmp_path)
+    assert f"scanned from {promised}" in caplog.text
+    assert bodies(again, 0) == before
+    again.close()
+
+
+def test_a_flush_that_failed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a whole: what was to be synced is not forgotten, and the checkpoint says nothing of it before."""
+    root = tmp_path / "s"
+    disk = StoreDisk(root)
+    with disk.watched(lambda operation, path: None):
+        store = open_store(root)
+        put_many(store, 3, queues=3)
+        store.flush_checkpoint()
+        promised = read_checkpoint(root / "checkpoint").confirm_offset
+        put_many(store, 40, queues=3)  # some of it in new files
+
+        def fail(path: Path) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        for place in (commit_log, consume_queue):
+            with monkeypatch.context() as patch, pytest.raises(OSError, match="too many"):
+                patch.setattr(place, "sync_directory", fail)
+                store.flush_checkpoint()
+            assert read_checkpoint(root / "checkpoint").confirm_offset == promised
+        store.flush_checkpoint()
+        assert read_checkpoint(root / "checkpoint").confirm_offset == store.commit_log.max_offset
+    assert disk.lasting(root / "consumequeue") and disk.lasting(root / "commitlog")
+    for seed in range(10):
+        left = disk.survivors_of_a_power_cut(tmp_path / f"after-{seed}", Random(seed))
+        again = open_store(left)
+        assert [len(bodies(again, queue_id)) for queue_id in range(3)] == [15, 14, 14]
+        again.close()
+    store.close()
+
+
+def test_what_a_killed_process_had_in_memory_is_synced_by_the_next(tmp_path: Path) -> None:
+    """The page cache outlives a kill, not the power cut behind it: the checkpoint must not count on it."""
+    root, killed = tmp_path / "s", tmp_path / "killed"
+    disk = StoreDisk(root)
+    with disk.watched(lambda operation, path: None):
+        store = open_store(root)
+        put_many(store, 80)
+        crash(store)
+    disk = StoreDisk(disk.survivors_of_a_kill(killed), is_durable=False)
+    with disk.watched(lambda operation, path: None):
+        store = open_store(killed)
+        store.set_confirm_offset(store.commit_log.max_offset)
+        while store.dispatch(9):
+            pass
+        before = bodies(store)
+        store.flush_checkpoint()
+    assert len(before) == 40 and store.commit_log.max_offset > 2 * FILE_BYTES
+    for seed in range(10):
+        again = open_store(disk.survivors_of_a_power_cut(tmp_path / f"after-{seed}", Random(seed)))
+        assert bodies(again) == before
+        again.close()
+    store.close()
 
 
 def test_a_power_failure_that_lost_queue_units(tmp_path: Path) -> None:
