@@ -12,7 +12,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -157,6 +157,7 @@ def command(
         def entry(
             *, as_json: bool, timeout_ms: int | None, interval_s: int | None = None, **flags: Any
         ) -> None:
+            check_texts(flags.values())
             run(function(**flags), as_json=as_json, timeout_ms=timeout_ms, interval_s=interval_s or None)
 
         own = [
@@ -174,6 +175,17 @@ def command(
         return function
 
     return register
+
+
+def check_texts(flags: Iterable[object]) -> None:
+    """A usage error for bytes that are no UTF-8: the system gives them as lone surrogates, which no request
+    can carry."""
+    for text in flags:
+        if isinstance(text, str):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise typer.BadParameter(f"{text!a} is no UTF-8 text") from None
 
 
 def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: int | None) -> None:

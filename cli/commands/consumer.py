@@ -226,8 +226,12 @@ async def _write_all(
             problems.append(explain(error))
             continue
         path = directory / member.client_id.replace("/", "_")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(layouts_group.running_info(info))
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(layouts_group.running_info(info), encoding="utf-8")
+        except OSError as error:
+            remark = f"cannot write {path}: {error.strerror}; run it in another directory, or ask one by -i"
+            raise AdminError("consumerStatus", address, remark, ResponseCode.SYSTEM_ERROR) from None
         rows.append((member.client_id, member.version, str(path)))
         value.append({"clientId": member.client_id, "version": member.version, "runningInfo": _plain(info)})
         infos.append(info)

@@ -9,7 +9,7 @@ from cli.admin_shell import Action, BrokerName, NamesrvAddr, Output, command
 from cli.commands.topic_admin import true_or_false
 from client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
 from client.admin import AdminClient, AdminError
-from client.message import MessageExt
+from client.message import MessageExt, encode_properties
 from remoting.codes import ResponseCode
 
 CONSUME_DEFAULT_NUMS = 128
@@ -35,9 +35,14 @@ def send_message(
     traced = true_or_false(trace, "-m/--msgTraceEnable")
     queue = MessageQueue(topic, broker, queue_id) if broker is not None and queue_id is not None else None
 
+    message = Message(topic, body.encode(), tags=tags, keys=(key,) if key else ())
+    try:
+        encode_properties(message, "")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
-        message = Message(topic, body.encode(), tags=tags, keys=(key,) if key else ())
         hook = TraceHook()
         async with Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer:
             result = await producer.send(message, queue=queue, timeout_ms=timeout_ms)

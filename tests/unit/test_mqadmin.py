@@ -212,6 +212,23 @@ def test_usage_errors(args: tuple[str, ...]) -> None:
     assert mqadmin(*args).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("sendMessage", "-t", "t", "-p", "\udcff"), r"'\udcff' is no UTF-8 text"),
+        (("sendMessage", "-t", "t", "-p", "x", "-k", "\udcff"), r"'\udcff' is no UTF-8 text"),
+        (("topicRoute", "-t", "a\udcff"), r"'a\udcff' is no UTF-8 text"),
+        (("sendMessage", "-t", "t", "-p", "x", "-c", "a\x01b"), "property 'TAGS'"),
+        (("sendMessage", "-t", "t", "-p", "x", "-k", "a\x02b"), "property 'KEYS'"),
+    ],
+)
+def test_text_that_no_request_can_carry(args: tuple[str, ...], words: str) -> None:
+    """$'\\xff' of a shell comes as a lone surrogate."""
+    result = mqadmin(*args, "-n", DEAD, "--timeout", "50")
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
 def test_a_server_of_another_kind_costs_one_line() -> None:
     """As a process: what unconfigured logging prints is part of it."""
     with socket.create_server(("127.0.0.1", 0)) as server:

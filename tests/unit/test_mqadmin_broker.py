@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -352,6 +353,18 @@ def test_what_consumers_say(world: World, tmp_path: Path, monkeypatch: pytest.Mo
     one = ran("consumerStatus", "-b", world.address, "-g", GROUP, "-i", "10.0.0.9@1", "-s").stdout
     assert one.splitlines()[1].startswith("PROP_CONSUMEORDERLY") and "main {[: at" in one
     assert "not online" in ran("consumerStatus", "-b", world.address, "-g", GROUP, "-i", "x", code=1).stderr
+
+
+def test_what_consumers_say_cannot_be_written(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may run as root, who may write everywhere: so a file is in the way of the directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cli.commands.consumer.time", SimpleNamespace(time=lambda: 7.0))
+    (tmp_path / "7000").write_text("")
+    refused = ran("consumerStatus", "-n", world.namesrv, "-g", GROUP, code=1)
+    (line,) = refused.stderr.splitlines()
+    assert "cannot write 7000/10.0.0.9@1: File exists" in line and "another directory" in line
 
 
 def test_a_consumer_handles_a_message_once_more(world: World) -> None:
