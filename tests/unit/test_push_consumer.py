@@ -281,6 +281,23 @@ async def test_topics_come_and_go_while_it_runs(broker: TestBroker) -> None:
         assert sorted(await seen.has(2)) == numbers(2)
 
 
+async def test_another_filter_while_it_runs_passes_nothing_over(broker: TestBroker) -> None:
+    """A pull waits at the broker, which has moved it beyond what the old filter does not want."""
+    broker.create_topic("Refiltered", queues=1)
+    seen = Seen()
+    async with (
+        PushConsumer(broker.namesrv_addr, "refiltered", seen, settings=FIRST) as consumer,
+        Producer(broker.namesrv_addr) as producer,
+    ):
+        consumer.subscribe("Refiltered", "a")
+        await producer.send(Message("Refiltered", b"0", tags="a"))
+        assert await seen.has(1) == [b"0"]
+        await producer.send(Message("Refiltered", b"1", tags="b"))
+        consumer.subscribe("Refiltered", "b")
+        await producer.send(Message("Refiltered", b"2", tags="b"))
+        assert await seen.has(3) == numbers(3)
+
+
 async def test_a_topic_that_comes_later_is_found(broker: TestBroker) -> None:
     seen = Seen()
     async with PushConsumer(broker.namesrv_addr, "later", seen, settings=FIRST).subscribe("Later"):
