@@ -84,7 +84,14 @@ def stop_events(count: int) -> list[asyncio.Event]:
 
 
 def say_ready(line: str) -> None:
-    """The line that scripts and tests wait for. What start-up made lives for ever: the collector skips it.
+    """The line that scripts and tests wait for."""
+    settle_collector()
+    sys.stdout.write(f"ready: {line}\n")
+    sys.stdout.flush()
+
+
+def settle_collector() -> None:
+    """What start-up made lives for ever: the collector skips it.
 
     And it comes less often than by default: what a server makes per request it also drops per request, and
     with thousands of requests open each visit finds them all, and nothing to collect.
@@ -92,8 +99,6 @@ def say_ready(line: str) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
-    sys.stdout.write(f"ready: {line}\n")
-    sys.stdout.flush()
 
 
 def refuse(program: str, error: Exception) -> int:

@@ -1,6 +1,7 @@
 """The replies to sends. Successes are bytes whose JSON is the same each time, but for a few values."""
 
 import struct
+from binascii import hexlify
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,9 +30,9 @@ def of_one(store_host: bytes) -> bytes:
 
 def message_ids(store_host: bytes, offsets: Sequence[int]) -> bytes:
     """Of a batch: each as record.offset_message_id() has it, with commas between them."""
-    host = store_host.hex().upper()
-    raw = struct.pack(f">{len(offsets)}q", *offsets)
-    return (host + raw.hex(",", 8).upper().replace(",", f",{host}")).encode()
+    host = hexlify(store_host).upper()
+    places = hexlify(struct.pack(f">{len(offsets)}q", *offsets), b",", 8).upper()
+    return host + places.replace(b",", b"," + host)
 
 
 def key_text(key: bytes) -> bytes:

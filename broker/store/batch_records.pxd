@@ -22,7 +22,7 @@ cdef Py_ssize_t _checked_bytes(bytes body, batch) except -1
     topic_source="const unsigned char *", shared_raw="const unsigned char *", offsets=list, place=object, keys=list,
     properties=bytes, at=Py_ssize_t, to=Py_ssize_t, unit_to=Py_ssize_t, text_at=Py_ssize_t,
     body_bytes=Py_ssize_t, properties_at=Py_ssize_t, end=Py_ssize_t, properties_bytes=Py_ssize_t,
-    record_bytes="long long", properties_raw="const unsigned char *", code="long long", unique_key=bytes,
+    record_bytes="long long", crc="long long", properties_raw="const unsigned char *", code="long long", unique_key=bytes,
     own_keys=bytes
 )
 cdef object _written(batch, long long offset, bint shared_is_read, Py_ssize_t total)

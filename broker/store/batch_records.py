@@ -240,7 +240,8 @@ def _written(batch: Batch, offset: int, shared_is_read: bool, total: int) -> Rec
         record_bytes = fixed + body_bytes + properties_bytes
         _put(target, to, 4, record_bytes)
         _put(target, to + 4, 4, magic)
-        _put(target, to + 8, 4, crc32(body[text_at : properties_at - 2]) & CRC_MASK)
+        crc = crc32(body[text_at : properties_at - 2])
+        _put(target, to + 8, 4, crc & CRC_MASK)
         _put(target, to + 12, 4, queue_id)
         _put(target, to + 16, 4, _i32(raw, at + 12))
         _put(target, to + 20, 8, queue_offset)

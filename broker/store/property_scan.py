@@ -68,27 +68,28 @@ def scan(properties: bytes) -> Look:
         if byte > _VALUE_END and byte != _UNDERSCORE:
             continue
         if byte == _UNDERSCORE:
-            if at >= 5 and properties.startswith(b"TIMER", at - 5):
+            if at >= 5 and _is_at(raw, at - 5, b"TIMER", 5):
                 is_plain = False
         elif byte == _NAME_END:
             if at == 0:
                 continue
             letter = raw[at - 1]
             if letter == 89:  # Y
-                if properties.endswith(b"DELAY", 0, at):
+                if at >= 5 and _is_at(raw, at - 5, b"DELAY", 5):
                     is_plain = False
-                elif at == segment_at + 8 and properties.startswith(b"UNIQ_KEY", segment_at):
+                elif at == segment_at + 8 and _is_at(raw, segment_at, b"UNIQ_KEY", 8):
                     name, value_at = _UNIQ_KEY, at + 1
             elif letter == 83 and at == segment_at + 4:  # S
-                if properties.startswith(b"TAGS", segment_at):
+                if _is_at(raw, segment_at, b"TAGS", 4):
                     name, value_at = _TAGS, at + 1
-                elif properties.startswith(b"KEYS", segment_at):
+                elif _is_at(raw, segment_at, b"KEYS", 4):
                     name, value_at = _KEYS, at + 1
             elif letter == 84:  # T
-                if properties.endswith(b"WAIT", 0, at) and properties.startswith(b"false", at + 1):
+                has_room = at >= 4 and at + 5 < count
+                if has_room and _is_at(raw, at - 4, b"WAIT", 4) and _is_at(raw, at + 1, b"false", 5):
                     waits = False
-            elif (letter == 71 and properties.endswith(b"TRAN_MSG", 0, at)) or (
-                letter == 75 and properties.endswith(b"POP_CK", 0, at)
+            elif (letter == 71 and at >= 8 and _is_at(raw, at - 8, b"TRAN_MSG", 8)) or (
+                letter == 75 and at >= 6 and _is_at(raw, at - 6, b"POP_CK", 6)
             ):
                 is_plain = False
         elif byte == _VALUE_END:
@@ -108,6 +109,13 @@ def scan(properties: bytes) -> Look:
     elif name == _TAGS and not has_tags:
         code = _tag_code(properties, value_at, count)
     return properties, is_plain, waits, code, unique_key, keys
+
+
+def _is_at(raw: bytes, at: int, name: bytes, count: int) -> bool:
+    for index in range(count):
+        if raw[at + index] != name[index]:
+            return False
+    return True
 
 
 def _tag_code(properties: bytes, begin: int, end: int) -> int:
