@@ -112,7 +112,7 @@ def scan(properties: bytes) -> Look:
 
 
 def _is_at(raw: bytes, at: int, name: bytes, count: int) -> bool:
-    for index in range(count):
+    for index in range(count):  # noqa: SIM110 - a loop in C
         if raw[at + index] != name[index]:
             return False
     return True
