@@ -102,7 +102,9 @@ class Broker:
             registration=lambda: registration_of(self),
             on_answer=self._registered,
         )
-        self._sync = SlaveSync(self._client, self.metadata, broker_name=config.broker_name)
+        self._sync = SlaveSync(
+            self._client, self.metadata, cluster=config.broker_cluster_name, broker_name=config.broker_name
+        )
         self._controlled: Controlled | None = None
         self._handlers: BrokerHandlers | None = None
         self._deliveries: Deliveries | None = None

@@ -99,6 +99,7 @@ class Controlled:
             metadata_lag_ms=broker.metadata.lag_ms,
         )
         self.ha.on_cut = broker.metadata.cut
+        self.ha.stranger = sync.stranger
         broker.metadata.members = self.ha.metadata_members
         broker.metadata.on_heard = self.ha.metadata_heard
         self.appended = self.ha.appended

@@ -4,6 +4,10 @@ A KeelMQ master is asked by one long poll after the other (29001): its change is
 acknowledged by the next poll within a round trip. RocketMQ's answers that with "not supported" and is polled
 the way its own slaves do (21, 43, 45, 201). What comes from anybody but the master of the epoch that we
 follow is not looked at (design S3).
+
+An address may be given to a broker of another group (Kubernetes does so with those of pods that went), and
+neither the HA handshake nor an epoch tells the groups apart. So whoever sits there is asked for its names
+before the first link to it, and before each one after that.
 """
 
 import asyncio
@@ -16,7 +20,7 @@ from broker.metadata.service import Metadata
 from broker.metadata.wire import decode_updates
 from remoting.client import RemotingClient
 from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Operation, Wire
+from remoting.operation import Empty, Failed, Ok, Operation, Unknown, Wire
 from remoting.operations.broker import GET_ALL_TOPIC_CONFIG, GET_BROKER_CONFIG
 from remoting.operations.broker_metadata import (
     GET_ALL_CONSUMER_OFFSET,
@@ -35,6 +39,9 @@ logger = logging.getLogger(__name__)
 SYNC_PERIOD_MS = 3_000
 """Between two polls of a RocketMQ master, and two looks at where the HA port is."""
 CALL_TIMEOUT_MS = 1_000
+MET_MS = 500
+"""For so long after an answer its address is taken for the same broker's: a slave that has just been told its
+master dials until that one is ready, and does not ask each time."""
 WAIT_MS = 1_000
 HURRY_MS = 50
 """Unknown topics come in bursts: one fetch for all that arrived meanwhile."""
@@ -55,12 +62,14 @@ class Leader(NamedTuple):
 class SlaveSync:
     """Idle until lead() says whom to follow."""
 
-    def __init__(self, client: RemotingClient, metadata: Metadata, *, broker_name: str) -> None:
-        self._client, self._metadata, self._broker_name = client, metadata, broker_name
+    def __init__(self, client: RemotingClient, metadata: Metadata, *, cluster: str, broker_name: str) -> None:
+        self._client, self._metadata = client, metadata
+        self._cluster, self._broker_name = cluster, broker_name
         self._refresh_ha_address: Callable[[], Awaitable[None]] = _nothing
         self._leader: Leader | None = None
         self._changed, self._hurry = asyncio.Event(), asyncio.Event()
-        self._last_problem = ""
+        self._last_problem = self._refused = ""
+        self._met: tuple[str, float] = ("", 0.0)  # who said last to be of our group, and the loop's time
         self.route_ha_address: tuple[str, str] | None = None
         """(master address, HA address) as a name server last said it."""
 
@@ -97,11 +106,13 @@ class SlaveSync:
     async def _follow(self, leader: Leader | None) -> None:
         """Until cancelled, or until the master turns out to be RocketMQ's; that one is polled until then."""
         retry_ms = RETRY_FIRST_MS
+        problem: str | None = None
         if leader is None:
             await asyncio.Event().wait()
             return
         while True:
-            problem = await self._pull(leader)
+            stranger = await self.stranger() if problem is not None else None
+            problem = stranger or await self._pull(leader)
             if problem is None:
                 retry_ms = RETRY_FIRST_MS
                 self._last_problem = ""
@@ -156,7 +167,8 @@ class SlaveSync:
 
     async def _poll_forever(self, leader: Leader) -> None:
         while True:
-            await self.fetch_tables(leader)
+            if await self.stranger() is None:
+                await self.fetch_tables(leader)
             if await wait_for_event(self._hurry, SYNC_PERIOD_MS):
                 await asyncio.sleep(HURRY_MS / 1000)
 
@@ -195,15 +207,62 @@ class SlaveSync:
                 await self._refresh_ha_address()
 
     async def find_master(self, master: str) -> MasterDoor | None:
-        """Ask the master itself; else what a name server said about it."""
-        outcome = await self._client.call(master, GET_BROKER_CONFIG, Empty(), timeout_ms=CALL_TIMEOUT_MS)
-        if isinstance(outcome, Ok) and outcome.body:
-            found = master_door(bytes(outcome.body).decode("utf-8", "replace"), master)
+        """Ask the master itself; else what a name server said about it. None, too: it is of another group."""
+        text = await self._ask(master)
+        if text is not None:
+            if self._refusal(master, text) is not None:
+                return None
+            found = master_door(text, master)
             if found is not None:
                 return found
         if self.route_ha_address is not None and self.route_ha_address[0] == master:
             return MasterDoor(self.route_ha_address[1])
         return None
+
+    async def stranger(self) -> str | None:
+        """Why whoever sits at our master's address now must not be followed: it is of another group. None: it
+        is of ours, was a moment ago, or does not tell."""
+        leader = self._leader
+        if leader is None or self._met_lately(leader.address):
+            return None
+        text = await self._ask(leader.address)
+        return None if text is None else self._refusal(leader.address, text)
+
+    async def _ask(self, master: str) -> str | None:
+        """The configuration of the broker at this address; None: it does not tell.
+
+        Our connection may be one to a machine that is gone. When it is lost by our question, who is there now
+        gets it, too.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CALL_TIMEOUT_MS / 1000
+        for _ in range(2):
+            left_ms = int((deadline - loop.time()) * 1000)
+            if left_ms <= 0:
+                break
+            outcome = await self._client.call(master, GET_BROKER_CONFIG, Empty(), timeout_ms=left_ms)
+            if not isinstance(outcome, Unknown):
+                text = outcome.body if isinstance(outcome, Ok) else None
+                return bytes(text).decode("utf-8", "replace") if text else None
+        return None
+
+    def _met_lately(self, master: str) -> bool:
+        address, met = self._met
+        return address == master and asyncio.get_running_loop().time() - met < MET_MS / 1000
+
+    def _refusal(self, master: str, text: str) -> str | None:
+        """None: the broker with this configuration is of our group. RocketMQ's tell the same names."""
+        ours = (self._cluster, self._broker_name)
+        settings = settings_of(text)
+        theirs = (settings.get("brokerClusterName", ours[0]), settings.get("brokerName", ours[1]))
+        if theirs == ours:
+            self._met, self._refused = (master, asyncio.get_running_loop().time()), ""
+            return None
+        refusal = f"{master} is of {'/'.join(theirs)} now, not of {'/'.join(ours)}: nothing is copied from it"
+        if refusal != self._refused:
+            self._refused = refusal
+            logger.error("%s; waiting for the controllers to name another master", refusal)
+        return refusal
 
 
 _NOT_OURS = "29001 is not supported"
@@ -213,13 +272,18 @@ async def _nothing() -> None:
     return
 
 
-def master_door(properties: str, broker_address: str) -> MasterDoor | None:
-    """haListenPort at brokerIP2, brokerIP1 or the host that we asked; None: no port in there."""
-    settings = {
+def settings_of(properties: str) -> dict[str, str]:
+    """Of an answer to 26."""
+    return {
         key.strip(): value.strip()
         for key, equals, value in (line.partition("=") for line in properties.splitlines())
         if equals
     }
+
+
+def master_door(properties: str, broker_address: str) -> MasterDoor | None:
+    """haListenPort at brokerIP2, brokerIP1 or the host that we asked; None: no port in there."""
+    settings = settings_of(properties)
     port = settings.get("haListenPort", "")
     if not port.isdecimal() or not 0 < int(port) < 65_536:
         return None

@@ -23,7 +23,7 @@ from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
 from broker.ha.report import status_of
-from broker.ha.slave_client import SlaveClient
+from broker.ha.slave_client import SlaveClient, Stranger, nobody_knows
 from broker.store.epoch_file import EpochFile, EpochFileError
 from remoting.clock import now_ms
 from remoting.operation import LocalProtocolError
@@ -60,6 +60,7 @@ class HaService:
         self._metadata_lag_ms = metadata_lag_ms
         self.on_cut: Callable[[int, int], None] = lambda before, end: None
         """A slave's log was cut: its end before, and now."""
+        self.stranger: Stranger = nobody_knows
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.epoch_list = Epochs()
@@ -250,6 +251,7 @@ class HaService:
             ),
             clock=self._clock,
             commit=self._commit,
+            stranger=self.stranger,
         )
         if fits:
             self._role_tasks.start(f"HA link to {master_ha_address}", client.run)

@@ -7,7 +7,7 @@ the SlaveLink are performed in its order, before the bytes behind them are looke
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from broker.group_commit import GroupCommit
@@ -37,6 +37,13 @@ RETRY_MAX_MS = 300
 """A master that restarts, or a new one that is not ready yet, is found this soon (the peer: 5 s)."""
 
 TICK_MS = 100
+
+Stranger = Callable[[], Awaitable[str | None]]
+"""Why whoever sits at the master's address now must not be dialled; None: it may be."""
+
+
+async def nobody_knows() -> str | None:
+    return None
 
 
 class SlaveOwner(Protocol):
@@ -216,7 +223,9 @@ class SlaveClient:
         clock: Clock,
         commit: GroupCommit | None = None,
         on_changed: Callable[[], None] = lambda: None,
+        stranger: Stranger = nobody_knows,
     ) -> None:
+        """stranger: asked before every dial but the first: who told us to dial has just looked."""
         self.address = address
         self.broker_id = broker_id
         self.fault: str | None = None
@@ -226,6 +235,7 @@ class SlaveClient:
         self._settings, self._clock = settings, clock
         self._commit = commit
         self._on_changed = on_changed
+        self._stranger = stranger
         self._stopped = False
 
     @property
@@ -236,8 +246,9 @@ class SlaveClient:
         """Dial, receive, dial again. Returns after a fatal close: an operator must act."""
         retry_ms = RETRY_FIRST_MS
         self._prepare()
+        refusal: str | None = None
         while not self._stopped:
-            close, received = await self._one_connection()
+            close, received = (Close(refusal), False) if refusal else await self._one_connection()
             if self._stopped:
                 return
             if close.reason != self.last_reason:  # once per reason, not three times a second
@@ -250,6 +261,7 @@ class SlaveClient:
                 retry_ms = RETRY_FIRST_MS
             await asyncio.sleep(retry_ms / 1000)
             retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+            refusal = await self._stranger()
 
     def give_up(self, reason: str) -> None:
         """Nothing is copied from this master any more; instead of run(), or at its end."""

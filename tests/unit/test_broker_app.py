@@ -11,7 +11,7 @@ from broker.__main__ import read_config, run
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.ha.ports import MasterDoor
-from broker.slave_sync import master_door
+from broker.slave_sync import Leader, master_door
 from broker.store.meta_file import MetaFiles
 from remoting import program
 from remoting.client import RemotingClient
@@ -160,6 +160,23 @@ def test_namesrv_addr_of_the_environment_is_the_last_resort() -> None:
     assert read_config(parser.parse_args([]), environ)[0].namesrv_addr == "env:1"
     flagged = parser.parse_args(["-n", "flag:1"])
     assert read_config(flagged, environ)[0].namesrv_addr == "flag:1"
+
+
+async def test_a_broker_tells_its_group_and_a_replica_of_another_one_does_not_dial_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nobody = f"127.0.0.1:{gone.getsockname()[1]}"
+    settings = {"enable_controller_mode": True, "controller_addr": nobody, "namesrv_addr": nobody}
+    async with (
+        Broker(config(tmp_path / "master")) as master,
+        Broker(config(tmp_path / "ours", **settings)) as ours,
+        Broker(config(tmp_path / "theirs", broker_name="b-2", **settings)) as theirs,
+    ):
+        for replica in (ours, theirs):
+            replica._sync.lead(Leader(master.address, 1, 2))
+        assert ours.controlled is not None and theirs.controlled is not None
+        assert await ours.controlled.ha.stranger() is None
+        refusal = await theirs.controlled.ha.stranger()
+        assert refusal is not None and "is of DefaultCluster/b now, not of DefaultCluster/b-2" in refusal
 
 
 @pytest.mark.parametrize(

@@ -622,6 +622,50 @@ async def test_a_broker_that_is_not_master_accepts_nobody(
         assert [line for line in caplog.messages if "refused: this broker is not master" in line]
 
 
+async def test_a_lost_link_is_dialled_again_only_while_our_group_has_the_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An address is used again: the log of another group begins with epoch 1 at 0, too."""
+    asked: list[str | None] = []
+    answer: str | None = "it is of another group now"
+
+    async def stranger() -> str | None:
+        asked.append(answer)
+        return answer
+
+    async with group(tmp_path, 3) as (one, two, other):
+        two.service.stranger = stranger
+        await one.lead(1)
+        one.put(count=5)
+        await two.follow(one, 1)
+        await until(lambda: same(one, two), "copy")
+        assert not asked, "who told us to dial has just asked"
+        before = two.log_bytes()
+        await other.lead(1)
+        other.put(b"another group", count=500)
+        _, port = one.service.address
+        await one.service.stop()
+        await other.service.stop()
+        other.service = HaService(
+            other.store,
+            epoch_path=other.service._epoch_file.path,
+            host="127.0.0.1",
+            port=port,
+            settings=FAST,
+            events=other,
+        )
+        await other.service.start()
+        await other.lead(1)
+        await until(lambda: len(asked) > 3, "asked before every dial")
+        assert not other.service.links
+        assert two.log_bytes() == before
+        assert sum("it is of another group now" in line for line in caplog.messages) == 1
+        answer = None
+        await until(
+            lambda: 2 in other.service.links, "dialled again"
+        )  # and nothing tells it that it is wrong
+
+
 async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:
     """Pitfalls 36 and 37: the end of the older one proposes nothing and its acks count no more."""
     async with group(tmp_path, 1) as (master,):

@@ -31,7 +31,13 @@ from remoting.operation import (
     Reply,
     Wire,
 )
-from remoting.operations.broker import DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, TopicRequest
+from remoting.operations.broker import (
+    DELETE_TOPIC_IN_BROKER,
+    GET_ALL_TOPIC_CONFIG,
+    GET_BROKER_CONFIG,
+    BrokerConfigResponse,
+    TopicRequest,
+)
 from remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_CONSUMER_OFFSET,
@@ -80,8 +86,8 @@ class Node:
         self.metadata.members = lambda epoch: self.members
         self._store = open_store(path)
         self._client = RemotingClient()
-        self.sync = SlaveSync(self._client, self.metadata, broker_name="b-a")
-        table = OperationTable()
+        self.sync = SlaveSync(self._client, self.metadata, cluster="C1", broker_name="b-a")
+        self.table = table = OperationTable()
         MetadataHandlers(self.metadata, self._store).bind(table)
         self.door = TcpDoor(table, host="127.0.0.1", port=0, name="test")
         self._task: asyncio.Task[None] | None = None
@@ -297,6 +303,32 @@ async def test_a_deposed_master_is_not_listened_to(tmp_path: Path) -> None:
         assert deposed.metadata.lag_ms(2, 1) > 0
 
 
+def in_another_group(table: OperationTable) -> list[Call]:
+    """Whoever serves this table says so. The questions."""
+    asked: list[Call] = []
+
+    async def names(header: Empty, call: Call) -> Reply:
+        asked.append(call)
+        text = b"brokerClusterName=C1\nbrokerName=b-b\n"
+        return Reply(header=BrokerConfigResponse(version="{}"), body=text)
+
+    table.bind(GET_BROKER_CONFIG, names)
+    return asked
+
+
+async def test_tables_of_another_group_at_our_masters_address_are_not_taken(tmp_path: Path) -> None:
+    """The address is used again, and both groups are at epoch 1."""
+    async with nodes(tmp_path, 2) as (other, replica):
+        asked = in_another_group(other.table)
+        replica.follow(other, 1)  # it has no term yet: the first poll fails
+        await until(lambda: len(asked) == 1)
+        other.lead(1)
+        other.metadata.topics.update(config("Theirs"))
+        await until(lambda: len(asked) == 3)
+        assert "b-b" in replica.sync._last_problem
+        assert replica.metadata.topics.get("Theirs") is None
+
+
 async def test_a_poll_waits_for_news_and_for_a_term(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1) as (master,):
         request = PullMetadataRequest(broker_name="b-a", broker_id=2, master_epoch=1, wait_millis=60_000)
@@ -403,6 +435,7 @@ class RocketMqMaster:
         ):
             table.bind(operation, self._answers(body))
         table.bind(GET_ALL_TOPIC_CONFIG, self._topics)
+        self.table = table
         self.door = TcpDoor(table, host="127.0.0.1", port=0, name="java")
 
     def _answers(self, body: object) -> Handler:
@@ -435,4 +468,19 @@ async def test_a_rocketmq_master_is_polled(tmp_path: Path) -> None:
         asked = java.asked
         replica.sync.unknown_topic()  # a record of a topic that we do not know: ask now
         await until(lambda: java.asked > asked)
+        await java.door.close()
+
+
+async def test_a_rocketmq_master_of_another_group_is_not_polled(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1) as (replica,):
+        java = RocketMqMaster()
+        await java.door.start()
+        asked = in_another_group(java.table)
+        replica.metadata.end_term()
+        replica.sync.lead(Leader("{}:{}".format(*java.door.address), 3, 1))
+        await until(lambda: len(asked) == 1)
+        replica.sync.unknown_topic()
+        await until(lambda: len(asked) == 2)
+        assert java.asked == 0
+        assert replica.metadata.topics.get("J") is None
         await java.door.close()
