@@ -537,6 +537,39 @@ async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
 
 
+@pytest.mark.parametrize("reconnects", [False, True])
+async def test_a_doubted_member_that_beats_again_is_elected_at_once(bench: Bench, reconnects: bool) -> None:
+    """The tries become rare while it is waited for; its beat does not wait for the next one."""
+    await bench.group_of(1, 2)
+    async with reconciling(bench):
+        await turns()
+        bench.now_ms += 1_600 * (not reconnects)  # over half of its timeout
+        if reconnects:
+            bench.liveness.connection_closed(bench.peers.pop(2).connection_id, bench.now_ms + 51)
+        bench.lose(1)
+        await turns()
+        for _ in range(4):
+            bench.plugin.elections.look_at(GROUP)
+            await turns()
+        retry = bench.plugin.elections.retries[GROUP]
+        assert "waiting to hear" in retry.reason
+        assert retry.due_ms - bench.now_ms > 1_000
+        assert bench.broker_set.master_broker_id == 1
+        await bench.beat(2)
+        await turns()
+    assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
+
+
+async def test_a_beat_after_the_timeout_that_no_scan_has_seen_counts_as_coming_back(bench: Bench) -> None:
+    await bench.group_of(1, 2)
+    bench.now_ms += 3_001
+    await bench.beat(2)
+    (push,) = bench.peers[2].pushed()
+    assert push.ext_fields["masterBrokerId"] == "1"
+    await bench.beat(2)
+    assert not bench.peers[2].pushed()
+
+
 async def test_an_elected_one_that_dies_at_once_is_elected_again_when_it_is_back(bench: Bench) -> None:
     """It alone may have acknowledged something; the scan goes on asking, and says for whom it waits."""
     await bench.group_of(1, 2, 3)

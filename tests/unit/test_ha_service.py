@@ -661,9 +661,7 @@ async def test_a_lost_link_is_dialled_again_only_while_our_group_has_the_address
         assert two.log_bytes() == before
         assert sum("it is of another group now" in line for line in caplog.messages) == 1
         answer = None
-        await until(
-            lambda: 2 in other.service.links, "dialled again"
-        )  # and nothing tells it that it is wrong
+        await until(lambda: 2 in other.service.links, "dialled again")
 
 
 async def test_the_newest_connection_of_a_slave_wins(tmp_path: Path) -> None:

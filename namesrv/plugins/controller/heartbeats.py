@@ -51,7 +51,8 @@ class Heartbeat(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 
 class HeartbeatHandler:
-    """`came_back`: told of each broker that was not active before."""
+    """`came_back`: told of each broker that was not active before, or perhaps dead: an election may wait for
+    it."""
 
     def __init__(
         self,
@@ -74,22 +75,23 @@ class HeartbeatHandler:
         if peer.is_closing():
             return None  # its close was seen already: this beat would outlive its connection
         self.beats += 1
-        config, timeout_ms = self._config.current, ext.heartbeat_timeout_mills or 0
+        config, timeout_ms, now_ms = self._config.current, ext.heartbeat_timeout_mills or 0, self._clock()
         key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
         live = LiveInfo(ext.broker_addr, ext.epoch, ext.max_offset, ext.confirm_offset, ext.election_priority)
+        was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
         is_new = self._liveness.beat(
             key,
             connection_id=peer.connection_id,
             incarnation=ext.broker_addr,
             timeout_ms=timeout_ms if timeout_ms > 0 else config.controller_heart_beat_timeout_default_ms,
-            now_ms=self._clock(),
+            now_ms=now_ms,
             info=Heard(live, peer, ext.hands_over, ext.min_in_sync_replicas),
             grace_ms=config.controller_connection_loss_grace_ms,
         )
-        if is_new:
-            if self._liveness.count > KEYS_MAX:
-                self._liveness.forget(key)
-                raise CommandError(ResponseCode.SYSTEM_BUSY, f"heartbeats of {KEYS_MAX} brokers are known")
+        if is_new and self._liveness.count > KEYS_MAX:
+            self._liveness.forget(key)
+            raise CommandError(ResponseCode.SYSTEM_BUSY, f"heartbeats of {KEYS_MAX} brokers are known")
+        if not was_sure:
             self._came_back(key)
         if command.flag & FLAG_ONEWAY:
             return None
