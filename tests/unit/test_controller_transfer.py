@@ -8,10 +8,32 @@ import pytest
 from msgspec.structs import replace
 
 from namesrv.plugins.controller.core.apply import apply
-from namesrv.plugins.controller.core.events import encode_event
-from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
+from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict
+from namesrv.plugins.controller.core.events import (
+    AlterSyncStateSet,
+    AnyEvent,
+    ApplyBrokerId,
+    CleanBrokerData,
+    ElectMaster,
+    FenceSyncStateSet,
+    encode_event,
+)
+from namesrv.plugins.controller.core.state import (
+    BROKER_ID_MAX,
+    EPOCH_MAX,
+    BrokerSet,
+    Cleaned,
+    Replica,
+    State,
+)
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
-from namesrv.plugins.controller.core.transfer import PART_BYTES_MAX, check_import, parts
+from namesrv.plugins.controller.core.transfer import (
+    IMPORTED_EPOCH_MAX,
+    PART_BYTES_MAX,
+    check_import,
+    parts,
+)
+from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft.api import NotActive
 from namesrv.plugins.controller.raft.proposals import EVENT_BYTES_MAX
 from remoting.codes import ResponseCode
@@ -154,6 +176,8 @@ def group(**values: object) -> BrokerSet:
         ({"sync_state_set_epoch": 2**31}, "not 31-bit"),
         ({"broker_name": ""}, "both need a name"),
         ({"cluster_name": ""}, "both need a name"),
+        ({"master_epoch": EPOCH_MAX}, f"above {IMPORTED_EPOCH_MAX}"),
+        ({"sync_state_set_epoch": IMPORTED_EPOCH_MAX + 1}, f"above {IMPORTED_EPOCH_MAX}"),
     ],
 )
 async def test_nothing_unsound_comes_in(tmp_path: Path, values: dict[str, object], says: str) -> None:
@@ -161,6 +185,25 @@ async def test_nothing_unsound_comes_in(tmp_path: Path, values: dict[str, object
     error = await refused(import_into(bench, state_to_json(State().with_set(group(**values)))))
     assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
     assert says in error.remark
+    assert bench.replicator.events == []
+
+
+@pytest.mark.parametrize(
+    "floor",
+    [
+        Cleaned(EPOCH_MAX + 1, 0, 1),
+        Cleaned(IMPORTED_EPOCH_MAX + 1, 0, 1),
+        Cleaned(0, IMPORTED_EPOCH_MAX + 1, 1),
+        Cleaned(0, 0, BROKER_ID_MAX + 2),
+        Cleaned(-1, 0, 1),
+        Cleaned(0, 0, 0),
+    ],
+)
+async def test_no_unsound_floor_comes_in(tmp_path: Path, floor: Cleaned) -> None:
+    bench = Bench(tmp_path)
+    error = await refused(import_into(bench, state_to_json(State(cleaned={"x": floor}))))
+    assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    assert "cleaned group x: a number " in error.remark
     assert bench.replicator.events == []
 
 
@@ -200,3 +243,62 @@ def test_a_part_that_is_unsound_is_refused_by_apply_too() -> None:
     unsound = msgspec.structs.replace(event, brokers=(msgspec.structs.replace(record, master_epoch=-1),))
     applied = apply(State(), unsound)
     assert applied.refused is not None and applied.state == State()
+
+
+def at_the_end(**values: object) -> ControllerMachine:
+    """A member whose state, of an earlier release, has a group at the last epoch, and a floor above it."""
+    machine = ControllerMachine()
+    full = group(**({"master_epoch": EPOCH_MAX, "sync_state_set_epoch": EPOCH_MAX} | values))
+    floors = {"x": Cleaned(EPOCH_MAX + 1, 0, 1), "y": Cleaned(0, EPOCH_MAX + 1, 1)}
+    machine.restore(state_to_json(replace(State().with_set(full), cleaned=floors)))
+    return machine
+
+
+LAST = {"expected_master_epoch": EPOCH_MAX, "expected_sync_state_set_epoch": EPOCH_MAX}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ElectMaster(broker_name="g", new_master_broker_id=2, unclean=True, **LAST),
+        ElectMaster(broker_name="g", new_master_broker_id=None, **LAST),
+        AlterSyncStateSet(broker_name="g", master_broker_id=1, new_sync_state_set=(1, 2), **LAST),
+        FenceSyncStateSet(broker_name="g", master_broker_id=1, **LAST),
+        CleanBrokerData(broker_name="g", broker_ids=(2,), **LAST),
+        *(
+            ApplyBrokerId(
+                cluster_name="C",
+                broker_name=name,
+                broker_id=1,
+                broker_address="h:1",
+                register_check_code="h:1;1",
+            )
+            for name in "xy"
+        ),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_after_the_last_epoch_nothing_that_needs_another_one(event: AnyEvent) -> None:
+    """What overflows is refused: an exception would end every controller, and again at each restart."""
+    machine = at_the_end(sync_state_set=frozenset({1, 2}) if isinstance(event, CleanBrokerData) else {1})
+    before = machine.state
+    applied = machine.apply(encode_event(event))
+    assert applied.refused is not None and "another brokerName" in applied.refused.remark
+    assert machine.state == before
+
+
+def test_a_group_after_its_last_epoch_can_still_be_cleaned() -> None:
+    machine = at_the_end()
+    event = CleanBrokerData(broker_name="g", broker_ids=(1, 2), **LAST)
+    assert machine.apply(encode_event(event)).refused is None
+    assert not machine.state.brokers
+
+
+async def test_an_election_that_is_refused_is_tried_again_later(tmp_path: Path) -> None:
+    """And not at once, for ever: each try is an entry of the log."""
+    bench = Bench(tmp_path)
+    bench.plugin.machine.restore(state_to_json(State().with_set(group(master_epoch=EPOCH_MAX))))
+    elections, (broker_set,) = bench.plugin.elections, bench.plugin.machine.state.brokers.values()
+    await elections._propose(broker_set, Election(Verdict.NONE, "nobody is alive"), LiveView())
+    assert "another brokerName" in elections.retries["g"].reason
+    assert not elections._names

@@ -198,7 +198,9 @@ class Elections:
         except CommandError as error:
             self._failed(name, error.remark)
             return
-        if applied.refused is not None:
+        if applied.refused is not None and applied.before == broker_set:
+            self._failed(name, applied.refused.remark)  # nothing changed: at once it would be refused again
+        elif applied.refused is not None:
             self.look_at(name)  # fenced: it changed since we looked, perhaps by a broker's own 1002
         elif applied.after is not None and applied.after.master_broker_id is not None:
             self.elected(applied.after, election.reason)

@@ -27,6 +27,7 @@ from namesrv.plugins.controller.core.rules import (
     check_broker_id,
     check_clean,
     check_contains_master,
+    check_epochs,
     check_master,
     fence,
     unknown_set,
@@ -63,6 +64,8 @@ def apply(state: State, event: AnyEvent) -> Applied:
             return _whole(counted, import_into(counted, event))
     before = state.brokers.get(event.broker_name)
     after = _changed(state, before, event)
+    if isinstance(after, BrokerSet):
+        after = check_epochs(after) or after
     if isinstance(after, Refused):
         return Applied(counted, before, before, after)
     if after is None:

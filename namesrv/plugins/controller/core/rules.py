@@ -5,7 +5,7 @@ may have moved since. No clock, no liveness. A Refused is the answer, with the c
 import msgspec
 
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, CleanBrokerData
-from namesrv.plugins.controller.core.state import BROKER_ID_MAX, FIRST_BROKER_ID, BrokerSet, State
+from namesrv.plugins.controller.core.state import BROKER_ID_MAX, EPOCH_MAX, FIRST_BROKER_ID, BrokerSet, State
 from remoting.codes import ResponseCode
 
 GROUP_BROKERS_MAX = 1_000
@@ -51,6 +51,18 @@ def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | N
             f"syncStateSetEpoch {sync_state_set_epoch} is not the current {before.sync_state_set_epoch}",
         )
     return None
+
+
+def check_epochs(after: BrokerSet) -> Refused | None:
+    """Asked by apply() of what an event would make of a group. An import of an earlier release may have brought
+    any epoch, and an overflow would end every member, and again at each restart."""
+    if 0 <= after.master_epoch <= EPOCH_MAX and 0 <= after.sync_state_set_epoch <= EPOCH_MAX:
+        return None
+    return Refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"{after.broker_name} has used up its epochs (the last one is {EPOCH_MAX}): give its brokers another "
+        "brokerName",
+    )
 
 
 def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:

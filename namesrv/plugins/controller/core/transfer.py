@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from namesrv.plugins.controller.core.events import ImportState
 from namesrv.plugins.controller.core.history import ELECTIONS_MAX
 from namesrv.plugins.controller.core.rules import Refused, full
-from namesrv.plugins.controller.core.state import FIRST_BROKER_ID, BrokerSet, State
+from namesrv.plugins.controller.core.state import BROKER_ID_MAX, FIRST_BROKER_ID, BrokerSet, State
 from namesrv.plugins.controller.core.state_codec import (
     SetRecord,
     broker_set_of,
@@ -30,6 +30,8 @@ PART_BYTES_MAX = 64 * 1024
 """About so much goes into one event (the log's limit is four times that)."""
 GROUP_BYTES_MAX = 128 * 1024
 PROBLEMS_SHOWN = 5
+IMPORTED_EPOCH_MAX = 2**30
+"""Half of the epochs that there are: enough is left for one election a second over 34 years."""
 
 
 def problems(incoming: State) -> Iterator[str]:
@@ -39,6 +41,8 @@ def problems(incoming: State) -> Iterator[str]:
             yield f"group {name!r} of cluster {broker_set.cluster_name!r}: both need a name"
         for problem in broker_set.problems():
             yield f"group {name}: {problem}"
+        if max(broker_set.master_epoch, broker_set.sync_state_set_epoch) > IMPORTED_EPOCH_MAX:
+            yield f"group {name}: an epoch above {IMPORTED_EPOCH_MAX}"
         if len(msgspec.json.encode(set_record(broker_set))) > GROUP_BYTES_MAX:
             yield f"group {name}: more than {GROUP_BYTES_MAX} bytes"
     for name, cleaned in incoming.cleaned.items():
@@ -49,6 +53,11 @@ def problems(incoming: State) -> Iterator[str]:
             or min(cleaned.master_epoch, cleaned.sync_state_set_epoch) < 0
         ):
             yield f"cleaned group {name}: a number below its minimum"
+        if (
+            cleaned.next_broker_id > BROKER_ID_MAX + 1
+            or max(cleaned.master_epoch, cleaned.sync_state_set_epoch) > IMPORTED_EPOCH_MAX
+        ):
+            yield f"cleaned group {name}: a number above its maximum (epochs: {IMPORTED_EPOCH_MAX})"
 
 
 def check_import(state: State, incoming: State, brokers_max: int) -> Refused | None:
@@ -83,7 +92,8 @@ def parts(incoming: State, brokers_max: int) -> Iterator[ImportState]:
 
 
 def import_into(state: State, event: ImportState) -> State | Refused:
-    """apply() of one part."""
+    """apply() of one part. Floors are taken as they are: earlier releases logged some that are too high, and
+    every member must keep what the others have. No group begins with such epochs (rules.check_epochs)."""
     for record in event.brokers:
         outcome = _import_group(state, record)
         if isinstance(outcome, Refused):
