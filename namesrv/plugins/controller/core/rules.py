@@ -54,8 +54,8 @@ def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | N
 
 
 def check_epochs(after: BrokerSet) -> Refused | None:
-    """Asked by apply() of what an event would make of a group. An import of an earlier release may have brought
-    any epoch, and an overflow would end every member, and again at each restart."""
+    """Asked by apply() of what an event would make of a group. An import of an earlier release may have
+    brought any epoch, and an overflow would end every member, and again at each restart."""
     if 0 <= after.master_epoch <= EPOCH_MAX and 0 <= after.sync_state_set_epoch <= EPOCH_MAX:
         return None
     return Refused(
