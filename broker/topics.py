@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from broker.delay.levels import TIMER_TOPIC
 from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
 from broker.metadata.core.table import Update, Version
 from broker.metadata.store import FileStore, data_version, version_of
@@ -37,8 +38,10 @@ NOT_FOR_CLIENTS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
+        TIMER_TOPIC,  # RocketMQ takes sends to it, and would deliver them to any topic that they name
     }
 )
+_REVIVE_PREFIX: Final = revive_topic("")
 SYSTEM_TOPICS: Final = NOT_FOR_CLIENTS | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
@@ -70,9 +73,14 @@ class Topic:
         self.read_queue_nums = config.read_queue_nums
         self.write_queue_nums = config.write_queue_nums
         self.queue_count = max(config.read_queue_nums, config.write_queue_nums)
-        is_open = self.perm & PERM_WRITE and self.name not in NOT_FOR_CLIENTS
+        is_open = self.perm & PERM_WRITE and not is_for_broker(self.name)
         self.open_queue_count = self.queue_count if is_open else 0
         self.topic_raw = topic_bytes(config.topic_name)
+
+
+def is_for_broker(name: str) -> bool:
+    """Only the broker itself writes there: it acts on what it reads. Pop's log is named after the cluster."""
+    return name in NOT_FOR_CLIENTS or name.startswith(_REVIVE_PREFIX)
 
 
 def is_system(name: str, *others: str) -> bool:

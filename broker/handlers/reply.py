@@ -14,7 +14,7 @@ from broker.handlers.unusual_sends import stored_suffix
 from broker.handlers.writer import Letter, Refused, Stored, Writer
 from broker.store.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, host_text, offset_message_id
 from broker.store.record import property_value as value_of
-from broker.topics import NOT_FOR_CLIENTS, Topic
+from broker.topics import Topic, is_for_broker
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import request_command, response_frame
@@ -66,7 +66,7 @@ class ReplyHandlers:
     ) -> Topic:
         """CommandError: this is no reply."""
         parts = self._parts
-        if header.topic in NOT_FOR_CLIENTS:
+        if is_for_broker(header.topic):
             raise CommandError(ResponseCode.NO_PERMISSION, f"sending to topic[{header.topic}] is forbidden")
         if len(body) > parts.message_bytes_max or b"\0" in properties:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, "the reply is too long, or has a zero byte")

@@ -24,7 +24,7 @@ from broker.store.record import (
 )
 from broker.store.record_crc import PROPERTY_ROOM_BYTES
 from broker.timers.times import TIMER_PROPERTIES, recall_handle
-from broker.topics import DLQ_PREFIX, NOT_FOR_CLIENTS, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
+from broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name, is_for_broker
 from broker.transactions.messages import is_half
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
@@ -127,7 +127,7 @@ class UnusualSends:
         problem = illegal_name(ext.topic) if topic is None else None
         if problem is not None:
             return Refused(ResponseCode.INVALID_PARAMETER, problem)
-        if ext.topic in NOT_FOR_CLIENTS:
+        if is_for_broker(ext.topic):
             return Refused(ResponseCode.NO_PERMISSION, f"sending to topic[{ext.topic}] is forbidden")
         if topic is None:
             is_possible = self._topics.template_of(ext.topic, ext.default_topic) is not None

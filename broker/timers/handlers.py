@@ -10,7 +10,7 @@ from broker.handlers.writer import Letter, Refused, Writer
 from broker.metadata.store import data_version
 from broker.metadata.timers import TimerProgressTable
 from broker.timers.times import Handle, key_of, out_ms, parse_handle
-from broker.topics import NOT_FOR_CLIENTS, Topic
+from broker.topics import Topic, is_for_broker
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import response_frame
@@ -57,7 +57,7 @@ class TimerHandlers:
     def _check(self, header: RecallMessageRequest) -> tuple[Topic, Handle]:
         parts = self._parts
         topic = parts.topics.get(header.topic)
-        if topic is None or header.topic in NOT_FOR_CLIENTS:
+        if topic is None or is_for_broker(header.topic):
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
         try:
             handle = parse_handle(header.recall_handle)

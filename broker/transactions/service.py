@@ -20,7 +20,7 @@ from broker.metadata.service import Metadata
 from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from broker.store.message_store import MessageStore
 from broker.store.record import Record, decode, encode, offset_message_id, property_value
-from broker.topics import NOT_FOR_CLIENTS
+from broker.topics import is_for_broker
 from broker.transactions.core.book import End, Half, TransactionBook
 from broker.transactions.messages import (
     GIVEN_UP_TOPIC,
@@ -261,7 +261,7 @@ class Transactions:
 
     def _commit(self, record: Record) -> Stored | Refused:
         where = real_queue(record.properties)
-        if where is None or where[0] in NOT_FOR_CLIENTS:
+        if where is None or is_for_broker(where[0]):
             return Refused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
         topic, queue_id = where
         return self._writer.put(committed_letter(record, destination(self._metadata.topics, topic), queue_id))

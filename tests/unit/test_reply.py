@@ -108,6 +108,9 @@ async def test_the_replier_is_told_what_went_wrong(desk: Desk) -> None:
         assert says in outcome.remark
     outcome = await desk.reply(topic="Absent", REPLY_TO_CLIENT="A")
     assert isinstance(outcome, Failed) and outcome.code == ResponseCode.TOPIC_NOT_EXIST
+    for topic in ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_C"):
+        outcome = await desk.reply(topic=topic, REPLY_TO_CLIENT="A")
+        assert isinstance(outcome, Failed) and outcome.code == ResponseCode.NO_PERMISSION
     await desk.appear("A")
     desk.answers_with = ResponseCode.SYSTEM_ERROR
     outcome = await desk.reply(REPLY_TO_CLIENT="A")

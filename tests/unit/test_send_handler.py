@@ -122,6 +122,9 @@ REFUSALS = [
     ({"b": "a b"}, ResponseCode.INVALID_PARAMETER, "illegal characters"),
     ({"b": "x" * 128}, ResponseCode.INVALID_PARAMETER, "longer than"),
     ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
+    ({"b": "rmq_sys_wheel_timer"}, ResponseCode.NO_PERMISSION, "forbidden"),
+    ({"b": "rmq_sys_REVIVE_LOG_c"}, ResponseCode.NO_PERMISSION, "forbidden"),
+    ({"b": "rmq_sys_REVIVE_LOG_c", "m": "true"}, ResponseCode.NO_PERMISSION, "forbidden"),
     ({"b": "Fresh", "c": "Absent"}, ResponseCode.TOPIC_NOT_EXIST, "apply first"),
     ({"e": "4"}, ResponseCode.INVALID_PARAMETER, "queueId\\[4\\] is illegal"),
     ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL, "transaction bits"),
@@ -133,6 +136,12 @@ REFUSALS = [
     ({"i": "k\x01v\0\x02"}, ResponseCode.MESSAGE_ILLEGAL, "zero byte"),
     ({"i": "k\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
 ]
+
+
+def test_topics_of_the_broker_that_clients_do_send_to(broker: Broker) -> None:
+    """Benchmarks, replies, `mqadmin clusterRT` (the topic called like the broker), templates."""
+    for name in ("BenchmarkTest", "c_REPLY_TOPIC", "b", "c", "TBW102", "RMQ_SYS_TRACE_TOPIC"):
+        ok(broker.send(b=name))
 
 
 @pytest.mark.parametrize(("changed", "code", "remark"), REFUSALS)

@@ -21,6 +21,7 @@ from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.command import decode as decode_frame
+from tests.unit.batch_parts import item
 from tests.unit.handler_parts import Broker
 from tests.unit.metadata_parts import open_metadata
 from tests.unit.store_parts import FakePeer, crash, open_store
@@ -247,6 +248,20 @@ async def test_a_message_is_taken_back(scene: Scene) -> None:
     assert scene.bodies() == [b"stays", b"also"]
 
 
+def test_no_timer_is_made_by_a_send_to_the_timer_queue(scene: Scene) -> None:
+    """It would go to whatever topic it names: an op record there ends transactions of others."""
+    crafted: dict[str, Any] = {
+        "TIMER_OUT_MS": scene.now, "REAL_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC", "REAL_QID": 0,
+    }  # fmt: skip
+    text = "".join(f"{key}\x01{value}\x02" for key, value in crafted.items())
+    for code in (310, 320):
+        fields = {"a": "g", "b": TIMER_TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+        reply = scene.broker.request(code, fields | {"i": text}, item(b"0,1,"))
+        assert reply is not None and reply.code == ResponseCode.NO_PERMISSION
+    scene.run(10 * PRECISION_MS)
+    assert scene.records(TIMER_TOPIC) == scene.records("RMQ_SYS_TRANS_OP_HALF_TOPIC") == []
+
+
 async def test_recalls_that_are_refused(scene: Scene, tmp_path: Path) -> None:
     good = scene.send(TIMER_DELAY_SEC=60).ext_fields["recallHandle"]
     deliver_ms = parse_handle(good).deliver_ms
@@ -258,6 +273,7 @@ async def test_recalls_that_are_refused(scene: Scene, tmp_path: Path) -> None:
         (recall_handle("TopicA", "b", 1_000, "K"), "TopicA", 604),
         (recall_handle("TopicA", "b", deliver_ms + 10**9, "K"), "TopicA", 604),
         (good, "Absent", ResponseCode.TOPIC_NOT_EXIST),
+        (recall_handle(TIMER_TOPIC, "b", deliver_ms, "K"), TIMER_TOPIC, ResponseCode.TOPIC_NOT_EXIST),
     ):
         assert (await scene.recall(handle, topic)).code == code, (handle, topic)
     closed = Scene(tmp_path / "closed", recallMessageEnable=False)

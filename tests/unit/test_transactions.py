@@ -172,6 +172,7 @@ def test_who_may_begin_none(scene: Scene, tmp_path: Path, lenient: bool) -> None
         ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": HALF, "m": "true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": HALF, "b": "RMQ_SYS_TRANS_HALF_TOPIC"}, ResponseCode.NO_PERMISSION),
+        ({"i": HALF, "b": "rmq_sys_REVIVE_LOG_c"}, ResponseCode.NO_PERMISSION),
     ]
     for changed, code in refused:
         reply = scene.broker.send(lenient=lenient, **changed)
