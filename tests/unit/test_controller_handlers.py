@@ -451,6 +451,42 @@ async def test_a_new_leader_knows_whom_it_lost_itself(bench: Bench) -> None:
     assert bench.broker_set.master_broker_id == 2
 
 
+async def test_a_new_leader_presumes_a_master_whose_connection_closed_long_before(bench: Bench) -> None:
+    """The leader before it heard that master, or would have elected another; its lease may still run."""
+    await bench.group_of(1, 2)
+    bench.replicator.become(False)
+    async with reconciling(bench):
+        bench.lose(1)
+        bench.now_ms += 1_001
+        await bench.beat(2)
+        bench.replicator.become(True)
+        await turns()
+        assert bench.broker_set.master_broker_id == 1
+        bench.now_ms += 2_999
+        await bench.beat(2)
+        bench.plugin.elections.look_at_all()
+        await turns()
+        assert bench.broker_set.master_broker_id == 1
+        bench.now_ms += 1
+        bench.plugin.elections.look_at_all()
+        await turns()
+    assert bench.broker_set.master_broker_id == 2
+
+
+async def test_a_new_leader_does_not_wait_for_a_member_lost_long_before(bench: Bench) -> None:
+    """It never acknowledged anything: a dead master's election would wait for it in vain."""
+    await bench.group_of(1, 2, 3)
+    bench.replicator.become(False)
+    async with reconciling(bench):
+        bench.lose(3)
+        bench.now_ms += 1_001
+        await bench.beat(2)
+        bench.lose(1)
+        bench.replicator.become(True)
+        await turns()
+    assert bench.broker_set.master_broker_id == 2
+
+
 async def test_an_election_whose_outcome_is_unknown_is_tried_again(bench: Bench) -> None:
     await bench.group_of(1, 2)
     async with reconciling(bench):

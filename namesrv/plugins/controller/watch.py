@@ -6,6 +6,7 @@ before it may have heard that one, and a master relies on that (broker/core/leas
 closed is dead at once.
 """
 
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +17,10 @@ from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from remoting.clock import wall_ms
 from remoting.operation import Peer
+
+RECENT_MS = 1_000
+"""A close is proof for a leader that was elected within this time after it: leader and master may have been
+on one machine. After a longer time the leader before it heard the master, or had replaced it."""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -34,14 +39,15 @@ class Watch:
     ) -> None:
         """clock: monotonic, of the heartbeats; wall_clock: for what is written down."""
         self._liveness, self._clock, self._wall_clock = liveness, clock, wall_clock
-        self._judge_from_ms: int | None = None
+        self._active_since_ms = self._judge_from_ms = -sys.maxsize
 
     def became_active(self, grace_ms: int) -> None:
-        self._judge_from_ms = self._clock() + grace_ms
+        self._active_since_ms = self._clock()
+        self._judge_from_ms = self._active_since_ms + grace_ms
 
     def judges_in_ms(self) -> int:
         """ms until unheard brokers count as dead; 0: they do."""
-        return 0 if self._judge_from_ms is None else max(0, self._judge_from_ms - self._clock())
+        return max(0, self._judge_from_ms - self._clock())
 
     def heard(self, key: BrokerKey) -> Heard | None:
         """The last heartbeat of a broker that is active now."""
@@ -63,16 +69,21 @@ class Watch:
                 live[broker_id] = heard.live
                 if self._liveness.is_doubtful(key, self._clock()):
                     doubted.add(broker_id)
-            elif is_young and self._may_have_been_heard(key):
+            elif is_young and self._may_have_been_heard(
+                key, is_master=broker_id == broker_set.master_broker_id
+            ):
                 presumed.add(broker_id)
             else:
                 lost[broker_id] = self._loss(key)
         return LiveView(live, frozenset(presumed), lost, frozenset(doubted))
 
-    def _may_have_been_heard(self, key: BrokerKey) -> bool:
-        """By the leader before us. What no scan has looked at yet is judged a moment later."""
+    def _may_have_been_heard(self, key: BrokerKey, *, is_master: bool) -> bool:
+        """By the leader before us. What no scan has looked at yet is judged a moment later. For the others a
+        close is proof whenever it was: they acknowledge nothing, and elections wait for who is presumed."""
         seen = self._liveness.last_seen(key)
-        return seen is None or seen.hung or seen.inactive_ms is None
+        if seen is None or seen.hung or seen.inactive_ms is None:
+            return True
+        return is_master and seen.inactive_ms < self._active_since_ms - RECENT_MS
 
     def view_of(self, state: State, broker_name: str) -> LiveView:
         """Of a group that is not there: nobody."""
