@@ -142,6 +142,7 @@ class SlaveSync:
         )
         stores = self._metadata.stores
         versions = MetadataVersions(versions={name: store.data_version for name, store in stores.items()})
+        guesses = self._metadata.topics.guesses()
         outcome = await self._client.call(
             leader.address, PULL_METADATA, request, versions, timeout_ms=WAIT_MS + CALL_TIMEOUT_MS
         )
@@ -157,6 +158,7 @@ class SlaveSync:
                 refusal = store.accept(update) if store is not None else None
                 if refusal is not None:
                     return f"{update.store} refused: {refusal}"
+            self._metadata.topics.settle(guesses)
         except ValueError as error:
             return f"the answer does not fit: {error}"
         except OSError as error:
@@ -175,9 +177,10 @@ class SlaveSync:
     async def fetch_tables(self, leader: Leader) -> None:
         """Every table as a whole; what cannot be had now is tried again with the next round."""
         metadata, epoch = self._metadata, leader.epoch
+        guesses = metadata.topics.guesses()
         topics = await self._fetch(leader, GET_ALL_TOPIC_CONFIG)
         if topics is not None:
-            metadata.topics.apply_remote(topics, epoch)
+            metadata.topics.apply_remote(topics, epoch, guesses=guesses)
         for operation, adopt in (
             (GET_ALL_CONSUMER_OFFSET, metadata.offsets.adopt),
             (GET_ALL_DELAY_OFFSET, metadata.delays.adopt),

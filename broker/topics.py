@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from broker.delay.levels import TIMER_TOPIC
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 AUTO_CREATE_TOPIC: Final = "TBW102"
 TOMBSTONES: Final = "deletedTopicTable"
 """A member of topics.json that is ours: RocketMQ's reader skips it."""
+GUESSED: Final = "guessedTopicTable"
+"""Ours, too: topics that a replica has by their records, each with the row of a version, or {}."""
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -127,7 +130,7 @@ class TopicTable(FileStore[TopicConfig]):
         self._broker_name = broker_name
         self._cluster_name = cluster_name
         self._trace_topic = trace_topic
-        self._guessed: set[str] = set()  # of records that came before their topic did: no version has them
+        self._guessed: dict[str, TopicConfig | None] = {}  # known by records: what a version has instead
 
     # -- JSON --------------------------------------------------------------------------------------------
 
@@ -140,6 +143,12 @@ class TopicTable(FileStore[TopicConfig]):
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], dict[str, int]]:
         table = value.get("topicConfigTable") or {}
         gone = {str(name): int(at) for name, at in (value.get(TOMBSTONES) or {}).items()}
+        guessed = (value.get(GUESSED) or {}).items()
+        self._guessed = {
+            str(name): TopicConfig.model_validate(row) if row else None
+            for name, row in guessed
+            if name in table
+        }
         return {name: TopicConfig.model_validate(config) for name, config in table.items()}, gone
 
     def file_of(
@@ -175,9 +184,7 @@ class TopicTable(FileStore[TopicConfig]):
         rows = self.table.rows
         if keys is None:
             keys = [*rows, *(self.topics.keys() - rows.keys())]
-            self._guessed.clear()
         for name in keys:
-            self._guessed.discard(name)
             if name in rows:
                 topic = self.topics[name] = Topic(rows[name])
                 if topic.is_batch and self.on_batch_topic is not None:
@@ -185,7 +192,22 @@ class TopicTable(FileStore[TopicConfig]):
             else:
                 self.topics.pop(name, None)
 
+    def _save(self, update: Update[TopicConfig]) -> None:
+        rows, gone = self.table.after(update)
+        value, guessed = self.file_of(rows, gone, update.version), self._guessed_after(update)
+        if guessed:
+            value[GUESSED] = {
+                name: {} if row is None else self.json_of(row) for name, row in sorted(guessed.items())
+            }
+        self.file.save(value, self.file.next_turn())
+
+    def _guessed_after(self, update: Update[TopicConfig]) -> dict[str, TopicConfig | None]:
+        """A version that says something about a topic ends the guess."""
+        known = self._guessed if update.whole else {**update.rows, **update.gone}
+        return {name: row for name, row in self._guessed.items() if name not in known}
+
     def _apply(self, update: Update[TopicConfig]) -> None:
+        self._guessed = self._guessed_after(update)
         super()._apply(update)
         if self.on_change is not None:
             self.on_change()
@@ -267,7 +289,11 @@ class TopicTable(FileStore[TopicConfig]):
 
     def ensure_replicated(self, name: str, queue_id: int, log_offset: int = sys.maxsize) -> Topic | None:
         """A record of this queue was found at log_offset or behind it: the topic exists with it, whatever its
-        real settings are (they come with the master's table). None: the topic was deleted after it."""
+        real settings are. None: the topic was deleted after it.
+
+        The master's table says more, or settle(): a topic of fewer queues may have been cut after the record,
+        or grown before it, by a version that is not here yet. Then the queue can be read, and no more.
+        """
         topic = self.topics.get(name)
         if topic is not None and queue_id < topic.queue_count:
             return topic
@@ -275,17 +301,39 @@ class TopicTable(FileStore[TopicConfig]):
             return None
         count = max(queue_id + 1, topic.queue_count if topic else self.default_queue_nums)
         config = topic.config if topic else _config(name, count)
-        grown = config.model_copy(update={"read_queue_nums": count, "write_queue_nums": count})
-        self.table.rows[name] = grown
-        self.topics[name] = Topic(grown)
-        self._guessed.add(name)  # not a new version: the master's table still counts as newer
+        versioned = self._guessed.setdefault(name, topic.config if topic else None)
+        write_count = count if versioned is None else versioned.write_queue_nums
+        grown = config.model_copy(update={"read_queue_nums": count, "write_queue_nums": write_count})
+        return self._replace({name: grown})[0]
+
+    def guesses(self) -> dict[str, TopicConfig]:
+        """Rows of topics that are known by their records, and not so by a version."""
+        return {name: self.table.rows[name] for name in sorted(self._guessed)}
+
+    def settle(self, guesses: Mapping[str, TopicConfig]) -> None:
+        """A master that was asked after these guesses has nothing newer: where it has the topic, it is as in
+        our version. OSError: it is so here, and the file has the guess yet."""
+        rows = {
+            name: versioned
+            for name, guess in guesses.items()
+            if (versioned := self._guessed.get(name)) is not None and self.table.rows[name] is guess
+        }
+        if rows:
+            for name in rows:
+                del self._guessed[name]
+            self._replace(rows)
+
+    def _replace(self, rows: Mapping[str, TopicConfig]) -> list[Topic]:
+        """Without a new version: the master's table still counts as newer."""
+        self.table.rows.update(rows)
+        self.topics.update((name, Topic(row)) for name, row in rows.items())
         self._save(Update(self.table.version, base=self.table.version))
         if self.on_change is not None:
             self.on_change()
-        return self.topics[name]
+        return [self.topics[name] for name in rows]
 
     def _unversioned(self) -> dict[str, TopicConfig]:
-        return {name: self.table.rows[name] for name in sorted(self._guessed)}
+        return self.guesses()
 
     def set_state_version(self, master_epoch: int) -> None:
         """A new master's changes rank above everything of earlier epochs."""
@@ -294,12 +342,19 @@ class TopicTable(FileStore[TopicConfig]):
 
     # -- a RocketMQ master's table -----------------------------------------------------------------------
 
-    def apply_remote(self, wrapper: TopicConfigSerializeWrapper, source_epoch: int | None = None) -> bool:
-        """Become the table of a master that knows no 29001. source_epoch: of the master that was asked.
-        False: nothing to do, or it is of an older epoch than ours."""
+    def apply_remote(
+        self,
+        wrapper: TopicConfigSerializeWrapper,
+        source_epoch: int | None = None,
+        *,
+        guesses: Mapping[str, TopicConfig] = MappingProxyType({}),
+    ) -> bool:
+        """Become the table of a master that knows no 29001. source_epoch: of the master that was asked;
+        guesses: ours when it was. False: nothing to do, or it is of an older epoch than ours."""
         theirs = version_of(wrapper.data_version)
         version = theirs._replace(state_version=max(theirs.state_version, source_epoch or 0))
         if version == self.table.version:
+            self.settle(guesses)
             return False
         refusal = self.accept(self.to_wire(Update(version, wrapper.topic_config_table)))
         if refusal is not None:

@@ -154,7 +154,11 @@ class Metadata:
         self._news.notify()
 
     def begin_alone(self) -> None:
-        """Master without replicas, for good."""
+        """Master without replicas, for good: nobody has a newer version than this broker."""
+        try:
+            self.topics.settle(self.topics.guesses())
+        except OSError as error:  # it is settled here; the next start does it again
+            logger.error("cannot write %s: %s", self.topics.path, error)
         self._clamp()
 
     def end_term(self) -> None:

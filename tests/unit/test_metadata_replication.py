@@ -286,6 +286,31 @@ async def test_a_switch_takes_everything_along_and_the_old_master_follows(tmp_pa
             assert node.metadata.offsets.query("g", "Kept", 0) == -1
 
 
+async def test_a_topic_that_was_cut_is_cut_at_the_next_master_too(tmp_path: Path) -> None:
+    """A new replica meets a record of a queue that the topic had once; its master knows nothing newer."""
+    async with nodes(tmp_path, 3) as (master, heir, third):
+        master.members = {2}
+        master.lead(1)
+        topics = master.metadata.topics
+        topics.update(config("T", 8))
+        topics.update(config("T", 4))
+        heir.follow(master, 1)
+        await until(lambda: heir.same(master))
+        assert heir.metadata.topics.ensure_replicated("T", 7) is not None
+        await until(lambda: not heir.metadata.topics.guesses())
+        heir.members = {3}
+        heir.lead(2)
+        third.follow(heir, 2)
+        await until(lambda: third.same(heir))
+        for node in (master, heir, third):
+            found = node.metadata.topics.get("T")
+            assert found is not None and found.config == config("T", 4)
+        alone = open_metadata(tmp_path / "3")
+        alone.topics.ensure_replicated("T", 7)
+        alone.begin_alone()
+        assert alone.topics.topics["T"].config == config("T", 4)
+
+
 async def test_a_deposed_master_is_not_listened_to(tmp_path: Path) -> None:
     """user-pain 39: a replica of epoch 2 takes nothing of epoch 1, and its acks do not count there."""
     async with nodes(tmp_path, 2) as (deposed, replica):

@@ -133,6 +133,85 @@ def test_a_new_master_publishes_the_topics_that_it_knows_by_their_records(tmp_pa
     assert update is not None and set(update.rows) == {"A"} and update.rows["A"]["readQueueNums"] == 10
 
 
+def numbers(table: TopicTable, name: str) -> tuple[int, int]:
+    topic = table.get(name)
+    assert topic is not None and topic.config == table.table.rows[name]
+    return topic.read_queue_nums, topic.write_queue_nums
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_topic_that_was_cut_stays_so_on_a_replica_that_meets_old_records(
+    tmp_path: Path, restart: bool
+) -> None:
+    """Its master's table is no newer: the record is of before the cut, and no next master undoes that."""
+    table = open_table(tmp_path)
+    table.update(config("T", 8))
+    table.update(config("T", 4))
+    before, asked_before = table.data_version, table.guesses()
+    for queue_id in (5, 7):
+        assert table.ensure_replicated("T", queue_id) is not None
+    assert numbers(table, "T") == (8, 4) and table.data_version == before
+    if restart:
+        table = open_table(tmp_path)
+        assert numbers(table, "T") == (8, 4)
+    table.settle(asked_before)
+    assert numbers(table, "T") == (8, 4)  # that answer may be older than the record
+    table.settle(table.guesses())
+    assert numbers(table, "T") == (4, 4) and table.data_version == before
+    again = open_table(tmp_path)
+    assert numbers(again, "T") == (4, 4) and again.guesses() == {}
+    table.begin_term(3)
+    update = table.updates_since(before)
+    assert update is not None and update.rows == {}
+
+
+def test_a_guess_that_grew_since_the_question_is_not_settled_by_its_answer(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    table.update(config("T", 4))
+    table.ensure_replicated("T", 5)
+    asked = table.guesses()
+    table.ensure_replicated("T", 7)
+    table.settle(asked)
+    assert numbers(table, "T") == (8, 4)
+    table.update(config("Other"))  # says nothing about T, in memory and in the file
+    assert numbers(open_table(tmp_path), "T") == (8, 4) and set(open_table(tmp_path).guesses()) == {"T"}
+    table.update(config("T", 6))
+    assert numbers(table, "T") == (6, 6) and open_table(tmp_path).guesses() == table.guesses() == {}
+
+
+def test_a_new_master_that_asked_nobody_since_makes_old_queues_readable_and_not_more(tmp_path: Path) -> None:
+    """Who knows whether the topic was cut before the record, or grown by a version that died with its master:
+    acknowledged messages can be read, and sends go where they went."""
+    table = open_table(tmp_path)
+    table.update(config("T", 4))
+    before = table.data_version
+    table.ensure_replicated("T", 7)
+    table.begin_term(3)
+    update = table.updates_since(before)
+    assert update is not None and set(update.rows) == {"T"}
+    assert (update.rows["T"]["readQueueNums"], update.rows["T"]["writeQueueNums"]) == (8, 4)
+    assert table.guesses() == {}
+
+
+def test_a_topic_that_no_version_has_is_kept_by_an_answer_without_it(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    table.ensure_replicated("A", 9)
+    table.settle(table.guesses())
+    assert numbers(table, "A") == (10, 10) and set(open_table(tmp_path).guesses()) == {"A"}
+
+
+def test_a_rocketmq_master_settles_guesses_too(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    remote = TopicConfigSerializeWrapper(
+        topic_config_table={"T": config("T", 4)},
+        data_version=DataVersion(counter=3, state_version=1, timestamp=7),
+    )
+    assert table.apply_remote(remote)
+    table.ensure_replicated("T", 7)
+    assert not table.apply_remote(remote) and numbers(table, "T") == (8, 4)
+    assert not table.apply_remote(remote, guesses=table.guesses()) and numbers(table, "T") == (4, 4)
+
+
 def test_a_record_from_before_a_deletion_brings_no_topic_back(tmp_path: Path) -> None:
     """broker-ops pitfall 20, design S3: an old record arrives after the deletion did."""
     table = open_table(tmp_path)
