@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig
+from broker.core.lease import GRACE_MS
+from namesrv.plugins.controller.config import AT_RUN_TIME, LEASE_GRACE_MS, ControllerConfig
 from namesrv.plugins.controller.core.events import UpdateConfig, decode_event
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.settings import BLACK_LIST, LiveConfig
@@ -139,6 +140,17 @@ def test_a_setting_that_does_not_go_with_this_file_costs_no_other() -> None:
     assert live.current.controller_grace_ms == 5
     assert live.current.scan_inactive_master_interval == 5_000
     assert live.fault is not None and "fromTheFuture" in live.fault and "greater than 0" in live.fault
+
+
+def test_a_grace_on_which_no_lease_can_rely_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """At the start by the plugin, and whenever 1009 has changed it; a master's lease assumes the default."""
+    assert LEASE_GRACE_MS == GRACE_MS == config().controller_grace_ms
+    assert not [line for line in config().warnings() if "controllerGraceMs" in line]
+    (line,) = [each for each in config(controllerGraceMs="2999").warnings() if "controllerGraceMs" in each]
+    assert "controllerGraceMs=2999 is below 3000" in line and "isolationLeaseEnable" in line
+    live = LiveConfig(config(), lambda: State(settings={"controllerGraceMs": "5"}))
+    assert live.current.controller_grace_ms == 5
+    assert [each for each in caplog.messages if "controllerGraceMs=5 is below" in each]
 
 
 def test_what_changes_at_run_time_is_a_key() -> None:

@@ -21,6 +21,9 @@ SECRET_HELP = (
     "(for example: head -c 32 /dev/urandom | base64 > controller.secret)"
 )
 
+LEASE_GRACE_MS = 3_000
+"""GRACE_MS of broker/core/lease.py: masters rely on it."""
+
 BROKERS_MAX = "controllerBrokersMax"
 AT_RUN_TIME = frozenset(
     {
@@ -76,7 +79,10 @@ class ControllerConfig(TelemetryConfig):
         5_000, gt=0, description="ms between two looks at groups without a live master"
     )
     controller_grace_ms: int = Field(
-        3_000, ge=0, description="ms in which a new active controller presumes unheard brokers alive"
+        LEASE_GRACE_MS,
+        ge=0,
+        description="ms in which a new active controller presumes unheard brokers alive. Below 3000 the "
+        "isolation lease does not hold, unless every broker's controllerHeartBeatTimeoutMills is as small",
     )
     controller_connection_loss_grace_ms: int = Field(
         50, ge=0, description="ms after which a broker without a connection is not active"
@@ -144,15 +150,22 @@ class ControllerConfig(TelemetryConfig):
 
     def warnings(self) -> list[str]:
         """What works, and surprises (#9082)."""
+        lines = list[str]()
         local = [
             f"{each}-{host}" for each, (host, _port) in self.request_addresses.items() if is_loopback(host)
         ]
-        if not local:
-            return []
-        return [
-            f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts are told "
-            "these addresses too, and cannot reach them"
-        ]
+        if local:
+            lines.append(
+                f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts are told "
+                "these addresses too, and cannot reach them"
+            )
+        if self.controller_grace_ms < LEASE_GRACE_MS:
+            lines.append(
+                f"controllerGraceMs={self.controller_grace_ms} is below {LEASE_GRACE_MS}: a master that is "
+                "cut off may acknowledge after another one was elected (isolationLeaseEnable), unless every "
+                "broker's controllerHeartBeatTimeoutMills is as small"
+            )
+        return lines
 
     @property
     def request_addresses(self) -> dict[str, Address]:

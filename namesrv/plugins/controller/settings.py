@@ -65,6 +65,9 @@ class LiveConfig:
         self.fault, self.replicated = "; ".join(faults) or None, frozenset(in_force)
         if self.fault is not None:
             logger.error("this controller goes on as its file says: %s", self.fault)
+        for line in self._current.warnings():
+            if line not in self._file.warnings():  # those were told at the start
+                logger.warning("%s", line)
 
     def check_changes(self, body: bytes) -> dict[str, str | None]:
         """key=value lines as replicated changes; "key=" gives the key back to the file. Raises CommandError
