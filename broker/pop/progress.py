@@ -5,6 +5,7 @@ master that took over would otherwise pass over messages of which no checkpoint 
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 from broker.metadata.offsets import ConsumerOffsetTable
@@ -14,8 +15,9 @@ Place: TypeAlias = tuple[str, str, int]
 
 
 class Progress:
-    def __init__(self, table: ConsumerOffsetTable) -> None:
-        self._table = table
+    def __init__(self, table: ConsumerOffsetTable, is_reset: Callable[[str, str, int], bool]) -> None:
+        """is_reset: an operator has set the group's offset there, and no pop has seen it."""
+        self._table, self._is_reset = table, is_reset
         self._ahead: dict[Place, tuple[int, int]] = {}  # offset, number of its mark
         self._marks: deque[tuple[int, int, Place, int]] = deque()  # end in the log, number, place, offset
         self._void: dict[Place, int] = {}  # marks up to this number do not count any more
@@ -45,7 +47,7 @@ class Progress:
         """The log is safe up to there."""
         while self._marks and self._marks[0][0] <= safe:
             _, number, place, offset = self._marks.popleft()
-            if number > self._void.get(place, 0):
+            if number > self._void.get(place, 0) and not self._is_reset(*place):
                 self._table.commit(*place, offset)
             if self._ahead.get(place) == (offset, number):
                 del self._ahead[place]

@@ -137,7 +137,7 @@ class Popper:
 
     def _pop_queue(self, wish: Wish, take: Take, topic: str, queue_id: int) -> None:
         place = QueueOfGroup(wish.group, topic, queue_id)
-        self._take_reset(place)
+        self._take_reset(place, take)
         start = self._start(place, wish.init_mode, ordered=wish.is_ordered)
         blocked = wish.is_ordered and self._pop.order.is_blocked(place, wish.attempt_id, now_ms=take.pop_ms)
         left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
@@ -149,13 +149,15 @@ class Popper:
             self._hand_out(wish, take, place, result)
         take.rest += self.rest(place, self._start(place, wish.init_mode, ordered=wish.is_ordered))
 
-    def _take_reset(self, place: QueueOfGroup) -> None:
+    def _take_reset(self, place: QueueOfGroup, take: Take) -> None:
         """An operator has set the group's offset (broker-ops pitfall 15)."""
         resets = self._parts.resets
-        offset = resets.take(*place) if resets.offsets else None
-        if offset is not None:
-            self._pop.order.forget(place)
-            self._pop.progress.set(place, offset, self._store.commit_log.max_offset)
+        offset = resets.offsets.get(place)
+        if offset is None or take.refused is not None:
+            return
+        take.refused = self._pop.reset(place, offset)
+        if take.refused is None:
+            resets.take(*place)
 
     def _start(self, place: QueueOfGroup, init_mode: int, *, ordered: bool) -> int:
         block = self._pop.order.blocks.get(place) if ordered else None

@@ -1,8 +1,9 @@
 """The records of a revive queue (checkpoint, acknowledgement), and messages on their way to their next try.
 
 Names and bodies as RocketMQ has them; it delays these records until they count, we write them at once and
-keep the time ourselves. Ours in a checkpoint: `no`, where the group goes on. Source: RocketMQ 5.3.3
-PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
+keep the time ourselves. Ours: `no` in a checkpoint, where the group goes on (-1: an earlier record says it);
+the tag `reset`, which RocketMQ passes over: no checkpoint before it in its revive queue says any more where
+the group goes on. Source: RocketMQ 5.3.3 PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ import msgspec
 from broker.handlers.property_text import with_properties
 from broker.handlers.writer import Letter
 from broker.pop.core.book import Checkpoint, Key
+from broker.pop.core.order import QueueOfGroup
 from broker.store.record import Record, offset_message_id, property_value
 from broker.store.settings import TopicLike
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Its consumer offsets: from where on the revive queues are read again."""
-CHECKPOINT, ACK, BATCH_ACK = b"ck", b"ack", b"bAck"
+CHECKPOINT, ACK, BATCH_ACK, RESET = b"ck", b"ack", b"bAck", b"reset"
 FIRST_POP_TIME: Final = b"1ST_POP_TIME"
 
 
@@ -53,8 +55,18 @@ class AckBody(msgspec.Struct, omit_defaults=True, rename={
     broker_name: str = ""
 
 
+class ResetBody(msgspec.Struct, rename={"topic": "t", "group": "c", "queue_id": "q", "offset": "o"}):
+    """offset: where the group was set to; for people who look."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+
+
 _read_checkpoint = msgspec.json.Decoder(CheckpointBody, strict=False).decode
 _read_ack = msgspec.json.Decoder(AckBody, strict=False).decode
+_read_reset = msgspec.json.Decoder(ResetBody).decode
 
 
 def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
@@ -101,6 +113,18 @@ def ack_of(raw: bytes) -> tuple[Key, list[int]] | None:
         return None
     offsets = body.offsets or [body.offset]
     return Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms), offsets
+
+
+def reset_body(place: QueueOfGroup, offset: int) -> bytes:
+    return msgspec.json.encode(ResetBody(place.topic, place.group, place.queue_id, offset))
+
+
+def reset_of(raw: bytes) -> QueueOfGroup | None:
+    try:
+        body = _read_reset(raw)
+    except msgspec.MsgspecError:
+        return None
+    return QueueOfGroup(body.group, body.topic, body.queue_id)
 
 
 def revive_letter(

@@ -13,12 +13,13 @@ from typing import Final
 
 from broker.handlers.writer import Letter, Refused, Writer
 from broker.metadata.service import Metadata
-from broker.pop.core.book import Checkpoint, Key, PopBook
+from broker.pop.core.book import NO_NEWS, Checkpoint, Key, PopBook
 from broker.pop.core.handles import RETRY_PREFIX, REVIVE_QUEUES, retry_topic, retry_topics, revive_topic
-from broker.pop.core.order import OrderBook
-from broker.pop.progress import Progress
+from broker.pop.core.order import OrderBook, QueueOfGroup
+from broker.pop.progress import Place, Progress
 from broker.pop.records import (
     CHECKPOINT,
+    RESET,
     REVIVE_GROUP,
     ack_body,
     ack_of,
@@ -26,6 +27,8 @@ from broker.pop.records import (
     checkpoint_of,
     dead_letter,
     next_try,
+    reset_body,
+    reset_of,
     revive_letter,
 )
 from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -64,12 +67,13 @@ class Pop:
         self.broker_name, self._clock, self._replay_max = broker_name, clock, replay_max
         self.topic = NamedTopic(revive_topic(cluster_name))
         self.book, self.order = PopBook([0] * REVIVE_QUEUES), OrderBook()
-        self.progress = Progress(metadata.offsets)
+        self.progress = Progress(metadata.offsets, metadata.resets.is_pending)
         self.on_free: Callable[[str, str], None] = lambda group, topic: None
         """A queue of this topic gives the group messages again."""
         self.revived = 0
         self._term: int | None = None  # masterEpoch that all this is of
         self._target = -1  # all records before it must have their units before they are read again; -1: done
+        self._next: dict[tuple[int, Place], int] = {}  # by revive queue: where groups go on, as far as read
 
     async def run(self) -> None:
         while True:
@@ -109,9 +113,10 @@ class Pop:
 
     def _serves(self) -> bool:
         gate = self._metadata.gate
-        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
+        if not self._store.is_master:
             self._term = None
-            return False
+        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
+            return False  # a gate that is closed for a while ends no term: what is known stays known
         if self._term != self._metadata.epoch:
             self._begin(self._metadata.epoch)
         return True
@@ -121,6 +126,7 @@ class Pop:
         self.order = OrderBook()
         self.book = PopBook([self._start(queue_id) for queue_id in range(REVIVE_QUEUES)])
         self._target = self._store.commit_log.max_offset
+        self._next.clear()
         self._term = epoch
 
     def _start(self, queue_id: int) -> int:
@@ -143,6 +149,7 @@ class Pop:
                 self._read_again(queue, queue_id, self.book.ends[queue_id])
                 left -= 1
         self._target = -1
+        self._go_on()
         if len(self.book):
             logger.info("pop: %d checkpoints are open", len(self.book))
         return False
@@ -152,18 +159,29 @@ class Pop:
         self.book.passed(queue_id, position)
         if record is None:
             return
-        if property_value(record.properties, b"TAGS") == CHECKPOINT:
+        tag = property_value(record.properties, b"TAGS")
+        if tag == CHECKPOINT:
             checkpoint = checkpoint_of(record.body, queue_id)
             if checkpoint is not None:
                 key = checkpoint.key
                 self.book.stored(checkpoint, position)
-                place = (key.group, key.topic, key.queue_id)
-                if checkpoint.next_offset > self.progress.get(place):
-                    self.progress.set(place, checkpoint.next_offset, self._store.commit_log.max_offset)
+                at = (queue_id, (key.group, key.topic, key.queue_id))
+                self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
+        elif tag == RESET:
+            place = reset_of(record.body)
+            if place is not None:
+                self._next.pop((queue_id, place), None)
         elif (found := ack_of(record.body)) is not None:
             key, offsets = found
             for offset in offsets:
                 self.book.end(key, queue_id, offset)
+
+    def _go_on(self) -> None:
+        """Where the checkpoints say; the table of offsets may be older."""
+        for (_, place), offset in self._next.items():
+            if offset > self.progress.get(place):
+                self.progress.set(place, offset, self._store.commit_log.max_offset)
+        self._next.clear()
 
     def _record_of(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
         """None: it is older than the log."""
@@ -192,6 +210,19 @@ class Pop:
             key = checkpoint.key
             self.progress.set((key.group, key.topic, key.queue_id), checkpoint.next_offset, end)
         return end
+
+    def reset(self, place: QueueOfGroup, offset: int) -> Refused | None:
+        """The group goes on from there, whatever was out before. Written into every revive queue: in each, a
+        new master reads what was before it and what is behind it. Refused: it may be in some of them."""
+        body = reset_body(place, offset)
+        for queue_id in range(REVIVE_QUEUES):
+            stored = self._writer.put(self._letter(queue_id, RESET, body))
+            if isinstance(stored, Refused):
+                return stored
+            self.book.passed(queue_id, stored.queue_offset)
+        self.order.forget(place)
+        self.progress.commit(place, offset)
+        return None
 
     def _put(self, checkpoint: Checkpoint) -> int | Refused:
         body = checkpoint_body(checkpoint, self.broker_name)
@@ -230,7 +261,7 @@ class Pop:
         new_key = key._replace(start_offset=offset, pop_ms=self._clock())
         while self.book.find(new_key, revive_queue) is not None:  # changed twice within a millisecond
             new_key = new_key._replace(pop_ms=new_key.pop_ms + 1)
-        end = self._put(Checkpoint(new_key, invisible_ms, (offset,), offset + 1, revive_queue))
+        end = self._put(Checkpoint(new_key, invisible_ms, (offset,), NO_NEWS, revive_queue))
         if isinstance(end, Refused):
             return end
         acked = self.ack(key, revive_queue, [offset])
@@ -244,7 +275,10 @@ class Pop:
         for queue_id in range(REVIVE_QUEUES):
             for _ in range(BATCH_MAX):
                 checkpoint = self.book.holding(queue_id, self._replay_max)
-                if checkpoint is None or isinstance(self._put(checkpoint), Refused):
+                if checkpoint is None:
+                    break
+                checkpoint.next_offset = NO_NEWS  # perhaps there was a reset since
+                if isinstance(self._put(checkpoint), Refused):
                     break
 
     # -- what nobody acknowledged ------------------------------------------------------------------------

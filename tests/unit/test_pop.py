@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.handlers.writer import Refused
 from broker.pop.records import REVIVE_GROUP
 from broker.store.settings import NamedTopic
 from broker.topics import DLQ_PREFIX
@@ -329,6 +330,118 @@ async def test_reset(scene: Scene) -> None:
         await scene.ack(message)
     scene.metadata.resets.set("g", "TopicA", 0, 1)
     assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_a_reset_ends_what_is_out_in_order(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    assert len(await scene.pop(order="true", queueId=0)) == 2
+    scene.metadata.resets.set("g", "TopicA", 0, 1)
+    assert bodies(await scene.pop(order="true", queueId=0)) == [b"2"]
+
+
+async def popped_and_acked(scene: Scene, **changed: object) -> list[bytes]:
+    messages = await scene.pop(**changed)
+    for message in messages:
+        await scene.ack(message)
+    scene.run()
+    return bodies(messages)
+
+
+async def hold_the_revive_queues(scene: Scene) -> list[Message]:
+    """A slow group has a message out in each of them: a new master reads all that comes after these."""
+    scene.send(*(b"slow" for _ in range(8)))
+    held = []
+    for _ in range(8):
+        held += await scene.pop(
+            consumerGroup="slow", maxMsgNums=1, queueId=0, invisibleTime=INVISIBLE_MS * 60
+        )
+    assert len({message.handle.split(" ")[3] for message in held}) == 8
+    return held
+
+
+async def test_a_reset_stays_when_a_new_master_reads_older_checkpoints(scene: Scene) -> None:
+    await hold_the_revive_queues(scene)
+    scene.send(*(b"%02d" % number for number in range(20)), queue_id=1)
+    everything = [b"%02d" % number for number in range(20)]
+    for first in range(0, 20, 5):
+        assert await popped_and_acked(scene, queueId=1, maxMsgNums=5) == everything[first : first + 5]
+    assert await scene.pop(queueId=1) == []
+    scene.metadata.offsets.commit("g", "TopicA", 1, 0)
+    scene.metadata.resets.set("g", "TopicA", 1, 0)
+    scene.run()
+    assert await popped_and_acked(scene, queueId=1, maxMsgNums=2) == everything[:2]
+    scene.restart()
+    left = [body for _ in range(2) for body in await popped_and_acked(scene, queueId=1)]  # by queue files
+    assert left == everything[2:]
+    scene.restart()
+    assert await scene.pop(queueId=1) == []
+
+
+async def test_what_was_out_before_a_reset_moves_nobody_on(scene: Scene) -> None:
+    """Neither by a changed invisible time, nor when its checkpoint is written again."""
+    await hold_the_revive_queues(scene)
+    scene.send(*(b"%d" % number for number in range(6)), queue_id=1)
+    (*_, slow, changed) = await scene.pop(queueId=1)
+    scene.metadata.resets.set("g", "TopicA", 1, 0)
+    assert await popped_and_acked(scene, queueId=1, maxMsgNums=2) == [b"0", b"1"]
+    assert (await scene.change(changed, INVISIBLE_MS * 60)).code == 0
+    scene.restart()
+    assert await popped_and_acked(scene, queueId=1, maxMsgNums=1) == [b"2"]
+    scene.pop_state._replay_max = 0
+    scene.run()
+    scene.restart()
+    assert bodies(await scene.pop(queueId=1)) == [b"3", b"4", b"5"]
+    assert (await scene.ack(slow)).code == 0
+
+
+async def test_a_pending_reset_is_not_written_over(scene: Scene) -> None:
+    """The group's last pop is confirmed between the reset and the next pop."""
+    scene.send(b"1", b"2")
+    assert len(await scene.pop()) == 2
+    scene.metadata.offsets.commit("g", "TopicA", 0, 0)
+    scene.metadata.resets.set("g", "TopicA", 0, 0)
+    scene.run()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 0
+    assert bodies(await scene.pop()) == [b"1", b"2"]
+    scene.run()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 2
+
+
+async def test_a_reset_that_cannot_be_written_is_taken_later(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    assert await popped_and_acked(scene) == [b"1", b"2"]
+    scene.metadata.resets.set("g", "TopicA", 0, 1)
+    refused = Refused(ResponseCode.SYSTEM_ERROR, "no room")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene.pop_state._writer, "put", lambda letter: refused)
+        reply = await scene.raw_pop()
+        assert reply is not None and (reply.code, reply.remark) == refused
+    assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_a_gate_that_is_closed_for_a_while_ends_no_term(scene: Scene) -> None:
+    """A disk that was full, or a lease that lapsed: what is out in order stays out."""
+    scene.send(b"1", b"2", b"3")
+    first, second = await scene.pop(order="true", queueId=0, maxMsgNums=2)
+    scene.broker.gate.close("test", "disk full")
+    scene.run(1)
+    scene.broker.gate.open("test")
+    scene.run(1)
+    assert await scene.pop(order="true", queueId=0) == []
+    await scene.ack(first)
+    await scene.ack(second)
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 2
+    assert bodies(await scene.pop(order="true", queueId=0)) == [b"3"]
+
+
+async def test_a_mastership_that_ends_ends_the_term(scene: Scene) -> None:
+    scene.send(b"1")
+    assert len(await scene.pop(order="true", queueId=0)) == 1
+    scene.broker.store.become_slave()
+    scene.pop_state.round()
+    scene.broker.store.become_master()
+    scene.run()
+    assert bodies(await scene.pop(order="true", queueId=0)) == [b"1"]
 
 
 async def test_arrivals_while_a_pop_begins_to_wait_are_seen(scene: Scene) -> None:

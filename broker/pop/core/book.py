@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 OPEN_MAX: Final = 200_000
 """Checkpoints; nothing more is handed out then."""
+NO_NEWS: Final = -1
 
 
 class Key(NamedTuple):
@@ -28,7 +29,8 @@ class Key(NamedTuple):
 @dataclass(slots=True)
 class Checkpoint:
     """open: bit i stands while offsets[i] is not done with. next_offset: where the group goes on in the
-    queue. position: of the newest record that says all this, in revive queue revive_queue."""
+    queue; NO_NEWS: an earlier record has said it. position: of the newest record that says all this, in
+    revive queue revive_queue."""
 
     key: Key
     invisible_ms: int
