@@ -26,7 +26,7 @@ from broker.store.inner_batch import message_count, put_single, sys_flag_at
 from broker.store.mapped_file import is_file_name, lock_directory, write_mark
 from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
-from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
+from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys, parse
 from broker.store.record_crc import Look, append_of, look_of
 from broker.store.recovery import queued_end, rebuild_next_offsets, scan_end, scan_start
 from broker.store.run import Run
@@ -289,40 +289,65 @@ class MessageStore:
         begin, stop = self.dispatch_offset, min(self.confirm_offset, self._queued_from)
         view = self.commit_log.view(begin, self.commit_log.file_bytes, end=stop)
         pos, end, count, index = 0, len(view), 0, self.index
+        index_at, keys_found = -1 if index is None else index.offset, None
+        queues: dict[tuple[bytes, int], ConsumeQueue | None] = {}  # of this slice
         while pos < end and count < records_max:
-            parsed = look(view, pos, end, offset=begin + pos)
+            offset = begin + pos
+            parsed = look(view, pos, end, offset=offset)
             if parsed is None:
                 break
-            if parsed[1]:
+            if offset == index_at:
+                keys_found = list[Keyed]()
+            size, topic, queue_id, queue_offset, tags_code, stored, properties = parsed
+            if topic:
                 try:
-                    self._dispatch_record(begin + pos, parsed, view, pos)
+                    queue = queues[topic, queue_id]
+                except KeyError:
+                    queue = queues[topic, queue_id] = self._queue_of(topic, queue_id, offset, view, pos)
+                try:
+                    if queue is not None:
+                        self._give_unit(queue, offset, size, queue_offset, tags_code, stored, properties)
                 except OSError as error:
                     self._stuck(error)
                     break
                 self.dispatch_fault = ""
-            if index is not None and index.offset == begin + pos:
-                self.queues.index_record(index, begin + pos, parsed, view, pos)
-            pos += parsed[0]
+                if keys_found is not None:
+                    keys_found += self.queues.keyed(queue, offset, parsed, view, pos)
+            pos += size
             count += 1
-            self.last_store_timestamp = parsed[5] or self.last_store_timestamp
+            self.last_store_timestamp = stored or self.last_store_timestamp
         self.dispatch_offset = begin + pos
+        if index is not None and keys_found is not None:
+            index.add(keys_found, self.dispatch_offset)
         if self.queues.woken:
             self.queues.wake()
         self._dispatch_queued()
         return pos > 0 and self.dispatch_behind
 
-    def _dispatch_record(self, offset: int, parsed: Parsed, view: memoryview, pos: int) -> None:
-        size, raw_topic, queue_id, queue_offset, tags_code, stored, properties = parsed
+    def _queue_of(
+        self, raw_topic: bytes, queue_id: int, offset: int, view: memoryview, pos: int
+    ) -> ConsumeQueue | None:
         topic = raw_topic.decode("utf-8", "replace")
-        if topic in LAID_BY:
-            tags_code = self.delay_levels.queue_code(topic, properties, stored)
         try:
-            queue = self._queues[topic][queue_id]
+            return self._queues[topic][queue_id]
         except KeyError:
             if not is_file_name(topic):
                 log.error("record at %d has the topic %r: no queue for it", offset, topic)
-                return
-            queue = self.queues.of_record(topic, queue_id, sys_flag_at(view, pos), self.on_queue)
+                return None
+            return self.queues.of_record(topic, queue_id, sys_flag_at(view, pos), self.on_queue)
+
+    def _give_unit(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        size: int,
+        queue_offset: int,
+        tags_code: int,
+        stored: int,
+        properties: bytes,
+    ) -> None:
+        if queue.topic in LAID_BY:
+            tags_code = self.delay_levels.queue_code(queue.topic, properties, stored)
         if isinstance(queue, BatchQueue):
             queue.append(queue_offset, offset, size, tags_code, stored, message_count(properties))
         else:

@@ -14,6 +14,7 @@ from broker.store.batch_queue import BatchQueue
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
+from broker.store.indexed_keys import Keyed
 from broker.store.inner_batch import INNER_BATCH, keys_of
 from broker.store.record import Buffer, Parsed, index_keys, java_hash, parse
 from broker.store.settings import BATCH_FILE_BYTES
@@ -167,23 +168,20 @@ class QueueTable:
 
     # -- keys --------------------------------------------------------------------------------------------
 
-    def index_record(
-        self, index: MessageIndex, offset: int, parsed: Parsed, buffer: Buffer, pos: int
-    ) -> bool:
-        """The record at `offset`, which index.offset points to and which stands at buffer[pos]. False: no
-        room, index.offset went back."""
-        size, topic, queue_id, _, _, timestamp, properties = parsed
-        if not topic:
-            index.offset = offset + size
-            return True
-        name = topic.decode("utf-8", "replace")
-        queue = self.find(name, queue_id)
-        prefix_hash = java_hash(f"{name}#") if queue is None else queue.key_prefix_hash
-        keyed = [index_keys(properties)]
-        if isinstance(queue, BatchQueue):
-            keyed += keys_of(buffer[pos : pos + size])
-        index.add([(prefix_hash, offset, timestamp, *keys) for keys in keyed], offset + size)
-        return index.offset == offset + size
+    def keyed(
+        self, queue: ConsumeQueue | None, offset: int, parsed: Parsed, buffer: Buffer, pos: int
+    ) -> list[Keyed]:
+        """For the index, of the record at `offset`, which is at buffer[pos]. queue: its own, if any."""
+        size, topic, _, _, _, timestamp, properties = parsed
+        if queue is None:
+            prefix_hash = java_hash(f"{topic.decode('utf-8', 'replace')}#")
+        else:
+            prefix_hash = queue.key_prefix_hash
+        own = (prefix_hash, offset, timestamp, *index_keys(properties))
+        if not isinstance(queue, BatchQueue):
+            return [own]
+        inner = keys_of(buffer[pos : pos + size])
+        return [own, *((prefix_hash, offset, timestamp, *keys) for keys in inner)]
 
     def catch_up(self, index: MessageIndex, log: CommitLog, end: int, records_max: int) -> bool:
         """Index up to records_max records in front of `end`. True: more to do."""
@@ -192,13 +190,17 @@ class QueueTable:
             return False
         begin = max(index.offset, log.min_offset)
         view = log.view(begin, log.file_bytes, end=end)
-        pos, count, index.offset = 0, 0, begin
+        pos, count, index.offset, keys_found = 0, 0, begin, list[Keyed]()
         while pos < len(view) and count < records_max:
             parsed = parse(view, pos, len(view), offset=begin + pos)
-            if parsed is None or not self.index_record(index, begin + pos, parsed, view, pos):
+            if parsed is None:
                 break
+            if parsed[1]:
+                queue = self.find(parsed[1].decode("utf-8", "replace"), parsed[2])
+                keys_found += self.keyed(queue, begin + pos, parsed, view, pos)
             pos += parsed[0]
             count += 1
+        index.add(keys_found, begin + pos)
         index.settle()
         return pos > 0 and not index.fault and index.offset < end
 
