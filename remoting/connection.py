@@ -1,19 +1,24 @@
 """One TCP connection of either side: frames in, requests to a Dispatcher, responses to the calls that wait.
 
 One read is one batch: every whole frame that arrived is handled, the replies leave in one write. All
-connections of a door (or client) read into one shared scratch buffer; a frame above LARGE_FRAME_BYTES is
-received in place in a buffer of its exact size. A peer that does not read is not read from either.
-Invariant: between reads, what is kept is the beginning of one frame, or (paused) what one read brought.
+connections of a door (or client) read into one shared scratch buffer; of a larger frame, what follows the
+first LARGE_FRAME_BYTES is received in place, in a buffer of its exact size. A peer that does not read is not
+read from either.
+Invariants: between reads, what is kept is the beginning of one frame, or (paused) what one read brought.
+Memory grows with what arrived, never with what a length field announces.
 """
 
 import asyncio
 import contextlib
 import itertools
 import logging
+import mmap
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterable
-from typing import cast
+from dataclasses import dataclass
+from typing import Final, cast
 
 import msgspec
 
@@ -27,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 262_144
 LARGE_FRAME_BYTES = 65_536
+"""So much of a frame has to arrive before it gets a buffer of its own."""
 WRITE_HIGH_BYTES = 1_048_576
 """Unsent bytes above which the peer counts as not reading: we stop reading from it."""
 WRITE_LOW_BYTES = 262_144
@@ -36,10 +42,30 @@ CLOSE_FLUSH_MS = 200
 """How long close_all() lets queued bytes leave before it cuts."""
 
 _ids = itertools.count(1)
+_NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
+
+
+class NoRoomError(Exception):
+    """A frame that may be right, but not now."""
+
+
+@dataclass(slots=True)
+class LargeFrames:
+    """What the unfinished large frames of many connections hold together: bytes that arrived, not sizes."""
+
+    bytes_max: int = sys.maxsize
+    held_bytes: int = 0
+
+    def take(self, count: int) -> None:
+        """Counts bytes that arrived. NoRoomError: more than bytes_max; they are not counted."""
+        if self.held_bytes + count > self.bytes_max:
+            raise NoRoomError(f"unfinished large frames hold {self.held_bytes} of {self.bytes_max} bytes")
+        self.held_bytes += count
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Implements Peer. `pending`: opaque -> future of the response, None when the connection is lost."""
+    """Implements Peer. `pending`: opaque -> future of the response, None when the connection is lost.
+    `large_frames` is shared as `scratch` is; None: no bound."""
 
     def __init__(
         self,
@@ -48,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         on_made: Callable[["Connection"], None],
         on_lost: Callable[["Connection"], None],
+        large_frames: LargeFrames | None = None,
     ) -> None:
         self.connection_id = next(_ids)
         self.address = "?"
@@ -61,8 +88,9 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made, self._on_lost = on_made, on_lost
         self._transport: asyncio.Transport | None = None
         self._tail = b""
-        self._large: bytearray | None = None
+        self._large: mmap.mmap | None = None
         self._large_filled = 0
+        self._large_frames = large_frames or LargeFrames()
         self._batch: list[bytes] | None = None
         self._paused = self._closing = False
 
@@ -100,12 +128,14 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Lets queued bytes leave, then closes."""
         self._closing = True
+        self._drop_large()  # now: a peer that does not read can make the rest take long
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Closes at once; queued bytes are lost."""
         self._closing = True
+        self._drop_large()
         if self._transport is not None:
             self._transport.abort()
 
@@ -141,7 +171,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._tail, self._large = b"", None
+        self._tail = b""
+        self._drop_large()
         for future in self.pending.values():
             if not future.done():
                 future.set_result(None)
@@ -182,10 +213,17 @@ class Connection(asyncio.BufferedProtocol):
             self._tail = b""
             self._receive(data, whole_frames(data))
             return
+        try:
+            self._large_frames.take(nbytes)
+        except NoRoomError as error:
+            self._complain(error)
+            self.close()
+            return
         self._large_filled += nbytes
         if self._large_filled == len(self._large):
-            large, self._large = self._large, None
-            self._receive(b"", large_frame(large))
+            whole = cast(bytearray, self._large)  # any buffer will do
+            self._drop_large()
+            self._receive(b"", large_frame(whole))
 
     # ---- frames ----
 
@@ -195,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         batch = self._batch = []
         at = 0
-        problem: RemoteProtocolError | None = None
+        problem: Exception | None = None
         try:
             for serialize_type, header, body, at in frames:
                 reply = self._frame(serialize_type, header, body)
@@ -206,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
             else:
                 self._keep(data, at)
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, NoRoomError) as error:
             problem = error
         self._batch = None
         if batch:
@@ -220,14 +258,27 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher.closed_peers.tell(now_ms(), "%s: closed %s: %s", dispatcher.name, self.address, problem)
 
     def _keep(self, data: bytes, at: int) -> None:
-        """The beginning of a frame waits for the rest of it. RemoteProtocolError: it will never be one."""
+        """The beginning of a frame waits for the rest of it. RemoteProtocolError: it will never be one.
+        NoRoomError: not now."""
         size = frame_bytes(data, at, len(data))
-        if size <= LARGE_FRAME_BYTES:
+        have = len(data) - at
+        if size <= LARGE_FRAME_BYTES or have < LARGE_FRAME_BYTES:
             self._tail = data[at:]
             return
-        self._large = bytearray(size)
-        self._large_filled = len(data) - at
-        self._large[: self._large_filled] = data[at:]
+        self._large_frames.take(have)
+        self._large_filled = have
+        try:
+            self._large = _unwritten(size)
+        except OSError as error:
+            self._large_frames.held_bytes -= have
+            raise NoRoomError(f"no memory for a frame of {size} bytes: {error.strerror}") from error
+        self._large[:have] = data[at:]
+
+    def _drop_large(self) -> None:
+        """There is no unfinished large frame any more: it is whole, or never will be."""
+        if self._large is not None:
+            self._large = None
+            self._large_frames.held_bytes -= self._large_filled
 
     def _frame(self, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
         """The reply, if there is one now."""
@@ -257,6 +308,15 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif not future.done():
             future.set_result(command)
+
+
+def _unwritten(size: int) -> mmap.mmap:
+    """Memory that costs nothing but the pages written so far; a bytearray is filled with zeros at once."""
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if _NO_HUGE_PAGES is not None:
+        with contextlib.suppress(OSError):  # a kernel that has none
+            made.madvise(_NO_HUGE_PAGES)
+    return made
 
 
 def _address_bytes(host: str, port: int) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from remoting.codes import ResponseCode
 from remoting.config import ConfigError, why_refused
-from remoting.connection import SCRATCH_BYTES, Connection, close_all
+from remoting.connection import SCRATCH_BYTES, Connection, LargeFrames, close_all
 from remoting.dispatch import Dispatcher
 from remoting.operation import OperationTable
 
@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 BACKLOG = 1024
 CONNECTIONS_MAX = 50_000
 """Each broker has one to each controller and name server, so 10,000 brokers and their clients fit."""
+LARGE_BYTES_MAX = 201_326_592
+"""What unfinished large frames hold together: 12 of the largest (16 MiB), 48 of RocketMQ's largest messages.
+The two doors of a name server with a controller fit into the 512 MiB that deploy/k8s gives it."""
 IDLE_MS = 120_000
 """A connection without a byte in either direction for so long is closed."""
 IDLE_SWEEPS = 4
@@ -35,6 +38,7 @@ class TcpDoor:
         bad_request_code: int = ResponseCode.SYSTEM_ERROR,
         idle_ms: int = IDLE_MS,
         connections_max: int = CONNECTIONS_MAX,
+        large_bytes_max: int = LARGE_BYTES_MAX,
     ) -> None:
         self.name = name
         self._host, self._port = host, port
@@ -42,6 +46,7 @@ class TcpDoor:
         self._on_closed = on_closed
         self._idle_ms, self._connections_max = idle_ms, connections_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._large_frames = LargeFrames(large_bytes_max)
         self._connections: set[Connection] = set()
         self._refusing = False
         self._server: asyncio.Server | None = None
@@ -86,7 +91,13 @@ class TcpDoor:
             await self._server.wait_closed()
 
     def _connection(self) -> Connection:
-        return Connection(self._dispatcher, self._scratch, on_made=self._made, on_lost=self._lost)
+        return Connection(
+            self._dispatcher,
+            self._scratch,
+            on_made=self._made,
+            on_lost=self._lost,
+            large_frames=self._large_frames,
+        )
 
     def _made(self, connection: Connection) -> None:
         if len(self._connections) < self._connections_max:
