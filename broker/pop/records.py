@@ -7,13 +7,14 @@ the group goes on. Source: RocketMQ 5.3.3 PopCheckPoint, AckMsg, BatchAckMsg, Po
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from broker.handlers.property_text import with_properties
 from broker.handlers.writer import Letter
-from broker.pop.core.book import Checkpoint, Key
+from broker.pop.core.book import NO_NEWS, Checkpoint, Key
+from broker.pop.core.handles import BITS_MAX
 from broker.pop.core.order import QueueOfGroup
 from broker.store.record import Record, offset_message_id, property_value
 from broker.store.settings import TopicLike
@@ -22,36 +23,53 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Its consumer offsets: from where on the revive queues are read again."""
 CHECKPOINT, ACK, BATCH_ACK, RESET = b"ck", b"ack", b"bAck", b"reset"
 FIRST_POP_TIME: Final = b"1ST_POP_TIME"
+OFFSETS_MAX: Final = BITS_MAX
+"""Messages that one record names: far more than one pop hands out. Nothing is made of a number in a record
+before it is known to be sane: a record that cannot be read would come again at every start."""
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""An offset or a time (ms)."""
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=OFFSETS_MAX)]
+Differences: TypeAlias = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=0, le=0x7FFFFFFF)]], msgspec.Meta(max_length=OFFSETS_MAX)
+]
+Offsets: TypeAlias = Annotated[list[Number], msgspec.Meta(max_length=OFFSETS_MAX)]
+
+
+class BadRecord(ValueError):
+    """None of ours, and none of RocketMQ's."""
+
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class CheckpointBody(msgspec.Struct, rename={
     "start_offset": "so", "pop_ms": "pt", "invisible_ms": "it", "acked": "bm", "count": "n", "queue_id": "q",
     "topic": "t", "group": "c", "differences": "d", "broker_name": "bn", "next_offset": "no",
 }):  # fmt: skip
-    start_offset: int
-    pop_ms: int
-    invisible_ms: int
+    start_offset: Number
+    pop_ms: Number
+    invisible_ms: Number
     topic: str
     group: str
-    queue_id: int
-    count: int = 0
+    queue_id: Number
+    count: Count = 0
     acked: int = 0
-    differences: list[int] = []
+    differences: Differences = []
     broker_name: str = ""
-    next_offset: int = 0
+    next_offset: Annotated[int, msgspec.Meta(ge=NO_NEWS, le=1 << 62)] = 0
 
 
 class AckBody(msgspec.Struct, omit_defaults=True, rename={
     "offset": "ao", "offsets": "aol", "start_offset": "so", "pop_ms": "pt", "queue_id": "q", "topic": "t",
     "group": "c", "broker_name": "bn",
 }):  # fmt: skip
-    start_offset: int
-    pop_ms: int
+    start_offset: Number
+    pop_ms: Number
     topic: str
     group: str
-    queue_id: int
+    queue_id: Number
     offset: int = -1
-    offsets: list[int] = []
+    offsets: Offsets = []
     broker_name: str = ""
 
 
@@ -60,8 +78,8 @@ class ResetBody(msgspec.Struct, rename={"topic": "t", "group": "c", "queue_id": 
 
     topic: str
     group: str
-    queue_id: int
-    offset: int
+    queue_id: Number
+    offset: Number
 
 
 _read_checkpoint = msgspec.json.Decoder(CheckpointBody, strict=False).decode
@@ -79,16 +97,16 @@ def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
     return msgspec.json.encode(body)
 
 
-def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint | None:
-    """None: it is none."""
+def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
+    """BadRecord."""
     try:
         body = _read_checkpoint(raw)
-    except msgspec.MsgspecError:
-        return None
+    except UNREADABLE as error:
+        raise BadRecord(str(error)) from error
     differences = body.differences or list(range(body.count))
     offsets = tuple(body.start_offset + difference for difference in differences)
     if not offsets:
-        return None
+        raise BadRecord("it names no message")
     key = Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms)
     is_open = ~body.acked & ((1 << len(offsets)) - 1)
     return Checkpoint(
@@ -106,11 +124,12 @@ def ack_body(key: Key, offsets: Sequence[int], broker_name: str) -> tuple[bytes,
     return BATCH_ACK, msgspec.json.encode(body)
 
 
-def ack_of(raw: bytes) -> tuple[Key, list[int]] | None:
+def ack_of(raw: bytes) -> tuple[Key, list[int]]:
+    """BadRecord."""
     try:
         body = _read_ack(raw)
-    except msgspec.MsgspecError:
-        return None
+    except UNREADABLE as error:
+        raise BadRecord(str(error)) from error
     offsets = body.offsets or [body.offset]
     return Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms), offsets
 
@@ -119,11 +138,12 @@ def reset_body(place: QueueOfGroup, offset: int) -> bytes:
     return msgspec.json.encode(ResetBody(place.topic, place.group, place.queue_id, offset))
 
 
-def reset_of(raw: bytes) -> QueueOfGroup | None:
+def reset_of(raw: bytes) -> QueueOfGroup:
+    """BadRecord."""
     try:
         body = _read_reset(raw)
-    except msgspec.MsgspecError:
-        return None
+    except UNREADABLE as error:
+        raise BadRecord(str(error)) from error
     return QueueOfGroup(body.group, body.topic, body.queue_id)
 
 

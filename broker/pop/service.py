@@ -8,6 +8,7 @@ PopReviveService, PopBufferMergeService.
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ from broker.pop.core.handles import RETRY_PREFIX, REVIVE_QUEUES, retry_topic, re
 from broker.pop.core.order import OrderBook, QueueOfGroup
 from broker.pop.progress import Place, Progress
 from broker.pop.records import (
+    ACK,
+    BATCH_ACK,
     CHECKPOINT,
     RESET,
     REVIVE_GROUP,
@@ -38,6 +41,7 @@ from broker.store.settings import NamedTopic
 from broker.topics import DLQ_PREFIX, Topic
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
+from remoting.complaints import Complaints
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +75,7 @@ class Pop:
         self.on_free: Callable[[str, str], None] = lambda group, topic: None
         """A queue of this topic gives the group messages again."""
         self.revived = 0
+        self._complaints = Complaints(logger)
         self._term: int | None = None  # masterEpoch that all this is of
         self._target = -1  # all records before it must have their units before they are read again; -1: done
         self._next: dict[tuple[int, Place], int] = {}  # by revive queue: where groups go on, as far as read
@@ -155,24 +160,27 @@ class Pop:
         return False
 
     def _read_again(self, queue: ConsumeQueue, queue_id: int, position: int) -> None:
-        record = self._record_of(queue, position)
+        """One record that cannot be read, whoever wrote it, must not keep the others from being read."""
         self.book.passed(queue_id, position)
-        if record is None:
-            return
+        try:
+            record = self._record_of(queue, position)
+            if record is not None:
+                self._take_in(record, queue_id, position)
+        except (ValueError, ArithmeticError, LookupError, struct.error) as error:
+            text = "record %d of %s/%d is passed over, it cannot be read: %s"
+            self._complaints.tell(self._clock(), text, position, self.topic.name, queue_id, error)
+
+    def _take_in(self, record: Record, queue_id: int, position: int) -> None:
         tag = property_value(record.properties, b"TAGS")
         if tag == CHECKPOINT:
             checkpoint = checkpoint_of(record.body, queue_id)
-            if checkpoint is not None:
-                key = checkpoint.key
-                self.book.stored(checkpoint, position)
-                at = (queue_id, (key.group, key.topic, key.queue_id))
-                self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
+            self.book.stored(checkpoint, position)
+            at = (queue_id, checkpoint.key[:3])
+            self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
         elif tag == RESET:
-            place = reset_of(record.body)
-            if place is not None:
-                self._next.pop((queue_id, place), None)
-        elif (found := ack_of(record.body)) is not None:
-            key, offsets = found
+            self._next.pop((queue_id, reset_of(record.body)), None)
+        elif tag in (ACK, BATCH_ACK):
+            key, offsets = ack_of(record.body)
             for offset in offsets:
                 self.book.end(key, queue_id, offset)
 

@@ -86,14 +86,11 @@ class Model:
                 kind, body = records[position]
                 book.passed(queue, position)
                 if kind == "ck":
-                    checkpoint = checkpoint_of(body, queue)
-                    assert checkpoint is not None
-                    book.stored(checkpoint, position)
+                    book.stored(checkpoint_of(body, queue), position)
                     continue
-                found = ack_of(body)
-                assert found is not None
-                for offset in found[1]:
-                    book.end(found[0], queue, offset)
+                key, offsets = ack_of(body)
+                for offset in offsets:
+                    book.end(key, queue, offset)
         return book
 
     def check(self, book: PopBook) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.handlers.writer import Refused
+from broker.pop.core.book import Checkpoint, PopBook
 from broker.pop.records import REVIVE_GROUP
 from broker.store.settings import NamedTopic
 from broker.topics import DLQ_PREFIX
@@ -417,6 +418,55 @@ async def test_a_reset_that_cannot_be_written_is_taken_later(scene: Scene) -> No
         reply = await scene.raw_pop()
         assert reply is not None and (reply.code, reply.remark) == refused
     assert bodies(await scene.pop()) == [b"2"]
+
+
+POISON = [
+    b'{"so":0,"pt":0,"it":0,"t":"x","c":"g","q":0,"n":1000000000000000}',
+    b'{"so":0,"pt":0,"it":0,"t":"x","c":"g","q":0,"d":[%s]}' % b",".join([b"1"] * 10_000),
+    b'{"so":0,"pt":0,"it":0,"t":"x","c":"g","q":0,"d":[-1]}',
+    b'{"so":0,"pt":100000000000000000000000,"it":0,"t":"x","c":"g","q":0,"n":1}',
+    b'{"so":9223372036854775807,"pt":0,"it":0,"t":"x","c":"g","q":0,"n":2}',
+    b'{"x":' + b"[" * 50_000,
+    b"\xff",
+    b"",
+]
+
+
+@pytest.mark.parametrize("tag", [b"ck", b"ack", b"bAck", b"reset"])
+async def test_a_record_that_is_none_stops_nothing(
+    scene: Scene, tag: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, topic = scene.broker.store, scene.pop_state.topic
+    scene.send(b"1", b"2")
+    first, _ = await scene.pop()
+    for body in POISON:
+        store.put(topic, 0, body, b"TAGS\x01%b\x02" % tag, 0, 0, scene.now, BORN_HOST, 0, 0)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    scene.restart()
+    assert (await scene.ack(first)).code == 0
+    assert len(scene.pop_state.book) == 1
+    told = [record for record in caplog.records if topic.name in record.getMessage()]
+    assert len(told) == 1, "and its log is not flooded"
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_an_unexpected_error_with_one_record_stops_nothing(scene: Scene) -> None:
+    scene.send(b"1", b"2")
+    messages = await scene.pop(maxMsgNums=1) + await scene.pop(maxMsgNums=1)
+    stored = PopBook.stored
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail_once(book: PopBook, checkpoint: Checkpoint, position: int) -> None:
+            if checkpoint.key.start_offset == 0:
+                raise OverflowError("too large")
+            stored(book, checkpoint, position)
+
+        patch.setattr(PopBook, "stored", fail_once)
+        scene.restart()
+    assert len(scene.pop_state.book) == 1
+    assert (await scene.ack(messages[1])).code == 0
+    assert len(scene.pop_state.book) == 0
 
 
 async def test_a_gate_that_is_closed_for_a_while_ends_no_term(scene: Scene) -> None:
