@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from namesrv.plugins.controller.raft.directory import DataDirectory
 from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, FatalRaftError
 from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.journal import RESERVE_BYTES_MIN, Journal, LogEntry
+from namesrv.plugins.controller.raft.journal import MAGIC, RESERVE_BYTES_MIN, Journal, LogEntry
 from namesrv.plugins.controller.raft.snapshot import (
     Snapshot,
     decode_snapshot,
@@ -239,8 +239,36 @@ def test_files_that_must_exist_together(tmp_path: Path) -> None:
             open_journal(path)
     vote.write_bytes(content)
     path.unlink()
-    with pytest.raises(DamagedError, match=r"raft\.journal: missing"):
+    with pytest.raises(DamagedError, match=r"raft\.journal: missing or empty"):
         open_journal(path)
+
+
+@pytest.mark.parametrize("begun", [b"", MAGIC[:3], bytes(8), bytes(5), MAGIC[:6] + bytes(2), MAGIC])
+def test_a_power_cut_while_it_was_created_costs_nothing(tmp_path: Path, begun: bytes) -> None:
+    """The size may reach the disk before the bytes."""
+    path = tmp_path / "raft.journal"
+    path.write_bytes(begun)
+    journal = open_journal(path)
+    journal.add(NO_OP, 1, 0)
+    journal._destroy()
+    assert path.read_bytes().startswith(MAGIC)
+    again = open_journal(path)
+    assert again[:] == [(NO_OP, 1, 0)]
+    again._destroy()
+
+
+@pytest.mark.parametrize("damaged", [bytes(8), bytes(9), MAGIC[:3] + b"x", MAGIC[1:], bytes(7) + b"\n"])
+def test_what_was_a_journal_is_not_begun_anew(tmp_path: Path, damaged: bytes) -> None:
+    """Zeros are a new one only while nothing was voted for."""
+    path = tmp_path / "raft.journal"
+    if damaged == bytes(8):
+        journal = open_journal(path)
+        journal.setCurrentTerm(1, "n0")
+        journal._destroy()
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedError, match=r"raft\.journal: "):
+        open_journal(path)
+    assert path.read_bytes() == damaged
 
 
 def test_align_keeps_what_follows_the_snapshot(tmp_path: Path) -> None:

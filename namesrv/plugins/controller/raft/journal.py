@@ -103,7 +103,7 @@ class Journal:
 
     def _create(self) -> None:
         if self._vote_path.exists():
-            raise DamagedError(f"{self._path}: missing, although {self._vote_path.name} exists")
+            raise DamagedError(f"{self._path}: missing or empty, although {self._vote_path.name} exists")
         os.pwrite(self._file, MAGIC, 0)
         os.fsync(self._file)
         sync_directory(self._path.parent)
@@ -112,10 +112,10 @@ class Journal:
     def _recover(self, data: bytes) -> None:
         """Reads what is whole; cuts a torn tail; raises DamagedError when something durable is damaged."""
         if data[: len(MAGIC)] != MAGIC:
-            if len(data) > len(MAGIC) or not MAGIC.startswith(data):
+            if len(data) > len(MAGIC) or not MAGIC.startswith(data.rstrip(b"\0")):
                 raise DamagedError(f"{self._path}: not a raft journal of this version")
-            os.pwrite(self._file, MAGIC, 0)  # crashed while it was created
-            data = MAGIC
+            self._create()  # crashed while it was created: of what was written the size came first
+            return
         position = len(MAGIC)
         while (record := parse_record(data, position)) is not None:
             entry, _ = record
