@@ -29,7 +29,7 @@ from broker.pop.core.handles import (
 from broker.pop.core.order import Block, QueueOfGroup
 from broker.pop.service import Pop
 from broker.store.reading import GetResult, GetStatus
-from broker.store.record import decode, encode
+from broker.store.record import PROPERTIES_BYTES_MAX, decode, encode
 from remoting.operations.pop import PopMessageResponse
 
 BODY_BYTES_MAX: Final = 262_144
@@ -195,6 +195,10 @@ class Popper:
 
     def _hand_out(self, wish: Wish, take: Take, place: QueueOfGroup, result: GetResult) -> None:
         offsets = tuple(_offsets(result.views))
+        if place.topic == wish.topic:
+            bodies = list(map(bytes, result.views))
+        else:  # before the checkpoint: what cannot be told must not be out
+            bodies = self._under_their_name(wish, take, place, offsets[0], result.views)
         start, flag = offsets[0], retry_flag(place.topic, wish.group)
         if wish.is_ordered:
             block = Block(take.pop_ms, wish.invisible_ms, offsets, result.next_begin_offset, wish.attempt_id)
@@ -214,30 +218,33 @@ class Popper:
         take.offsets.append(msg_offset_info(flag, place.queue_id, offsets))
         take.messages += len(offsets)
         take.body_bytes += result.body_bytes
-        if place.topic == wish.topic:
-            take.bodies += map(bytes, result.views)
-        else:
-            take.bodies += self._under_their_name(wish, take, place, start, result.views)
+        take.bodies += bodies
         self._parts.reads.got(wish.topic, wish.group, len(offsets), result.body_bytes)
 
     def _under_their_name(
         self, wish: Wish, take: Take, place: QueueOfGroup, start: int, views: list[memoryview]
     ) -> list[bytes]:
         """Retries as messages of the topic that was subscribed to; they carry their handle, since the client
-        would make a wrong one of that name."""
+        would make a wrong one of that name. One whose properties are too long for it comes as it is, under
+        the retry topic's name (popResponseReturnActualRetryTopic): of that name clients make the right
+        one."""
         found = []
         flag = retry_flag(place.topic, wish.group)
         for view in views:
             at = 0
             while at < len(view):
                 record = decode(view, at)
+                raw = view[at : at + record.size]
                 at += record.size
                 handle = Handle(
                     start, take.pop_ms, wish.invisible_ms, take.revive_queue, flag, self._pop.broker_name,
                     place.queue_id, record.queue_offset,
                 )  # fmt: skip
                 properties = with_properties(record.properties, {b"POP_CK": handle.text().encode()})
-                found.append(encode(replace(record, topic=wish.topic, properties=properties)))
+                if len(properties) > PROPERTIES_BYTES_MAX:
+                    found.append(bytes(raw))
+                else:
+                    found.append(encode(replace(record, topic=wish.topic, properties=properties)))
         return found
 
     # -- looking only ------------------------------------------------------------------------------------

@@ -178,6 +178,14 @@ def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> Letter:
     return _letter(record, topic, with_properties(properties, changes))
 
 
+def as_it_is(record: Record, topic: TopicLike) -> Letter:
+    """For properties so long that nothing can be added to them."""
+    properties = record.properties
+    if property_value(properties, b"POP_CK") is not None:
+        properties = with_properties(properties, {b"POP_CK": None})
+    return _letter(record, topic, properties)
+
+
 def _letter(record: Record, topic: TopicLike, properties: bytes) -> Letter:
     return Letter(
         topic, 0, record.body, properties, record.flag, record.sys_flag, record.born_timestamp,

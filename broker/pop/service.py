@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.handlers.writer import Letter, Refused, Writer
+from broker.handlers.writer import Letter, Refused, Stored, Writer
 from broker.metadata.service import Metadata
 from broker.pop.core.book import NO_NEWS, Checkpoint, Key, PopBook
 from broker.pop.core.handles import RETRY_PREFIX, REVIVE_QUEUES, retry_topic, retry_topics, revive_topic
@@ -26,6 +26,7 @@ from broker.pop.records import (
     REVIVE_GROUP,
     ack_body,
     ack_of,
+    as_it_is,
     checkpoint_body,
     checkpoint_of,
     dead_letter,
@@ -320,10 +321,10 @@ class Pop:
         group, origin = self._metadata.groups.get(key.group), origin_of(key.group, key.topic)
         if group is None or origin not in self._metadata.topics.topics:
             return True  # deleted meanwhile: nobody waits for it
-        letter = self._next_letter(record, key, origin, tries_max=group.retry_max_times)
-        if letter is None:
-            return False
-        stored = self._writer.put(letter)
+        is_dead = record.reconsume_times >= group.retry_max_times
+        stored = self._put_again(record, key, origin, is_dead=is_dead)
+        if _is_illegal(stored) and not is_dead:
+            stored = self._put_again(record, key, origin, is_dead=True)
         if isinstance(stored, Refused):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return False
@@ -331,19 +332,24 @@ class Pop:
         self.revived += 1
         return True
 
-    def _next_letter(self, record: Record, key: Key, origin: str, *, tries_max: int) -> Letter | None:
-        """None: its topic cannot be written."""
-        is_dead = record.reconsume_times >= tries_max
+    def _put_again(self, record: Record, key: Key, origin: str, *, is_dead: bool) -> Stored | Refused:
+        """Its next try, or what is left of it when there is none."""
         name = DLQ_PREFIX + key.group if is_dead else retry_name(key)
         topic = self._topic(name)
         if topic is None:
-            return None
+            return Refused(ResponseCode.SYSTEM_ERROR, f"topic {name} cannot be created")
         if is_dead:
+            letter = dead_letter(record, topic, origin)
+        else:
+            letter = next_try(record, topic, key.group, key.pop_ms)
+        stored = self._writer.put(letter)
+        if _is_illegal(stored):  # what was added may be too much
+            stored = self._writer.put(as_it_is(record, topic))
+        if is_dead and isinstance(stored, Stored):
             logger.warning(
                 "a message of %s goes to %s after %d tries", origin, name, record.reconsume_times + 1
             )
-            return dead_letter(record, topic, origin)
-        return next_try(record, topic, key.group, key.pop_ms)
+        return stored
 
     def _topic(self, name: str) -> Topic | None:
         try:
@@ -351,6 +357,10 @@ class Pop:
         except OSError as error:
             logger.error("topic %s cannot be created: %s", name, error)
             return None
+
+
+def _is_illegal(stored: Stored | Refused) -> bool:
+    return isinstance(stored, Refused) and stored.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def retry_name(key: Key) -> str:

@@ -5,6 +5,7 @@ grows, the waiters of each group are tried in the order in which they came, unti
 wakes one consumer, not all. Source: RocketMQ 5.3.3 PopLongPollingService.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from broker.pop.core.handles import retry_topics
 from broker.store.message_store import MessageStore
 from broker.topics import TopicTable
 from remoting.operation import Peer
+
+logger = logging.getLogger(__name__)
 
 WAITERS_MAX: Final = 100_000
 
@@ -113,8 +116,13 @@ class Waiting:
         queue = self._waiters.get(place)
         while queue:
             waiter = queue[0]
-            if not waiter.peer.is_closing() and not waiter.serve():
-                break
+            try:
+                if not waiter.peer.is_closing() and not waiter.serve():
+                    break
+            except Exception:
+                logger.exception("a consumer of %s that waits for %s cannot be served, and is told that "
+                                 "nothing came", place.group, place.topic)  # fmt: skip
+                waiter.give_up()
             queue.popleft()
             self._count -= 1
         self._forget_if_empty(place)

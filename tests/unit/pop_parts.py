@@ -161,10 +161,11 @@ def read_messages(header: Mapping[str, str], body: bytes, broker_name: str) -> l
         properties = parse_properties(record.properties)
         handle = properties.get("POP_CK")
         if handle is None:
-            place = ("0", str(record.queue_id))
+            flag = "1" if record.topic.startswith("%RETRY%") else "0"
+            place = (flag, str(record.queue_id))
             assert record.queue_offset in offsets[place]
             handle = " ".join((
-                starts[place], header["popTime"], header["invisibleTime"], header["reviveQid"], "0",
+                starts[place], header["popTime"], header["invisibleTime"], header["reviveQid"], flag,
                 broker_name, str(record.queue_id), str(record.queue_offset),
             ))  # fmt: skip
         found.append(

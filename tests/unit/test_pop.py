@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers.writer import Refused
+from broker.handlers.writer import Letter, Refused, Stored
 from broker.pop.core.book import Checkpoint, PopBook
 from broker.pop.records import REVIVE_GROUP
 from broker.store.settings import NamedTopic
@@ -222,6 +222,98 @@ async def test_dead_letters(scene: Scene) -> None:
     assert await scene.pop() == []
     assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 1
     assert message.properties["1ST_POP_TIME"]
+
+
+def store_long(scene: Scene, sizes: list[int]) -> list[bytes]:
+    """Messages whose properties have so many bytes; the bodies say how many."""
+    store, wanted = scene.broker.store, []
+    for size in sizes:
+        properties = b"TAGS\x01A\x02UNIQ_KEY\x01K\x02k\x01"
+        properties += b"x" * (size - len(properties))
+        body = b"%d" % size
+        store.put(NamedTopic("TopicA"), 0, body, properties, 0, 0, scene.now, BORN_HOST, 0, 0)
+        wanted.append(body)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    return wanted
+
+
+NEAR_THE_LIMIT = [*range(32_640, 32_760, 8), 32_766, 32_767]
+
+
+async def pop_all(scene: Scene, **changed: object) -> list[Message]:
+    found: list[Message] = []
+    while messages := await scene.pop(**changed):
+        found += messages
+    return found
+
+
+async def test_long_properties_come_again(scene: Scene) -> None:
+    """What the broker adds to them may not fit; then it is left out."""
+    wanted = store_long(scene, NEAR_THE_LIMIT)
+    assert bodies(await pop_all(scene)) == wanted
+    for tries in (1, 2):
+        scene.run(INVISIBLE_MS)
+        again = await pop_all(scene)
+        assert bodies(again) == wanted
+        assert {message.tries for message in again} == {tries}
+        assert {message.properties["UNIQ_KEY"] for message in again} == {"K"}
+    assert "1ST_POP_TIME" in again[0].properties and "1ST_POP_TIME" not in again[-1].properties
+    assert again[0].topic == "TopicA" and again[-1].topic == "%RETRY%g_TopicA"
+    for message in again:
+        assert (await scene.ack(message)).code == 0
+    assert len(scene.pop_state.book) == 0
+
+
+async def test_long_properties_in_dead_letters(scene: Scene) -> None:
+    scene.metadata.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
+    wanted = store_long(scene, NEAR_THE_LIMIT)
+    assert bodies(await pop_all(scene)) == wanted
+    scene.run(INVISIBLE_MS)
+    assert await scene.pop() == []
+    assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == len(wanted)
+
+
+async def test_a_message_that_cannot_come_again_is_a_dead_letter(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.send(b"1", b"2")
+    assert len(await scene.pop()) == 2
+    put = scene.pop_state._writer.put
+
+    def refuse_retries(letter: Letter) -> Stored | Refused:
+        refused = letter.topic.name.startswith("%RETRY%") or (dlq and letter.topic.name.startswith("%DLQ%"))
+        return Refused(ResponseCode.MESSAGE_ILLEGAL, "too long") if refused else put(letter)
+
+    dlq = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene.pop_state._writer, "put", refuse_retries)
+        scene.run(INVISIBLE_MS)
+        assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 2
+        scene.send(b"3")
+        dlq = True
+        assert bodies(await scene.pop()) == [b"3"]
+        scene.run(INVISIBLE_MS)
+    assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 2
+    assert "cannot come again" in caplog.text
+    assert len(scene.pop_state.book) == 0
+
+
+async def test_a_waiting_pop_that_fails_is_given_up_alone(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    for group in "gh":
+        assert await scene.raw_pop(consumerGroup=group, pollTime=15_000) is None
+    popper = scene.part.handlers._popper
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(popper, "_pop_retries", lambda wish, take: 1 // (wish.group != "g"))
+        scene.send(b"1")
+    failed, found = (decode_frame(frame[4:]) for frame in scene.peer.sent)
+    assert (failed.code, found.code) == (ResponseCode.POLLING_TIMEOUT, 0)
+    assert "ZeroDivisionError" in caplog.text
+    scene.peer.sent.clear()
+    assert await scene.raw_pop(consumerGroup="h", pollTime=15_000) is None
+    scene.send(b"2", queue_id=1)
+    assert len(scene.peer.sent) == 1, "the topic is still watched"
 
 
 async def test_a_waiting_pop_gets_the_next_message(scene: Scene) -> None:
