@@ -8,7 +8,13 @@ from typing import Any
 
 import msgspec
 
-from namesrv.plugins.controller.raft.codec import Message, decode_message, encode
+from namesrv.plugins.controller.raft.codec import (
+    Message,
+    PreVoteGrant,
+    ResponseVote,
+    decode_message,
+    encode,
+)
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 
@@ -177,3 +183,12 @@ def no_ops(first: int, last: int, term: int) -> tuple[tuple[bytes, int, int], ..
 
 def kinds(answers: Iterable[tuple[str, Message]]) -> list[str]:
     return [type(message).__name__ for _, message in answers]
+
+
+def elect(member: QuietMember) -> None:
+    """n0 asks, n1 grants and votes."""
+    member.core.election_deadline = 0.0
+    assert kinds(member.answers()) == ["PreVoteRequest", "PreVoteRequest"]
+    member.receive("n1", PreVoteGrant(member.core.term))
+    assert kinds(member.answers())[:2] == ["RequestVote", "RequestVote"]
+    member.receive("n1", ResponseVote(member.core.term))

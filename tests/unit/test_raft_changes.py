@@ -1,19 +1,21 @@
 """The group changes while it works: one more member, one less, another leader; and the roster behind it."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from namesrv.plugins.controller.raft import changes
-from namesrv.plugins.controller.raft.codec import AppendEntries, HandOver
+from namesrv.plugins.controller.raft.codec import Acknowledgement, AppendEntries, HandOver
 from namesrv.plugins.controller.raft.electorate import Electorate
 from namesrv.plugins.controller.raft.ledger import Batch, encode_batch
 from namesrv.plugins.controller.raft.roster import Change, Roster, decode_change, encode_change
 from namesrv.plugins.controller.replicator import Applied, NotActive, RaftReplicator, Refused
 from remoting.operation import Unknown
-from tests.unit.raft_group import Group, QuietMember, free_ports, kinds, until
+from tests.unit.raft_group import WAIT_S, Group, QuietMember, elect, free_ports, kinds, until
 
 A, B, C, D = (("a", "h", 1), ("b", "h", 2), ("c", "h", 3), ("d", "h", 4))
 
@@ -197,6 +199,55 @@ def test_a_heartbeat_in_the_same_turn_does_not_stop_the_heir(tmp_path: Path) -> 
         heir.receive("n1", beat)
         assert "RequestVote" in kinds(heir.answers())
         assert heir.core.term == 4
+
+
+def remove_n2(leader: QuietMember) -> list[str]:
+    """The change is appended, and not acknowledged; whom the leader sends the log in some heartbeats."""
+    leader.links.connected = lambda: ["n1", "n2"]  # type: ignore[method-assign]
+    elect(leader)
+    leader.receive("n1", Acknowledgement(3, False, True, leader.core.term))
+    leader.answers()
+    change = Change(0, tuple((name, *leader.group.members[name]) for name in ("n0", "n1")))
+    batch = Batch("members", leader.core.term, "n0", ((None, encode_change(change)),))
+    leader.core.submit(encode_batch(batch), lambda *_: None)
+    leader.answers()
+    assert sorted(leader.replica.roster.members) == ["n0", "n1"]
+    assert leader.core.commit_index < leader.replica.roster.index
+    leader.member.link_down("n2")
+    leader.member.link_up("n2")
+    leader.receive("n2", Acknowledgement(3, False, True, leader.core.term))  # from before: nobody stumbles
+    return appends(leader, lambda told: told.count("n1") >= 3)
+
+
+def appends(leader: QuietMember, enough: Callable[[list[str]], bool]) -> list[str]:
+    told: list[str] = []
+    deadline = time.monotonic() + WAIT_S
+    while not enough(told):
+        assert time.monotonic() < deadline, told
+        told += [name for name, message in leader.answers() if isinstance(message, AppendEntries)]
+    return told
+
+
+def test_a_member_hears_of_its_removal_when_that_is_decided(tmp_path: Path) -> None:
+    """Who takes itself for removed gives no vote; if the leader dies then, the others may need it."""
+    with QuietMember(tmp_path) as leader:
+        assert "n2" not in remove_n2(leader)
+        leader.receive("n1", Acknowledgement(leader.replica.roster.index + 1, False, True, leader.core.term))
+        assert "n2" in appends(leader, lambda told: "n2" in told)
+        assert leader.core.commit_index == leader.replica.roster.index
+
+
+def test_who_leads_no_more_tells_nobody_of_a_removal(tmp_path: Path) -> None:
+    """The entry may be cut off again."""
+    with QuietMember(tmp_path) as leader:
+        remove_n2(leader)
+        term, index = leader.core.term + 1, leader.replica.roster.index
+        leader.receive("n1", AppendEntries(term, index - 1, ((b"\x01", index, term),), index - 1, term - 1))
+        leader.tick()
+        leader.tick()
+        assert not leader.core.leads
+        assert sorted(leader.replica.roster.members) == ["n0", "n1", "n2"]
+        assert not leader.member.group.expected and leader.member.group.gets_the_log("n2")
 
 
 async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

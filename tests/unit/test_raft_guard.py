@@ -22,7 +22,7 @@ from namesrv.plugins.controller.raft.prevote import PreVote
 from namesrv.plugins.controller.raft.snapshot import Snapshot, encode_snapshot
 from namesrv.plugins.controller.replicator import prepare_library
 from remoting.config import ConfigError
-from tests.unit.raft_group import ListMachine, QuietMember, kinds, no_ops
+from tests.unit.raft_group import ListMachine, QuietMember, elect, kinds, no_ops
 
 
 def append(term: int, prefix: int, prefix_term: int, entries: object = (), commit: int = 1) -> AppendEntries:
@@ -153,15 +153,6 @@ def test_snapshots_that_are_not_installed(tmp_path: Path) -> None:
             "snapshot chunk out of turn": 2,
             "damaged snapshot": 1,
         }
-
-
-def elect(member: QuietMember) -> None:
-    """n0 asks, n1 grants and votes."""
-    member.core.election_deadline = 0.0
-    assert kinds(member.answers()) == ["PreVoteRequest", "PreVoteRequest"]
-    member.receive("n1", PreVoteGrant(member.core.term))
-    assert kinds(member.answers())[:2] == ["RequestVote", "RequestVote"]
-    member.receive("n1", ResponseVote(member.core.term))
 
 
 def test_stale_acknowledgements_and_second_votes_do_not_count(tmp_path: Path) -> None:

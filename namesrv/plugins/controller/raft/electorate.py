@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETIRE_S = 2.0
+NOT_DECIDED = float("inf")  # when a member retires whose removal is not committed
 CATCH_UP_ENTRIES = 100  # a member to be is not more than this behind
 NEVER_YET = float("-inf")
 
@@ -39,26 +40,29 @@ class Electorate:
             self.expected.pop(member, None)
         self._member.core.follow(self.others)
         if self._member.core.leads:
-            self._tell_removed(before - self.voters)
+            for member in sorted(before - self.voters):
+                self.expected[member] = self._addresses.get(member, ("", 0))
+                self._retire_at[member] = NOT_DECIDED
         self._follow_links()
 
-    def _tell_removed(self, members: Collection[str]) -> None:
-        """They get the log for a while longer, so that they hear of it."""
-        for member in sorted(members):
-            self.expected[member] = self._addresses.get(member, ("", 0))
-            self._retire_at[member] = self._member.core.now() + RETIRE_S
-            if self._is_linked(member):
-                self._member.core.learner_up(member)
-
     def retire(self) -> None:
+        """Members that were removed get the log for a while longer, so that they hear of it; not before it is
+        decided: one that takes itself for removed gives no vote, and the others may need it."""
+        core = self._member.core
+        is_decided = core.leads and core.commit_index >= self._member.roster.index
         for member, at in list(self._retire_at.items()):
-            if member in self.voters or self._member.core.now() >= at:
+            if member in self.voters or core.now() >= at or (at == NOT_DECIDED and not core.leads):
                 del self._retire_at[member]
                 self.forget(member)
+            elif at == NOT_DECIDED and is_decided:
+                self._retire_at[member] = core.now() + RETIRE_S
+                if self._is_linked(member):
+                    core.learner_up(member)
 
     def expect(self, member: str, address: tuple[str, int]) -> None:
         """Let it link to us, and send it the log, without counting it."""
         if member not in self.voters:
+            self._retire_at.pop(member, None)
             self.expected[member] = address
             self._follow_links()
             if self._is_linked(member):
@@ -70,7 +74,9 @@ class Electorate:
             self._follow_links()
 
     def gets_the_log(self, member: str) -> bool:
-        return member in self.voters or member in self.expected
+        return member in self.voters or (
+            member in self.expected and self._retire_at.get(member) != NOT_DECIDED
+        )
 
     def caught_up(self, member: str) -> bool:
         """A member to be has told its standing and has nearly the whole log."""

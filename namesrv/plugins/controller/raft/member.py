@@ -239,10 +239,10 @@ class Member:
 
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
-        if member in self.group.expected:
-            self.core.learner_up(member)
-        else:
+        if member not in self.group.expected:
             self.connected(member)
+        elif self.group.gets_the_log(member):
+            self.core.learner_up(member)
         self.reply(member, self.joining.own)
         self.reply(member, RosterNote(self.roster.index, tuple(sorted(self.group.voters))))
 
