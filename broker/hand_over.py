@@ -79,8 +79,8 @@ class HandOver:
             began_ms = now_ms()
             logger.info("hand-over to broker %d begins", heir)
             self._gate.close(HAND_OVER, f"the mastership goes to broker {heir}")
-            self._metadata.seal()  # oneway commits of offsets; a closed gate takes no further ones
             try:
+                self._metadata.seal()  # oneway commits of offsets; a closed gate takes no further ones
                 await self._drain(heir)
                 drained_ms = now_ms()
                 await self._elect(heir, leaves=leaves)
