@@ -364,6 +364,17 @@ async def test_a_hand_over_that_fails_changes_nothing(
     assert scene.manager.readings == isinstance(outcome, Unknown), "a late request is made void"
 
 
+async def test_metadata_that_cannot_be_sealed_does_not_leave_the_gate_shut(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, elected())
+    with (
+        patch.object(scene.metadata, "seal", side_effect=ValueError("not JSON")),
+        pytest.raises(ValueError, match="not JSON"),
+    ):
+        await scene.hand_over.give()
+    assert scene.manager.role.is_master and not scene.controller.asked
+    assert scene.broker.gate.writable
+
+
 async def test_a_slow_heir_does_not_hold_up_producers_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +425,15 @@ async def test_the_word_of_another_term_counts_nothing(bench: Bench, changed: di
     drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2} | changed
     with pytest.raises(CommandError):
         await bench.elect(2, designate=True, equal_replicas="1;2", **drained)
+    assert bench.broker_set.master_broker_id == 1
+
+
+@pytest.mark.parametrize("equals", ["1;\u00b2", "\u0661", "9" * 20, "9" * 5_000, "1;two", "-1"])
+async def test_what_is_no_list_of_ids_is_an_invalid_request(bench: Bench, equals: str) -> None:
+    drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2}
+    with pytest.raises(CommandError, match="equalReplicas") as caught:
+        await bench.elect(2, designate=True, equal_replicas=equals, **drained)
+    assert caught.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
     assert bench.broker_set.master_broker_id == 1
 
 

@@ -15,6 +15,7 @@ from namesrv.plugins.controller.core.decide import (
     decide_elect,
     decide_read,
     decide_register,
+    ids_of,
 )
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
@@ -356,7 +357,9 @@ def _drained(request: wire.ElectMasterRequest) -> Drained | None:
     master, epoch, set_epoch = request.master_broker_id, request.master_epoch, request.sync_state_set_epoch
     if master is None or epoch is None or set_epoch is None:
         return None
-    equals = frozenset(int(each) for each in request.equal_replicas.split(";") if each.strip().isdigit())
+    equals = ids_of(request.equal_replicas)
+    if equals is None:
+        _invalid(f"equalReplicas {request.equal_replicas[:100]!r} is not a list of ids like 1;2;3")
     return Drained(master, epoch, set_epoch, equals)
 
 

@@ -343,11 +343,17 @@ def _living(
     return None
 
 
-def _parse_ids(text: str) -> frozenset[int] | Refused:
+def ids_of(text: str) -> frozenset[int] | None:
+    """Of "1;2;3"; None: that is no such list."""
     words = [each.strip() for each in text.split(";") if each.strip()]
-    if all(_ID.fullmatch(each) for each in words):
-        return frozenset(int(each) for each in words)
-    return clean_refused(f"brokerControllerIdsToClean {text!r} is not a list of ids like 1;2;3")
+    return frozenset(int(each) for each in words) if all(_ID.fullmatch(each) for each in words) else None
+
+
+def _parse_ids(text: str) -> frozenset[int] | Refused:
+    ids = ids_of(text)
+    if ids is None:
+        return clean_refused(f"brokerControllerIdsToClean {text!r} is not a list of ids like 1;2;3")
+    return ids
 
 
 def decide_update_config(state: State, changes: Mapping[str, str | None]) -> Decision:
