@@ -62,13 +62,15 @@ def half_of(
     stored_ms: int,
     timeout_ms: int,
     interval_ms: int,
+    give_up_after_ms: int,
 ) -> Half:
     """timeout_ms: transactionTimeOut. A transaction of exactly that age is left alone yet (broker-ops pitfall
-    5); a producer whose clock is ahead does not wait longer."""
+    5); a producer whose clock is ahead does not wait longer. No immunity lasts longer than give_up_after_ms;
+    0: any does."""
     checks, root = number(properties, CHECKS) or 0, root_of(queue_offset, properties)
     immunity_s = number(properties, IMMUNITY)
     immunity_ms = timeout_ms if immunity_s is None else immunity_s * 1_000
-    due_ms = min(born_ms, stored_ms) + immunity_ms + 1
+    due_ms = min(born_ms, stored_ms) + min(immunity_ms, give_up_after_ms or immunity_ms) + 1
     if root != queue_offset:
         due_ms = max(due_ms, stored_ms + interval_ms)
     return Half(queue_offset, root, log_offset, size, due_ms, checks, stored_ms)
@@ -81,9 +83,12 @@ def root_of(queue_offset: int, properties: bytes) -> int:
 
 
 def copy_letter(record: Record, half: Half, checks: int) -> Letter:
-    """The half message once more, behind all others: what is before it in the queue can be forgotten."""
+    """The half message once more, behind all others: what is before it in the queue can be forgotten. Its age
+    stays: born later than stored, by a clock that is ahead, it would be as young as its newest copy."""
     changes: dict[bytes, bytes | None] = {CHECKS: b"%d" % checks, ROOT: b"%d" % half.root}
-    return _letter(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
+    letter = _letter(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
+    letter.born_timestamp = min(record.born_timestamp, record.store_timestamp)
+    return letter
 
 
 def committed_letter(record: Record, topic: TopicLike, queue_id: int) -> Letter:

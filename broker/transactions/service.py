@@ -52,6 +52,8 @@ MARKS_MAX: Final = 1_024
 READY_STEP_MS: Final = 10
 ABSENT_MS: Final = 1_000
 """How soon a producer is looked for again that is not here; later if many are looked for."""
+HELD_MAX: Final = 10_000
+"""Half messages, ended ones for the most part, that a new master reads because of an open one before them."""
 MOVE_ON_MS: Final = 60_000
 """Half messages of absent producers get a copy as often, so that the queues before it can be forgotten."""
 
@@ -113,7 +115,8 @@ class Transactions:
             return self._read_on(self._replay)
         self._write_ops()
         self._settle()
-        return self._ask_due()
+        holds_back = self._hold_nothing_back()
+        return self._ask_due() or holds_back
 
     # -- terms -------------------------------------------------------------------------------------------
 
@@ -296,10 +299,8 @@ class Transactions:
 
     def _ask(self, half: Half, now: int) -> bool:
         """False: nothing can be written now."""
-        record = self._record(half.log_offset, half.size)
+        record = self._half_record(half)
         if record is None:
-            logger.error("the half message %d is gone: retention was shorter than its transaction", half.root)
-            self.book.end(half.root, End.GIVEN_UP)
             return True
         is_old = 0 < self._give_up_after_ms < now - min(record.born_timestamp, record.store_timestamp)
         if half.checks >= self._settings.transaction_check_max or is_old:
@@ -310,15 +311,44 @@ class Transactions:
         if peer is None and now - half.stored_ms < MOVE_ON_MS:
             self.book.put_off(half.root, now + wait_ms)
             return True
-        letter = copy_letter(record, half, half.checks + (peer is not None))
+        if peer is None:  # nobody was asked, and it does not count: the copy only moves on in its queue
+            return self._move_on(half, record, now + wait_ms)
+        letter = copy_letter(record, half, half.checks + 1)
         stored = self._writer.put(letter)
         if isinstance(stored, Refused):
             return False
         self.book.stored(self._half(stored, letter.properties, letter.born_timestamp, now))
-        if peer is None:  # nobody was asked, and it does not count: the copy only moves on in its queue
-            self.book.put_off(half.root, now + wait_ms)
-        else:
-            self._send_question(peer, replace(record, properties=letter.properties), stored)
+        self._send_question(peer, replace(record, properties=letter.properties), stored)
+        return True
+
+    def _half_record(self, half: Half) -> Record | None:
+        """None: it is gone, and its transaction with it."""
+        record = self._record(half.log_offset, half.size)
+        if record is None:
+            logger.error("the half message %d is gone: retention was shorter than its transaction", half.root)
+            self.book.end(half.root, End.GIVEN_UP)
+        return record
+
+    def _move_on(self, half: Half, record: Record, due_ms: int) -> bool:
+        """A copy of which nobody is asked before due_ms. False: nothing can be written now."""
+        letter = copy_letter(record, half, half.checks)
+        stored = self._writer.put(letter)
+        if isinstance(stored, Refused):
+            return False
+        self.book.stored(self._half(stored, letter.properties, letter.born_timestamp, self._clock()))
+        self.book.put_off(half.root, due_ms)
+        return True
+
+    def _hold_nothing_back(self) -> bool:
+        """A long immunity must not keep the queues' positions: the next master would read all since. True: there
+        is more to do."""
+        for _ in range(BATCH_MAX):
+            half = self.book.holding(HELD_MAX)
+            if half is None:
+                return False
+            record = self._half_record(half)
+            if record is not None and not self._move_on(half, record, half.due_ms):
+                return False
         return True
 
     def _give_up(self, half: Half, record: Record) -> bool:
@@ -361,6 +391,7 @@ class Transactions:
         return half_of(
             stored.queue_offset, stored.offset, size, properties, born_ms=born_ms, stored_ms=stored_ms,
             timeout_ms=settings.transaction_time_out, interval_ms=settings.transaction_check_interval,
+            give_up_after_ms=self._give_up_after_ms,
         )  # fmt: skip
 
     def _half_of_record(self, record: Record) -> Half:

@@ -9,6 +9,7 @@ import pytest
 from broker.client_settings import ClientSettings
 from broker.pending import ROLE
 from broker.store.record import Record, decode, offset_message_id, parse_properties
+from broker.transactions import service
 from broker.transactions.core.book import End
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.messages import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, ended_by
@@ -355,6 +356,77 @@ def test_a_clock_that_is_ahead_does_not_wait_longer(scene: Scene) -> None:
     scene.half(g=str(scene.now + 10_000_000))
     scene.run(TIMEOUT_MS + 1_000)
     assert len(scene.questions()) == 1
+
+
+@pytest.mark.parametrize("seconds", [73 * 3_600, 9_999_999_999, 10**17])
+def test_no_patience_is_longer_than_the_log_is_kept(scene: Scene, seconds: int) -> None:
+    scene.half(b"patient", HALF + f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{seconds}")
+    scene.run(72 * 3_600_000)
+    assert scene.bodies(GIVEN_UP_TOPIC) == [] and len(scene.transactions.book) == 1
+    scene.run(1)
+    assert scene.bodies(GIVEN_UP_TOPIC) == [b"patient"] and scene.questions() == []
+    assert len(scene.transactions.book) == 0
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 10**12])
+async def test_a_patient_one_holds_no_others_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    """The next master reads little. It is asked when it wanted to be, by whoever is master then, and given up
+    by its age: its copies make it no younger, also if its producer's clock is ahead."""
+    monkeypatch.setattr(service, "HELD_MAX", 20)
+    patience = HALF + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0186400"
+    scene.half(b"patient", patience, g=str(scene.now + ahead_ms))
+    for _ in range(200):
+        assert (await scene.end(scene.half(b"quick"))) is not None
+        scene.run()
+    halves, ops = len(scene.records(HALF_TOPIC.name)), len(scene.records(OP_TOPIC.name))
+    half_at, op_at = scene.offsets()
+    assert halves - half_at <= 25 and ops - op_at <= 25
+    assert halves < 215, "a copy for each twenty others"
+    scene.restart()
+    assert scene.transactions.book.find(0) is not None and len(scene.transactions.book) == 1
+    scene.run(86_400_000 - 1_000)
+    assert scene.questions() == []
+    scene.run(INTERVAL_MS)
+    (question,) = scene.questions()
+    assert decode(question.body).body == b"patient"
+    assert parse_properties(decode(question.body).properties)["TRANSACTION_CHECK_TIMES"] == "1"
+    scene.producers = []
+    scene.run(48 * 3_600_000)
+    assert scene.bodies(GIVEN_UP_TOPIC) == [b"patient"]
+
+
+def test_a_patient_one_is_asked_in_time_however_often_it_moved_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HELD_MAX", 0)
+    scene.half(b"patient", HALF + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160")
+    for _ in range(6):
+        for _ in range(5):
+            scene.transactions.end(scene.half(b"quick"), End.COMMITTED)
+        scene.run(10_000)
+        assert scene.questions() == []
+    scene.run(1)
+    assert [decode(each.body).body for each in scene.questions()] == [b"patient"]
+
+
+def test_many_patient_ones_are_not_copied_for_each_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HELD_MAX", 10)
+    for number in range(100):
+        scene.half(b"%d" % number, HALF + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0186400")
+    scene.run()
+    assert len(scene.records(HALF_TOPIC.name)) == 100
+    for number in range(400):
+        scene.transactions.end(scene.half(), End.ROLLED_BACK)
+        if number % 10 == 0:
+            scene.run()
+    halves = len(scene.records(HALF_TOPIC.name))
+    assert halves <= 2 * 500 and halves - scene.transactions.book.half_position <= 10 + 2 * 100
+    scene.restart()
+    assert len(scene.transactions.book) == 100
 
 
 def test_nobody_decides(scene: Scene) -> None:

@@ -127,6 +127,13 @@ class TransactionBook:
         """Everything before it has ended, or has a copy behind it."""
         return next(iter(self._open.values())).queue_offset if self._open else self.half_end
 
+    def holding(self, records_max: int) -> Half | None:
+        """The oldest open one, when so much behind it has ended that who begins there reads mostly that; it
+        is to be copied to the end. As much as is open may lie there too: copies make room for copies."""
+        if self.half_end - self.half_position <= records_max + 2 * len(self._open):
+            return None
+        return next(iter(self._open.values()))
+
     @property
     def op_position(self) -> int:
         """Op records before it end nothing that half_position leaves open."""
