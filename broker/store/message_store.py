@@ -23,10 +23,10 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
 from broker.store.indexed_keys import Keyed
 from broker.store.inner_batch import message_count, put_single, sys_flag_at
-from broker.store.mapped_file import is_file_name, lock_directory, write_mark
+from broker.store.mapped_file import lock_directory, write_mark
 from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
-from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys, parse
+from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
 from broker.store.record_crc import Look, append_of, look_of
 from broker.store.recovery import queued_end, rebuild_next_offsets, scan_end, scan_start
 from broker.store.run import Run
@@ -67,9 +67,7 @@ class MessageStore:
         self.put_messages = 0
         self.put_bytes = 0
         self.got_messages = 0
-        self.on_queue: Callable[[str, int], None] | None = (
-            None  # a record of this (topic, queueId) was dispatched
-        )
+        self.on_queue: Callable[[str, int], None] | None = None  # hears of each new (topic, queueId)
         self.queues = QueueTable(
             config.root / "consumequeue", config.consume_queue_file_bytes, config.batch_queue_file_bytes
         )
@@ -267,8 +265,7 @@ class MessageStore:
             self._stuck(error)
         if index is not None and is_indexing:
             index.add(keys_found, self.dispatch_offset)
-        if self.queues.woken:
-            self.queues.wake()
+        self.queues.wake()
 
     def _stuck(self, error: OSError) -> None:
         """The record stays first in line; the next call tries it again. One line until it has gone on."""
@@ -298,54 +295,33 @@ class MessageStore:
                 break
             if offset == index_at:
                 keys_found = list[Keyed]()
-            size, topic, queue_id, queue_offset, tags_code, stored, properties = parsed
-            if topic:
+            if parsed[1]:
                 try:
-                    queue = queues[topic, queue_id]
+                    queue = queues[parsed[1], parsed[2]]
                 except KeyError:
-                    queue = queues[topic, queue_id] = self._queue_of(topic, queue_id, offset, view, pos)
+                    queue = self.queues.of_record(parsed, sys_flag_at(view, pos), self.on_queue)
+                    queues[parsed[1], parsed[2]] = queue
                 try:
                     if queue is not None:
-                        self._give_unit(queue, offset, size, queue_offset, tags_code, stored, properties)
+                        self._give_unit(queue, offset, parsed)
                 except OSError as error:
                     self._stuck(error)
                     break
                 self.dispatch_fault = ""
                 if keys_found is not None:
                     keys_found += self.queues.keyed(queue, offset, parsed, view, pos)
-            pos += size
+            pos += parsed[0]
             count += 1
-            self.last_store_timestamp = stored or self.last_store_timestamp
+            self.last_store_timestamp = parsed[5] or self.last_store_timestamp
         self.dispatch_offset = begin + pos
         if index is not None and keys_found is not None:
             index.add(keys_found, self.dispatch_offset)
-        if self.queues.woken:
-            self.queues.wake()
+        self.queues.wake()
         self._dispatch_queued()
         return pos > 0 and self.dispatch_behind
 
-    def _queue_of(
-        self, raw_topic: bytes, queue_id: int, offset: int, view: memoryview, pos: int
-    ) -> ConsumeQueue | None:
-        topic = raw_topic.decode("utf-8", "replace")
-        try:
-            return self._queues[topic][queue_id]
-        except KeyError:
-            if not is_file_name(topic):
-                log.error("record at %d has the topic %r: no queue for it", offset, topic)
-                return None
-            return self.queues.of_record(topic, queue_id, sys_flag_at(view, pos), self.on_queue)
-
-    def _give_unit(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        size: int,
-        queue_offset: int,
-        tags_code: int,
-        stored: int,
-        properties: bytes,
-    ) -> None:
+    def _give_unit(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> None:
+        size, _, _, queue_offset, tags_code, stored, properties = parsed
         if queue.topic in LAID_BY:
             tags_code = self.delay_levels.queue_code(queue.topic, properties, stored)
         if isinstance(queue, BatchQueue):

@@ -5,6 +5,7 @@ first unit on. It is a BatchQueue where its topic has queue.type=BatchCQ, or whe
 replica has records before it has their topics. It stays what it is.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -16,10 +17,12 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.index import MessageIndex
 from broker.store.indexed_keys import Keyed
 from broker.store.inner_batch import INNER_BATCH, keys_of
+from broker.store.mapped_file import is_file_name
 from broker.store.record import Buffer, Parsed, index_keys, java_hash, parse
 from broker.store.settings import BATCH_FILE_BYTES
 
-"""Of the log, looked through in one go."""
+log = logging.getLogger(__name__)
+
 WAITERS_MAX: Final = 65_536
 
 
@@ -84,9 +87,13 @@ class QueueTable:
         return self._new(topic, queue_id)
 
     def of_record(
-        self, topic: str, queue_id: int, sys_flag: int, on_new: Callable[[str, int], None] | None
-    ) -> ConsumeQueue:
-        """As get(); on_new hears of one that was not there."""
+        self, parsed: Parsed, sys_flag: int, on_new: Callable[[str, int], None] | None
+    ) -> ConsumeQueue | None:
+        """As get(); on_new hears of one that was not there. None: its topic can have no directory."""
+        topic, queue_id = parsed[1].decode("utf-8", "replace"), parsed[2]
+        if not is_file_name(topic):
+            log.error("a record of queue %d has the topic %r: no queue for it", queue_id, topic)
+            return None
         queue = self.find(topic, queue_id)
         if queue is None:
             queue = self.get(topic, queue_id, sys_flag)
