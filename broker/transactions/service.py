@@ -340,8 +340,8 @@ class Transactions:
         return True
 
     def _hold_nothing_back(self) -> bool:
-        """A long immunity must not keep the queues' positions: the next master would read all since. True: there
-        is more to do."""
+        """A long immunity must not keep the queues' positions: the next master would read all since then.
+        True: there is more to do."""
         for _ in range(BATCH_MAX):
             half = self.book.holding(HELD_MAX)
             if half is None:

@@ -384,6 +384,8 @@ async def test_a_patient_one_holds_no_others_back(
     half_at, op_at = scene.offsets()
     assert halves - half_at <= 25 and ops - op_at <= 25
     assert halves < 215, "a copy for each twenty others"
+    first, *copies = [each for each in scene.records(HALF_TOPIC.name) if each.body == b"patient"]
+    assert copies and all(each.born_timestamp <= first.store_timestamp for each in copies)
     scene.restart()
     assert scene.transactions.book.find(0) is not None and len(scene.transactions.book) == 1
     scene.run(86_400_000 - 1_000)
