@@ -27,6 +27,8 @@ files are deleted when the log cannot grow, or is longer than it may be."""
 INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
 """Between two slices of the index's catching up: it takes a fifth of the processor at most."""
+INDEX_SLICES: Final = 20
+"""Then the rest has its turn: a whole log takes more than an hour, and the disk would be full by then."""
 QUEUES_AT_ONCE: Final = 200
 DISPATCH_RECORDS: Final = 512
 
@@ -74,7 +76,7 @@ class StoreUpkeep:
         """Until it is cancelled."""
         next_clean_ms, next_early_ms = now_ms() + self._settings.clean_resource_interval, now_ms()
         while True:
-            await self.catch_up()
+            is_behind = await self.catch_up()
             self._look_for_room()
             self.watch_room()
             is_early = now_ms() >= next_early_ms and self._is_pressing()
@@ -82,14 +84,17 @@ class StoreUpkeep:
                 await self.clean()
                 next_clean_ms = now_ms() + self._settings.clean_resource_interval
                 next_early_ms = now_ms() + ROOM_MS
-            await asyncio.sleep(PERIOD_MS / 1000)
+            await asyncio.sleep(0 if is_behind else PERIOD_MS / 1000)
 
-    async def catch_up(self) -> None:
-        """The index, up to where dispatch is; and dispatch, if it waits for room."""
+    async def catch_up(self) -> bool:
+        """The index, towards where dispatch is; and dispatch, if it waits for room. True: more to do."""
         if self._store.dispatch_fault:
             self._store.dispatch(DISPATCH_RECORDS)
-        while self._store.catch_up_index(INDEX_RECORDS):  # noqa: ASYNC110 - nobody else does this work
+        for _ in range(INDEX_SLICES):
+            if not self._store.catch_up_index(INDEX_RECORDS):
+                return False
             await asyncio.sleep(INDEX_PAUSE_MS / 1000)
+        return True
 
     # -- a full disk -------------------------------------------------------------------------------------
 

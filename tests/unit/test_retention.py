@@ -15,7 +15,7 @@ from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
 from broker.store.reading import GetStatus
 from broker.store_settings import StoreSettings, hours_of
-from broker.upkeep import StoreUpkeep, disk_ratio
+from broker.upkeep import INDEX_PAUSE_MS, StoreUpkeep, disk_ratio
 from tests.sim.whole.machines import MachineLoop, virtual_machines
 from tests.unit.handler_parts import Broker
 from tests.unit.store_parts import FILE_BYTES, bodies, open_store, put_many
@@ -351,6 +351,46 @@ async def test_the_background_task(tmp_path: Path) -> None:
     assert found(store, "k") == [offset]  # the only file of the index stays
     task.cancel()
     store.close()
+
+
+def test_an_index_far_behind_delays_neither_retention_nor_the_disk_s_watch(tmp_path: Path) -> None:
+    """As after years without one: it takes more than an hour, and the disk fills in a minute."""
+    loop, limit = MachineLoop(Random(1)), 3 << 20
+
+    async def story() -> None:
+        broker = Broker(tmp_path)
+        store, gate = broker.store, broker.gate
+        slices: list[float] = []
+
+        def far_behind(records_max: int) -> bool:
+            slices.append(loop.time())
+            return True
+
+        store.catch_up_index = far_behind  # type: ignore[method-assign]
+        used = [0.1]
+        upkeep = upkeep_of(store, gate, lambda _: used[0], deleteWhen="", maxCommitLogBytes=limit)
+        running = loop.create_task(upkeep.run())
+        for _ in range(120):
+            broker.send(b"x" * 50_000)
+        broker.tick()
+        store.flush()
+        assert store.commit_log.max_offset > limit
+        await asyncio.sleep(1.5)
+        assert store.commit_log.max_offset - store.commit_log.min_offset <= limit
+        used[0] = 0.95
+        await asyncio.sleep(11)
+        assert gate.is_closed_by(DISK_FULL)
+        used[0] = 0.5
+        await asyncio.sleep(1.5)
+        assert not gate.is_closed_by(DISK_FULL)
+        per_second = len(slices) / (slices[-1] - slices[0])
+        assert per_second > 0.9 * 1_000 / INDEX_PAUSE_MS, "the catching up is as fast as it was"
+        running.cancel()
+        store.close()
+
+    with virtual_machines(loop, 1):
+        loop.run_until_complete(story())
+    loop.close()
 
 
 def test_a_full_disk_is_looked_at_every_second(tmp_path: Path) -> None:
