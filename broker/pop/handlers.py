@@ -14,7 +14,7 @@ from broker.handlers.parts import BrokerParts
 from broker.handlers.pull import FORBIDDEN_READ
 from broker.handlers.writer import Refused, Writer, not_available
 from broker.metadata.service import Metadata
-from broker.pop.core.book import Key
+from broker.pop.core.book import INVISIBLE_MS_MAX, Key
 from broker.pop.core.handles import (
     ORDER_REVIVE_QUEUE,
     RETRY_PREFIX,
@@ -71,6 +71,8 @@ class PopHandlers:
             parts.store, parts.topics, parts.call_soon, per_place_max=parts.settings.pop_polling_size
         )
         pop.on_free = self.waiting.free
+        self._unfinished: dict[Place, None] = {}  # whose filter has more to look at; in this order
+        self._is_look_scheduled = False
 
     def bind(self, table: OperationTable) -> None:
         table.bind(POP_MESSAGE, self.pop)
@@ -98,8 +100,8 @@ class PopHandlers:
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         wish = Wish(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
-            header.invisible_time, self._wanted(header), header.init_mode, header.order,
-            header.attempt_id or "",
+            min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
+            header.order, header.attempt_id or "",
         )  # fmt: skip
         await self._must_serve()
         if self._is_full(wish):
@@ -164,6 +166,8 @@ class PopHandlers:
         take = self._popper.pop(wish, wall_ms())
         if not take.messages:
             if take.refused is None:
+                if take.looks_on:
+                    self._look_on_later(_place_of(wish))
                 return False
             call.peer.send(response_frame(call.opaque, *take.refused))
             return True
@@ -173,6 +177,24 @@ class PopHandlers:
         else:
             call.peer.send(reply)
         return True
+
+    def _look_on_later(self, place: Place) -> None:
+        """The filter passes little: what is behind it is looked at while the consumer waits, a slice for one
+        place in each turn of the loop."""
+        self._unfinished[place] = None
+        self._schedule_look()
+
+    def _schedule_look(self) -> None:
+        if self._unfinished and not self._is_look_scheduled:
+            self._is_look_scheduled = True
+            self._parts.call_soon(self._look_on)
+
+    def _look_on(self) -> None:
+        self._is_look_scheduled = False
+        place = next(iter(self._unfinished))
+        del self._unfinished[place]  # behind the others, if there is still more
+        self.waiting.serve(place)
+        self._schedule_look()
 
     def _is_full(self, wish: Wish) -> bool:
         return self._pop.order.is_full if wish.is_ordered else self._pop.book.is_full
@@ -190,9 +212,8 @@ class PopHandlers:
 
         if poll_ms <= 0:
             return Reply(nothing, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
-        place = Place(wish.group, wish.topic, max(wish.queue_id, -1))
         deadline_ms = self._parts.now_ms() + min(poll_ms, self._parts.settings.suspend_ms_max)
-        waiter = Waiter(place, call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up)
+        waiter = Waiter(_place_of(wish), call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up)
         if self.waiting.add(waiter):
             return None
         return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many consumers wait already")
@@ -290,22 +311,23 @@ class PopHandlers:
     async def change_invisible_time(self, header: ChangeInvisibleTimeRequest, call: Call) -> Reply | None:
         handle, key = self._named(header)
         await self._must_serve()
+        invisible_ms = min(header.invisible_time, INVISIBLE_MS_MAX)
         if handle.is_ordered:
-            return self._change_ordered(handle, key, header)
-        changed = self._pop.change(key, handle.revive_queue, header.offset, header.invisible_time)
+            return self._change_ordered(handle, key, header.offset, invisible_ms)
+        changed = self._pop.change(key, handle.revive_queue, header.offset, invisible_ms)
         if isinstance(changed, Refused):
             raise CommandError(*changed)
         pop_ms, end = changed
         answer = ChangeInvisibleTimeResponse(
-            pop_time=pop_ms, invisible_time=header.invisible_time, revive_qid=handle.revive_queue
+            pop_time=pop_ms, invisible_time=invisible_ms, revive_qid=handle.revive_queue
         )
         return self._acked(end, call, answer)
 
-    def _change_ordered(self, handle: Handle, key: Key, header: ChangeInvisibleTimeRequest) -> Reply:
+    def _change_ordered(self, handle: Handle, key: Key, offset: int, invisible_ms: int) -> Reply:
         """The pop stays the same; its invisible time is counted from then."""
         place = QueueOfGroup(key.group, key.topic, key.queue_id)
-        visible_ms = wall_ms() + header.invisible_time
-        if self._pop.order.change(place, header.offset, handle.pop_ms, visible_ms) is None:
+        visible_ms = wall_ms() + invisible_ms
+        if self._pop.order.change(place, offset, handle.pop_ms, visible_ms) is None:
             raise CommandError(ResponseCode.NO_MESSAGE, "the receipt handle is over: it went out again since")
         answer = ChangeInvisibleTimeResponse(
             pop_time=handle.pop_ms,
@@ -348,12 +370,15 @@ class PopHandlers:
                 tell(True)
             return found
 
-        place = Place(wish.group, wish.topic, max(wish.queue_id, -1))
         deadline_ms = self._parts.now_ms() + min(header.poll_time, self._parts.settings.suspend_ms_max)
-        if self.waiting.add(Waiter(place, call.peer, deadline_ms, look, lambda: tell(False))):
+        if self.waiting.add(Waiter(_place_of(wish), call.peer, deadline_ms, look, lambda: tell(False))):
             return None
         return Reply(NotificationResponse(has_msg=False, polling_full=True))
 
     async def polling_info(self, header: PollingInfoRequest, call: Call) -> PollingInfoResponse:
         place = Place(header.consumer_group, header.topic, max(header.queue_id, -1))
         return PollingInfoResponse(polling_num=self.waiting.count_at(place))
+
+
+def _place_of(wish: Wish) -> Place:
+    return Place(wish.group, wish.topic, max(wish.queue_id, -1))

@@ -28,6 +28,11 @@ class Progress:
         ahead = self._ahead.get(place)
         return self._table.query(*place) if ahead is None else ahead[0]
 
+    def has_room(self, place: Place) -> bool:
+        """False: the table of offsets is full, and has no row of this group and topic."""
+        table, (group, topic, _) = self._table, place
+        return len(table.table.rows) < table.rows_max or bool(table.row(group, topic))
+
     def set(self, place: Place, offset: int, end: int) -> None:
         """It may be forgotten with a log that is cut before `end`."""
         if self._marks and self._marks[-1][2] == place and self._marks[-1][0] == end:
@@ -40,15 +45,18 @@ class Progress:
         """At once: nothing in the log explains it."""
         if self._marks:
             self._void[place] = self._number
-        self._ahead.pop(place, None)
-        self._table.commit(*place, offset)
+        if self._table.commit(*place, offset):
+            self._ahead.pop(place, None)
+        else:
+            self._ahead[place] = (offset, self._number)
 
     def settle(self, safe: int) -> None:
         """The log is safe up to there."""
         while self._marks and self._marks[0][0] <= safe:
             _, number, place, offset = self._marks.popleft()
-            if number > self._void.get(place, 0) and not self._is_reset(*place):
-                self._table.commit(*place, offset)
+            counts = number > self._void.get(place, 0) and not self._is_reset(*place)
+            if counts and not self._table.commit(*place, offset):
+                continue  # the table is full: known here as long as this master serves
             if self._ahead.get(place) == (offset, number):
                 del self._ahead[place]
         if not self._marks:

@@ -30,15 +30,22 @@ from broker.pop.core.order import Block, QueueOfGroup
 from broker.pop.service import Pop
 from broker.store.reading import GetResult, GetStatus
 from broker.store.record import PROPERTIES_BYTES_MAX, decode, encode
+from remoting.codes import ResponseCode
 from remoting.operations.pop import PopMessageResponse
 
 BODY_BYTES_MAX: Final = 262_144
 MESSAGES_MAX: Final = 32
 LOOKS_MAX: Final = 16
-"""Times that one pop looks at a queue where the filter passes nothing; the next pop goes on."""
+"""Times that one pop looks at a queue where the filter passes nothing; the next pop goes on, or the next turn
+of the loop for one that waits."""
 RETRY_FIRST_ONE_IN: Final = 5
 """So often the retry topic comes before the topic itself: neither starves the other."""
 MIN_MODE: Final = 0
+TABLE_IS_FULL: Final = Refused(
+    ResponseCode.SYSTEM_ERROR,
+    "the table of consumer offsets is full, and where this group goes on could not be kept: delete groups or "
+    "topics that are not used any more",
+)
 
 
 @dataclass(slots=True)
@@ -67,7 +74,8 @@ class Wish:
 
 @dataclass(slots=True)
 class Take:
-    """What it gets. end: where the log must be safe up to before it is told."""
+    """What it gets. end: where the log must be safe up to before it is told. looks_on: the filter passed
+    nothing so far, and there is more behind that."""
 
     pop_ms: int
     revive_queue: int
@@ -79,6 +87,7 @@ class Take:
     body_bytes: int = 0
     rest: int = 0
     end: int = 0
+    looks_on: bool = False
     refused: Refused | None = None
 
     def header(self, wish: Wish) -> PopMessageResponse:
@@ -141,10 +150,12 @@ class Popper:
         start = self._start(place, wish.init_mode, ordered=wish.is_ordered)
         blocked = wish.is_ordered and self._pop.order.is_blocked(place, wish.attempt_id, now_ms=take.pop_ms)
         left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
+        if take.refused is None and self.rest(place, start) and not self._pop.progress.has_room(place):
+            take.refused = TABLE_IS_FULL
         if left <= 0 or room <= 0 or blocked or take.refused is not None:
             take.rest += self.rest(place, start)
             return
-        result = self._look(place, start, left, room, wish.wanted)
+        result = self._look(place, start, left, room, wish.wanted, take)
         if result.views:
             self._hand_out(wish, take, place, result)
         take.rest += self.rest(place, self._start(place, wish.init_mode, ordered=wish.is_ordered))
@@ -179,7 +190,9 @@ class Popper:
         is_young = self._store.commit_log.max_offset - log_offset <= self._parts.cached_bytes
         return queue.min_offset if queue.min_offset == 0 and is_young else queue.max_offset - 1
 
-    def _look(self, place: QueueOfGroup, start: int, messages: int, size: int, wanted: Wanted) -> GetResult:
+    def _look(
+        self, place: QueueOfGroup, start: int, messages: int, size: int, wanted: Wanted, take: Take
+    ) -> GetResult:
         """What is passed over is passed over for good. An empty queue moves nothing (broker-ops pitfall
         18)."""
         for _ in range(LOOKS_MAX):
@@ -191,6 +204,8 @@ class Popper:
             start = result.next_begin_offset
             self._pop.progress.set(place, start, self._store.commit_log.max_offset)
             self._pop.order.forget(place)
+        else:
+            take.looks_on |= self.rest(place, start) > 0
         return result
 
     def _hand_out(self, wish: Wish, take: Take, place: QueueOfGroup, result: GetResult) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from broker.handlers.property_text import with_properties
 from broker.handlers.writer import Letter
-from broker.pop.core.book import NO_NEWS, Checkpoint, Key
+from broker.pop.core.book import INVISIBLE_MS_MAX, NO_NEWS, Checkpoint, Key
 from broker.pop.core.handles import BITS_MAX
 from broker.pop.core.order import QueueOfGroup
 from broker.store.record import Record, offset_message_id, property_value
@@ -109,8 +109,9 @@ def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
         raise BadRecord("it names no message")
     key = Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms)
     is_open = ~body.acked & ((1 << len(offsets)) - 1)
+    invisible_ms = min(body.invisible_ms, INVISIBLE_MS_MAX)
     return Checkpoint(
-        key, body.invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue, open=is_open
+        key, invisible_ms, offsets, body.next_offset or offsets[-1] + 1, revive_queue, open=is_open
     )
 
 

@@ -102,7 +102,7 @@ class Waiting:
         topics, self._grown_topics = self._grown_topics, set()
         for topic in sorted(topics):
             for place in sorted(self._places.get(topic, ())):
-                self._serve(place)
+                self.serve(place)
             if topic in self._places:
                 self._watch(topic)
 
@@ -110,9 +110,10 @@ class Waiting:
         """A queue gives this group messages again."""
         for place in list(self._places.get(topic, ())):
             if place.group == group:
-                self._serve(place)
+                self.serve(place)
 
-    def _serve(self, place: Place) -> None:
+    def serve(self, place: Place) -> None:
+        """Those that wait there look again, until one finds nothing."""
         queue = self._waiters.get(place)
         while queue:
             waiter = queue[0]

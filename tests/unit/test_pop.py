@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from broker.handlers.writer import Letter, Refused, Stored
-from broker.pop.core.book import Checkpoint, PopBook
-from broker.pop.records import REVIVE_GROUP
+from broker.metadata.offsets import ConsumerOffsetTable
+from broker.pop.core.book import INVISIBLE_MS_MAX, Checkpoint, PopBook
+from broker.pop.records import REVIVE_GROUP, checkpoint_of
 from broker.store.settings import NamedTopic
 from broker.topics import DLQ_PREFIX
 from remoting.clock import now_ms
@@ -665,6 +666,108 @@ async def test_as_much_is_out_as_may_be(scene: Scene, monkeypatch: pytest.Monkey
     assert reply is not None and reply.code == ResponseCode.SYSTEM_BUSY
     await scene.ack(first)
     assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_a_full_table_of_offsets_repeats_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.send(b"1", b"2", b"3")
+    assert len(await scene.pop(maxMsgNums=1)) == 1
+    scene.run()
+    rows = len(scene.metadata.offsets.table.rows)
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", rows)
+    for order in ("true", "false"):
+        reply = await scene.raw_pop(consumerGroup="h", order=order)
+        assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+        assert "consumer offsets" in reply.remark
+    assert len(scene.metadata.offsets.table.rows) == rows
+    assert bodies(await scene.pop(maxMsgNums=1)) == [b"2"]  # whose progress has its row
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", rows + 1)
+    assert bodies(await scene.pop(consumerGroup="h")) == [b"1", b"2", b"3"]
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", rows)  # others were faster
+    scene.run()
+    assert scene.metadata.offsets.query("h", "TopicA", 0) == -1
+    scene.send(b"4")
+    reply = await scene.raw_pop(consumerGroup="h")
+    assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", rows + 1)
+    assert bodies(await scene.pop(consumerGroup="h")) == [b"4"], "it still knows where the group goes on"
+    scene.run()
+    assert scene.metadata.offsets.query("h", "TopicA", 0) == 4
+
+
+def test_progress_for_which_there_is_no_room_is_known_here(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", 0)
+    scene.pop_state.progress.commit(("h", "TopicA", 0), 7)
+    scene.run()
+    assert scene.pop_state.progress.get(("h", "TopicA", 0)) == 7
+
+
+async def test_a_full_table_of_offsets_stops_no_empty_pop(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConsumerOffsetTable, "rows_max", 0)
+    assert await scene.pop(consumerGroup="h") == []
+
+
+async def test_a_selective_filter_is_looked_on_for_while_a_pop_waits(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.pop.reading.LOOKS_MAX", 2)
+    scene.send(*(b"other" for _ in range(100)), tag="B")  # in queue files of 10 units, and so many looks
+    scene.send(b"mine", tag="A")
+    for wish in ({"exp": "A"}, {"exp": "A", "consumerGroup": "h", "queueId": 0}):
+        assert await scene.raw_pop(pollTime=15_000, **wish) is None
+    rounds, looks = 0, scene.broker.store.get
+    with pytest.MonkeyPatch.context() as patch:
+        counts: list[int] = []
+        patch.setattr(scene.broker.store, "get", lambda *args: (counts.append(1), looks(*args))[1])
+        while scene.broker.soon:
+            counts.clear()
+            scene.broker.tick()
+            rounds += 1
+            assert len(counts) <= 2 + 3, "one slice of one of them in each iteration of the loop"
+    assert rounds > 8, "others have their turn between"
+    assert [read(decode_frame(frame[4:]))[0].body for frame in scene.peer.sent] == [b"mine", b"mine"]
+    assert len(scene.part.handlers.waiting) == 0
+
+
+async def test_nobody_looks_on_for_whom_nobody_waits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.pop.reading.LOOKS_MAX", 1)
+    scene.send(*(b"other" for _ in range(100)), tag="B")
+    assert await scene.raw_pop(exp="A", pollTime=15_000) is None
+    scene.part.handlers.expire(now_ms() + 15_000)
+    scene.peer.sent.clear()
+    rounds = 0
+    while scene.broker.soon:
+        scene.broker.tick()
+        rounds += 1
+    assert rounds <= 2
+    scene.broker.gate.close("test", "disk full")
+    assert scene.broker.soon == []
+
+
+async def test_invisible_times_end(scene: Scene) -> None:
+    """A message that nobody acknowledges comes again some time, and its checkpoint is done with."""
+    scene.send(b"1", b"2")
+    scene.send(b"3", queue_id=1)
+    reply = await scene.raw_pop(queueId=0, maxMsgNums=1, invisibleTime=2**62)
+    assert reply is not None and reply.ext_fields["invisibleTime"] == str(INVISIBLE_MS_MAX)
+    (second,) = await scene.pop(queueId=0, maxMsgNums=1)
+    assert (await scene.change(second, 2**62)).ext_fields["invisibleTime"] == str(INVISIBLE_MS_MAX)
+    (third,) = await scene.pop(order="true", queueId=1, maxMsgNums=1, invisibleTime=2**62)
+    changed = await scene.change(third, 2**62)
+    assert int(changed.ext_fields["invisibleTime"]) == INVISIBLE_MS_MAX
+    scene.run(INVISIBLE_MS_MAX - 1)
+    assert await scene.pop(queueId=0) == await scene.pop(order="true", queueId=1) == []
+    scene.run(2)  # a handle that changes within its millisecond is one of the next
+    assert bodies(await scene.pop(order="true", queueId=1)) == [b"3"]
+    assert bodies(await scene.pop(queueId=0)) == [b"1", b"2"]
+
+
+def test_invisible_times_of_old_records_end() -> None:
+    raw = b'{"so":0,"pt":1,"it":4611686018427387904,"t":"x","c":"g","q":0,"n":1}'
+    assert checkpoint_of(raw, 0).due_ms == 1 + INVISIBLE_MS_MAX
 
 
 async def test_what_came_again_does_not_so_once_more_after_a_fail_over(scene: Scene) -> None:

@@ -14,6 +14,9 @@ from typing import Final, NamedTuple
 OPEN_MAX: Final = 200_000
 """Checkpoints; nothing more is handed out then."""
 NO_NEWS: Final = -1
+INVISIBLE_MS_MAX: Final = 43_200_000
+"""12 h, as RocketMQ's proxy has it (maxInvisibleTimeMills): what nobody acknowledges fills the book until
+then."""
 
 
 class Key(NamedTuple):
