@@ -16,7 +16,7 @@ from broker.metadata.service import Metadata
 from broker.metadata.wire import encode_updates
 from broker.stats.reads import ReadCounters
 from broker.store.message_store import MessageStore
-from broker.topics import BATCH_CQ, QUEUE_TYPE, illegal_name
+from broker.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
 from remoting.codes import ResponseCode
 from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from remoting.operations.broker import (
@@ -296,7 +296,8 @@ class MetadataHandlers:
         if self._changed(lambda: groups.find(header.consumer_group)) is None:
             remark = f"Group {header.consumer_group} not exist!"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        if metadata.topics.get(header.topic) is None:
+        topic = metadata.topics.get(header.topic)
+        if topic is None:
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
         if header.queue_id is None or header.commit_offset is None:
             what = "QueueId" if header.queue_id is None else "Offset"
@@ -304,17 +305,24 @@ class MetadataHandlers:
         if metadata.resets.is_pending(header.consumer_group, header.topic, header.queue_id):
             return Reply()  # of the position before an operator's reset
         offsets = metadata.offsets
-        if header.commit_offset >= 0 and not offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        ):
-            remark = f"there are {offsets.rows_max} pairs of topic and group already"
-            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        if header.commit_offset >= 0:
+            self._refuse_queue(topic, header.queue_id)
+            if not offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset):
+                remark = f"there are {offsets.rows_max} pairs of topic and group already"
+                raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         if not call.is_oneway:
             version, created = self._changed(offsets.seal), groups.table.version
             await metadata.replicated(offsets, version)
             if created != before:
                 await metadata.replicated(groups, created)
         return Reply()
+
+    def _refuse_queue(self, topic: Topic, queue_id: int) -> None:
+        """RocketMQ keeps an offset of any number, and each later commit writes them all. The rest of a queue
+        that the topic has no more may be read."""
+        if not 0 <= queue_id < topic.queue_count and self._store.find_queue(topic.name, queue_id) is None:
+            remark = f"queueId[{queue_id}] is illegal, topic[{topic.name}] has {topic.queue_count} queues"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
     async def get_all_consumer_offset(self, header: Empty, call: Call) -> Reply:
         return Reply(body=self._metadata.offsets.body())

@@ -258,6 +258,27 @@ async def test_bodies_that_are_no_group(desk: Desk) -> None:
     assert (await desk.ask(200, illegal)).code == ResponseCode.INVALID_PARAMETER
 
 
+async def test_offsets_of_queues_that_are_not_there(desk: Desk) -> None:
+    """Each commit writes its whole row: a client must not make it as long as it likes."""
+    await desk.create("T")
+    await desk.create("%RETRY%g", readQueueNums=1, writeQueueNums=1)
+    offsets = desk.metadata.offsets
+    commit: dict[str, object] = {"consumerGroup": "g", "commitOffset": 3}
+    for topic, queue_id in (("T", 4), ("T", 300_000), ("T", -1), ("%RETRY%g", 1)):
+        answer = await desk.ask(15, topic=topic, queueId=queue_id, **commit)
+        assert answer.code == ResponseCode.INVALID_PARAMETER, (topic, queue_id)
+        assert answer.remark and "is illegal" in answer.remark
+    assert offsets.row("g", "T") == offsets.row("g", "%RETRY%g") == {}
+    for topic, queue_id in (("T", 0), ("T", 3), ("%RETRY%g", 0)):
+        assert (await desk.ask(15, topic=topic, queueId=queue_id, **commit)).code == 0
+    nothing = await desk.ask(15, consumerGroup="g", topic="T", queueId=-1, commitOffset=-1)
+    assert nothing.code == 0, "clients say so of queues that they never read"
+    desk.put("T", 3)
+    await desk.create("T", readQueueNums=2, writeQueueNums=2)
+    answer = await desk.ask(15, consumerGroup="g", topic="T", queueId=3, commitOffset=1)
+    assert answer.code == 0 and offsets.row("g", "T") == {0: 3, 3: 1}
+
+
 async def test_a_pulls_commit_flag_is_a_commit(desk: Desk) -> None:
     await desk.create("T")
     desk.metadata.commit_by_pull("g", "T", 2, 33)
