@@ -54,7 +54,9 @@ class ClientSettings(TelemetryConfig):
     timer_precision_ms: Literal[100, 1000] = Field(
         1_000, description="ms; a timer is delivered at the next multiple; equal on all replicas"
     )
-    timer_stop_enqueue: bool = Field(False, description="pause: timers that come now wait in their queue")
+    timer_stop_enqueue: bool = Field(
+        False, description="pause: timers that come now wait in their queue; those of before the start go out"
+    )
     store_reply_message_enable: bool = Field(
         True, description="keep replies (324, 325) in the topic <cluster>_REPLY_TOPIC, too"
     )

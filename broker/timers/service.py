@@ -144,23 +144,26 @@ class Timers:
     # -- reading -----------------------------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """New units into the wheel. True: there are more."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
-        if queue is not None and not self._settings.timer_stop_enqueue:
+        """New units into the wheel; in a pause, those of before the term. True: there are more."""
+        queue, pauses = self._store.find_queue(TIMER_TOPIC, 0), self._settings.timer_stop_enqueue
+        if queue is not None and not (pauses and self._target is None):
             at = max(self.wheel.read_end, queue.min_offset)
             end = min(queue.max_offset, at + READ_MAX)
             if self._target is None:
                 self.added += max(end - at, 0)
-            while at < end:
+            while at < end and not (pauses and self._came_in_this_term(queue, at)):
                 self._read_unit(queue, at)
                 at += 1
-            if at < queue.max_offset:
+            if at == end < queue.max_offset:
                 return True
         if self._target is not None and self._store.dispatch_offset >= self._target:
             self._target = None
             if len(self.wheel):
                 logger.info("%d timers are to come", len(self.wheel))
         return False
+
+    def _came_in_this_term(self, queue: ConsumeQueue, at: int) -> bool:
+        return self._target is not None and queue.unit(at)[0] >= self._target
 
     def _read_unit(self, queue: ConsumeQueue, at: int) -> None:
         log_offset, size, code = queue.unit(at)

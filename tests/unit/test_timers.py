@@ -14,8 +14,9 @@ from broker.pending import ROLE
 from broker.stats.runtime import RuntimeInfo
 from broker.stats.service import BrokerStats
 from broker.store.record import Record, decode, parse_properties
+from broker.timers import service
 from broker.timers.handlers import TimerHandlers
-from broker.timers.service import Timers
+from broker.timers.service import LOOK_BACK_MS, Timers
 from broker.timers.times import deliver_at, out_ms, parse_handle, recall_handle
 from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
@@ -210,6 +211,36 @@ def test_a_pause(tmp_path: Path) -> None:
     scene.settings = ClientSettings.model_validate({})
     scene.restart()
     assert scene.bodies() == [b"timer"]
+
+
+def test_a_pause_does_not_stop_the_timers_of_before(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in nobody's wheel at a start: it is made of the queue. Each goes out once, also when a later
+    start ends the pause, and none is lost."""
+    monkeypatch.setattr(service, "READ_MAX", 2)
+    for number in range(5):
+        scene.send(b"old %d" % number, UNIQ_KEY=f"O{number}", TIMER_DELAY_SEC=3 + 20 * (number % 2))
+    scene.run(10_000)
+    old = [b"old 0", b"old 2", b"old 4"]
+    assert scene.bodies() == old
+    scene.settings = ClientSettings.model_validate({"timerStopEnqueue": True, "recallMessageEnable": True})
+    scene.timers = scene.broker.parts.timers = Timers(
+        scene.broker.store, scene.metadata, scene.broker.handlers.send.writer,
+        settings=scene.settings, clock=lambda: scene.now,
+    )  # fmt: skip
+    scene.timers.round()  # the term has begun; what comes now has to wait
+    for number in range(5):
+        scene.send(b"new %d" % number, UNIQ_KEY=f"N{number}", TIMER_DELAY_SEC=3)
+    scene.run()
+    assert scene.bodies() == old and scene.timers.unread == 5 and scene.timers.waiting == 2
+    scene.run(20_000)
+    old += [b"old 1", b"old 3"]
+    assert scene.bodies() == old and scene.timers.unread == 5
+    for _ in range(3):
+        scene.run(LOOK_BACK_MS)
+    assert scene.bodies() == old and scene.timers.wheel.frontier.read_offset == 5
+    scene.settings = ClientSettings.model_validate({})
+    scene.restart()
+    assert scene.bodies() == old + [b"new %d" % number for number in range(5)]
 
 
 def test_what_cannot_be_delivered_holds_up_nobody(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
