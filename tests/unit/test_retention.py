@@ -375,18 +375,22 @@ def test_an_index_far_behind_delays_neither_retention_nor_the_disk_s_watch(tmp_p
         broker.tick()
         store.flush()
         assert store.commit_log.max_offset > limit
-        await asyncio.sleep(1.5)
-        assert store.commit_log.max_offset - store.commit_log.min_offset <= limit
+        log = store.commit_log
+        await until(lambda: log.max_offset - log.min_offset <= limit, within_s=1.5)
         used[0] = 0.95
-        await asyncio.sleep(11)
-        assert gate.is_closed_by(DISK_FULL)
+        await until(lambda: gate.is_closed_by(DISK_FULL), within_s=11)
         used[0] = 0.5
-        await asyncio.sleep(1.5)
-        assert not gate.is_closed_by(DISK_FULL)
+        await until(lambda: not gate.is_closed_by(DISK_FULL), within_s=1.5)
         per_second = len(slices) / (slices[-1] - slices[0])
         assert per_second > 0.9 * 1_000 / INDEX_PAUSE_MS, "the catching up is as fast as it was"
         running.cancel()
         store.close()
+
+    async def until(condition: Callable[[], bool], within_s: float) -> None:
+        deadline = loop.time() + within_s
+        while not condition():
+            assert loop.time() < deadline
+            await asyncio.sleep(0.05)
 
     with virtual_machines(loop, 1):
         loop.run_until_complete(story())
