@@ -62,18 +62,20 @@ class LateHttp:
         """make_app: called in a thread; imports FastAPI, gives the app."""
         self._make_app, self._host, self._port = make_app, host, port
         self._socket: socket.socket | None = None
+        self._address = ("", 0)
         self._server: HttpServer | None = None
 
     def bind(self) -> None:
         """Raises ConfigError."""
         self._socket = listening_socket(self._host, self._port)
+        host, port = self._socket.getsockname()[:2]
+        self._address = str(host), int(port)
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) as bound."""
+        """(host, port) as bound; others may ask for it while we stop."""
         assert self._socket is not None, "not bound"
-        host, port = self._socket.getsockname()[:2]
-        return str(host), int(port)
+        return self._address
 
     async def serve(self) -> None:
         """Requests are answered when it returns. What it made lives for ever: the collector skips it."""

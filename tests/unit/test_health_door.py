@@ -109,8 +109,10 @@ async def test_early_requests_wait_for_the_late_door() -> None:
         early = asyncio.create_task(http.get("/livez"))
         await late.serve()
         assert (await early).status_code == 200
+    address = late.address
     await late.close()
     await late.close()
+    assert late.address == address, "controllers tell theirs as long as they are asked"
 
 
 async def test_a_door_that_is_closed_before_it_opened() -> None:
