@@ -6,6 +6,7 @@ to a journal and writes the file now and then (offsets: all the time).
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -35,7 +36,7 @@ def data_version(version: Version) -> DataVersion:
     )
 
 
-class MetadataStore(Generic[Row]):
+class MetadataStore(ABC, Generic[Row]):
     """Owned by the event loop's thread. Subclasses say how a row and the whole file look in JSON."""
 
     name: ClassVar[str]
@@ -59,19 +60,21 @@ class MetadataStore(Generic[Row]):
 
     # -- what a subclass says ----------------------------------------------------------------------------
 
+    @abstractmethod
     def row_of(self, value: Any) -> Row:
         """From JSON, as it came from a file, a journal or a master. ValueError, TypeError."""
-        raise NotImplementedError
 
-    def json_of(self, row: Row) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def json_of(self, row: Row) -> Any: ...
 
+    @abstractmethod
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
         """Rows and tombstones. ValueError, TypeError, KeyError, AttributeError."""
-        raise NotImplementedError
 
-    def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def file_of(
+        self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version
+    ) -> dict[str, Any]: ...
 
     def built_in(self) -> dict[str, Row]:
         """Rows that every broker has, whatever a master says."""
@@ -96,9 +99,9 @@ class MetadataStore(Generic[Row]):
             self.table.rows.setdefault(key, row)
         self.applied(None)
 
+    @abstractmethod
     def _persist(self, update: Update[Row]) -> None:
         """Durable as this store promises it. OSError."""
-        raise NotImplementedError
 
     def _save(self, update: Update[Row]) -> None:
         rows, gone = self.table.after(update)

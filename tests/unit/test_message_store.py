@@ -17,8 +17,9 @@ from broker.store.mapped_file import MappedFile, StoreError, file_name
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.reading import GetStatus
 from broker.store.record import decode, java_hash
+from broker.store.settings import NamedTopic
 from tests.unit.store_disk import StoreDisk
-from tests.unit.store_parts import FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
+from tests.unit.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
 
@@ -240,6 +241,51 @@ def test_records_and_blanks_of_any_size_are_passed(tmp_path: Path) -> None:
         pass
     assert again.index is not None and again.index.offset == again.commit_log.max_offset
     again.close()
+
+
+def test_a_replica_indexes_what_it_has_before_what_comes(tmp_path: Path) -> None:
+    """Its index is new, or was behind: nothing between is left out."""
+    master, replica = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+
+    def follow(key: str) -> list[int]:
+        offset, _, _ = master.put(TOPIC, 0, b"", b"KEYS\x01%b" % key.encode(), 0, 0, 1, BORN_HOST, 0, 0)
+        master.set_confirm_offset(master.commit_log.max_offset)
+        copy_log(master, replica)
+        replica.set_confirm_offset(master.confirm_offset)
+        while replica.dispatch(1):
+            pass
+        return [offset]
+
+    first = follow("first")
+    replica.close()
+    shutil.rmtree(tmp_path / "s" / "index")
+    replica = open_store(tmp_path / "s", master=False)
+    second = follow("second")
+    while replica.catch_up_index(1):
+        pass
+    third = follow("third")
+    assert replica.index is not None
+    for key, offsets in {"first": first, "second": second, "third": third}.items():
+        assert replica.index.find(java_hash("TopicA#"), key.encode(), 9, 0, 1 << 62) == offsets
+    master.close()
+    replica.close()
+
+
+def test_a_topic_that_is_no_name_of_a_directory_gets_no_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A master would not take it; a replica takes what is in the log, and goes on behind it."""
+    master, replica = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
+    master.put(NamedTopic("../../evil"), 0, b"", b"", 0, 0, 1, BORN_HOST, 0, 0)
+    put(master)
+    copy_log(master, replica)
+    replica.set_confirm_offset(replica.commit_log.max_offset)
+    while replica.dispatch(9):
+        pass
+    assert "no queue for it" in caplog.text
+    assert len(bodies(replica)) == 1 and not list(tmp_path.rglob("evil"))
+    master.close()
+    replica.close()
 
 
 def test_units_without_their_records_cost_no_long_recovery(

@@ -353,6 +353,15 @@ async def test_the_background_task(tmp_path: Path) -> None:
     store.close()
 
 
+async def until(condition: Callable[[], bool], within_s: float) -> None:
+    """Of virtual time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    while not condition():
+        assert loop.time() < deadline
+        await asyncio.sleep(0.05)
+
+
 def test_an_index_far_behind_delays_neither_retention_nor_the_disk_s_watch(tmp_path: Path) -> None:
     """As after years without one: it takes more than an hour, and the disk fills in a minute."""
     loop, limit = MachineLoop(Random(1)), 3 << 20
@@ -385,12 +394,6 @@ def test_an_index_far_behind_delays_neither_retention_nor_the_disk_s_watch(tmp_p
         assert per_second > 0.9 * 1_000 / INDEX_PAUSE_MS, "the catching up is as fast as it was"
         running.cancel()
         store.close()
-
-    async def until(condition: Callable[[], bool], within_s: float) -> None:
-        deadline = loop.time() + within_s
-        while not condition():
-            assert loop.time() < deadline
-            await asyncio.sleep(0.05)
 
     with virtual_machines(loop, 1):
         loop.run_until_complete(story())
@@ -429,12 +432,6 @@ def test_a_full_disk_is_looked_at_every_second(tmp_path: Path) -> None:
         assert len(looks) == count + 1, "a disk with room is looked at with the round of deletion only"
         running.cancel()
         broker.store.close()
-
-    async def until(condition: Callable[[], bool], within_s: float) -> None:
-        deadline = loop.time() + within_s
-        while not condition():
-            assert loop.time() < deadline
-            await asyncio.sleep(0.05)
 
     with virtual_machines(loop, 1):
         loop.run_until_complete(story())

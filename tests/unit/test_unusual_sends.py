@@ -15,7 +15,7 @@ from broker.pending import HAND_OVER
 from broker.store.record import Record, decode, parse_properties
 from remoting.clock import now_ms, wall_ms
 from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
+from remoting.command import FLAG_ONEWAY, RemotingCommand
 from remoting.command import decode as decode_frame
 from remoting.operation import Empty, Failed, Ok, Outcome, Wire
 from remoting.operations.broker_metadata import SubscriptionGroupConfig
@@ -89,6 +89,20 @@ def test_every_form_of_the_batch_flag(broker: Broker, flag: str, code: int) -> N
         reply = broker.request(10, ext, body, lenient=flag == "True")
     ok(reply)
     assert [record.body for record in stored(broker)] == [b"one", b"two"]
+
+
+def test_a_batch_waits_for_replicas_or_for_nobody(broker: Broker) -> None:
+    """As its properties say. Oneway: stored, and never answered."""
+    broker.gate.wait = True
+    body = item(b"one") + item(b"two")
+    assert broker.send(body, m="true") is None
+    ok(broker.send(body, m="true", i="WAIT\x01false\x02"))
+    assert len(broker.pending) == 1
+    assert broker.send(body, m="true", i="WAIT\x01false\x02", flag=FLAG_ONEWAY) is None
+    assert broker.send(body, m="true", flag=FLAG_ONEWAY) is None
+    assert len(broker.pending) == 1
+    broker.replicated()
+    assert len(broker.peer.sent) == 1 and len(stored(broker)) == 8
 
 
 @pytest.mark.parametrize("flag", ["0", "false", None])
