@@ -113,7 +113,7 @@ class Controlled:
             witness_ms=WITNESS_BEATS * config.ha_send_heartbeat_interval,
         )
         if config.isolation_lease_enable:
-            broker.gate.lease = self._lease_ends_ms
+            broker.gate.lease = self._lease_is_over
         self._hand_over: HandOver | None = None
         self.late: LateSends | None = None
 
@@ -226,9 +226,8 @@ class Controlled:
         if self._controller is not None and self._controller.active_address is not None:
             self._lease.confirmed(self._controller.active_address, asked_ms)
 
-    def _lease_ends_ms(self) -> int:
-        spoke_ms = {broker_id: link.read_ms for broker_id, link in self.ha.links.items()}
-        return self._lease.ends_ms(self.ha.heirs, spoke_ms)
+    def _lease_is_over(self, now_ms: int) -> bool:
+        return self._lease.is_over(now_ms, self.ha.heirs, self.ha.links)
 
     async def _watch_lease(self) -> None:
         """Says it once; the gate looks for itself."""

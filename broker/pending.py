@@ -44,7 +44,7 @@ class SendGate:
     open when none does.
 
     wait: replies are held back until the message is as safe as the settings ask for; in_sync counts the
-    confirmed SyncStateSet. lease: until when a message may be acknowledged (core/lease.py, now_ms).
+    confirmed SyncStateSet. lease: (now_ms) -> nothing may be acknowledged any more (core/lease.py).
     detour: takes a message that the closed gate would refuse, if it can; else says no.
     """
 
@@ -57,7 +57,7 @@ class SendGate:
         self.wait = False
         self.in_sync = 1
         self.min_in_sync = 1
-        self.lease: Callable[[], int] | None = None
+        self.lease: Callable[[int], bool] | None = None
         self.detour: Detour | None = None
 
     def close(self, by: str, remark: str) -> None:
@@ -76,7 +76,7 @@ class SendGate:
     def lease_is_over(self) -> bool:
         """Asked in the moment of acknowledging: a process that stood still for a while must not trust a timer
         that was due meanwhile."""
-        return self.lease is not None and now_ms() >= self.lease()
+        return self.lease is not None and self.lease(now_ms())
 
     def _judge(self) -> None:
         self.writable = not self._closed
@@ -164,6 +164,11 @@ class PendingReplies:
         """One write per connection."""
         entries = self._entries
         if not entries or entries[0][0] > offset or self._gate.lease_is_over:
+            return
+        if len(entries) == 1:
+            _, connection, reply, _, _ = entries.popleft()
+            if not connection.is_closing():
+                connection.send(reply)
             return
         replies: dict[Peer, list[bytes]] = {}
         while entries and entries[0][0] <= offset:

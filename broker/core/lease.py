@@ -13,17 +13,25 @@ take it out of the set). A master that is the whole SyncStateSet has no heir. Al
 monotonic clock and count from when we *sent* what was answered: no clock is compared with another, only their
 rates, and MARGIN is for these.
 
-Invariant (property test): while ends_ms() is ahead by the controllers' word, no controller has deposed us.
+Invariant (property test): while controllers_end_ms() is ahead, no controller has deposed us.
 """
 
-import sys
 from collections.abc import Collection, Mapping
+from typing import Protocol
 
 MARGIN = 10
 """A tenth of each term: clocks that run at different rates, and the way from the check to the socket."""
 GRACE_MS = 3_000
 """controllerGraceMs, its default: so long a new leader presumes a master alive that timed out before."""
-NEVER = sys.maxsize
+
+
+class Speaker(Protocol):
+    """What is known of a slave's open link (MasterLink)."""
+
+    @property
+    def read_ms(self) -> int:
+        """When the last byte came."""
+        ...
 
 
 class Lease:
@@ -66,13 +74,11 @@ class Lease:
             return 0
         return min(latest_ms + self._timeout_ms, asked_ms + self._grace_ms)
 
-    def heirs_end_ms(self, heirs: Collection[int], spoke_ms: Mapping[int, int]) -> int:
-        """spoke_ms: slave -> when the last byte came over its open link."""
-        if not heirs:
-            return NEVER
-        if any(heir not in spoke_ms for heir in heirs):
-            return 0
-        return min(spoke_ms[heir] for heir in heirs) + self._witness_ms
-
-    def ends_ms(self, heirs: Collection[int], spoke_ms: Mapping[int, int]) -> int:
-        return max(self.heirs_end_ms(heirs, spoke_ms), self.controllers_end_ms())
+    def is_over(self, now_ms: int, heirs: Collection[int], links: Mapping[int, Speaker]) -> bool:
+        """links: of each slave that is connected. Asked for every acknowledgement, so the heirs come first:
+        with them the controllers need not be looked at."""
+        for heir in heirs:
+            link = links.get(heir)
+            if link is None or now_ms >= link.read_ms + self._witness_ms:
+                return now_ms >= self.controllers_end_ms()
+        return False

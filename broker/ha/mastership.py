@@ -91,11 +91,11 @@ class Mastership:
             readable = end
         if settings.sync_flush:
             readable = min(readable, log.flushed_offset)  # what a power cut takes back is not shown
-        self._confirm(max(readable, self._store.confirm_offset))
         self._replicated = max(replicated, self._replicated)
-        if replicated > self._told:
+        if replicated > self._told:  # first: a producer waits for it, and nobody for the consumers' part
             self._told = replicated
             self._events.on_replicated(replicated)
+        self._confirm(max(readable, self._store.confirm_offset))
 
     def _confirm(self, offset: int) -> None:
         self._server.state.confirm_offset = offset

@@ -13,7 +13,6 @@ from typing import Protocol, cast
 from broker.group_commit import GroupCommit
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.slave_link import (
-    BodyAt,
     Close,
     Confirm,
     Effect,
@@ -82,7 +81,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
         if self._commit is not None:
             self._commit.listeners.append(self._flushed)
-        self._perform()
+        self._perform(self._clock())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         wanted = self.link.body_wanted
@@ -90,50 +89,60 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         if not self._is_direct:
             return self._control
         try:
-            return self._store.commit_log.receive_view()[:wanted]
+            return self._room()[:wanted]
         except OSError as error:  # a full disk, most likely
             # uvloop crashes when its transport is closed in here
             asyncio.get_running_loop().call_soon(self.close, f"cannot write here: {error}")
             self._broken, self._is_direct = True, False
             return self._control
 
+    def _room(self) -> memoryview:
+        """Where the body goes that the link waits for. OSError: nowhere."""
+        log = self._store.commit_log
+        if log.max_offset != self.link.max_offset:
+            raise OSError(f"the log ends at {log.max_offset}, not at {self.link.max_offset}")
+        return log.receive_view()
+
     def buffer_updated(self, nbytes: int) -> None:
+        now_ms = self._clock()
         if self._is_direct and self._close is None:
             self._store.commit_log.received(nbytes)
-            self.link.body_received(nbytes, self._clock())
-            self._perform()
+            self.link.body_received(nbytes, now_ms)
+            self._perform(now_ms)
         elif not self._broken:
             try:
-                self._take(self._control[:nbytes])
+                self._take(self._control[:nbytes], now_ms)
             except OSError as error:
                 self.close(f"cannot write here: {error}")
 
-    def _take(self, data: memoryview) -> None:
+    def _take(self, data: memoryview, now_ms: int) -> None:
         """Headers, small bodies, and the beginning of a large one. OSError: no room for a body."""
         link, log = self.link, self._store.commit_log
-        while data and self._close is None:
-            if link.body_wanted:
-                room = log.receive_view()
-                count = min(link.body_wanted, len(data), len(room))
-                room[:count] = data[:count]
+        at, end = 0, len(data)
+        while at < end and self._close is None:
+            if wanted := link.body_wanted:
+                room = self._room()
+                count = min(wanted, end - at, len(room))
+                room[:count] = data[at : at + count]
                 log.received(count)
-                link.body_received(count, self._clock())
+                link.body_received(count, now_ms)
             else:
-                count = min(link.control_wanted, len(data))
-                link.receive_control(data[:count], self._clock())
-            data = data[count:]
-            self._perform()
+                count = min(link.control_wanted, end - at)
+                link.receive_control(data[at : at + count], now_ms)
+            at += count
+            self._perform(now_ms)
 
     def tick(self) -> None:
-        self.link.tick(self._clock())
-        self._perform()
+        now_ms = self._clock()
+        self.link.tick(now_ms)
+        self._perform(now_ms)
 
     def _flushed(self) -> None:
         self.link.flushed(self._store.commit_log.flushed_offset)
-        self._perform()
+        self._perform(self._clock())
 
-    def _perform(self) -> None:
-        now_ms, next_effect = self._clock(), self.link.next_effect
+    def _perform(self, now_ms: int) -> None:
+        next_effect = self.link.next_effect
         try:
             while self._close is None and (effect := next_effect(now_ms)) is not None:
                 self._perform_one(effect)
@@ -144,14 +153,11 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:
-            case SendBytes(data):
+            case SendBytes():
                 if self._transport is not None and not self._transport.is_closing():
-                    self._transport.write(data)
-            case BodyAt(offset, _):
-                if offset != self._store.commit_log.max_offset:
-                    self.close(f"the log ends at {self._store.commit_log.max_offset}, not at {offset}")
-            case Confirm(offset):
-                self._owner.confirmed(offset)
+                    self._transport.write(effect.data)
+            case Confirm():
+                self._owner.confirmed(effect.offset)
             case SaveEpochs(epochs):
                 self._owner.save_epochs(epochs)
             case Truncate(offset):

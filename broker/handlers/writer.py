@@ -64,7 +64,8 @@ class Tick:
         """The first message of a tick: reads the clocks. True: perhaps there is another master already, and
         nothing must be stored that it would not have."""
         self.wall_ms, self.ms = wall_ms(), now_ms()
-        return self._gate.lease_is_over
+        lease = self._gate.lease
+        return lease is not None and lease(self.ms)
 
     def schedule(self) -> None:
         self.is_due = True

@@ -72,6 +72,7 @@ class Line:
         data = bytes(self.down[:count])
         del self.down[:count]
         if count and link.body_wanted:
+            assert link.max_offset == len(self.slave.log)
             self.slave.log += data
             link.body_received(count, NOW)
         elif count:
@@ -96,8 +97,6 @@ class Line:
                     assert self.master.log.startswith(self.slave.log), "a byte that differs was kept"
                 case sl.SaveEpochs(epochs):
                     self.slave.epochs = epochs
-                case sl.BodyAt(offset, _):
-                    assert offset == len(self.slave.log)
                 case sl.Confirm(offset):
                     assert offset <= len(self.slave.log)
                 case sl.ResetTo() | sl.Close():

@@ -101,9 +101,8 @@ class LeasedBroker(SimBroker):
     def may_acknowledge(self) -> bool:
         if self.lease is None:
             return True
-        spoke_ms = {slave: link.read_ms for slave, link in self._followers().items()}
         heirs = self.keeper.others if self.keeper is not None else ()
-        return self.world.now_ms < self.lease.ends_ms(heirs, spoke_ms)
+        return not self.lease.is_over(self.world.now_ms, heirs, self._followers())
 
     def send(self, record: bytes) -> None:
         if self.may_acknowledge():

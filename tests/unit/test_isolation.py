@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.controller_client import Heartbeats
-from broker.core.lease import NEVER
 from broker.pending import PendingReplies
 from remoting.codes import ResponseCode
 from remoting.operation import Empty, Failed, Ok, Outcome, Unknown
@@ -25,18 +24,18 @@ BEAT = BrokerHeartbeatRequest(cluster_name="c", broker_addr="a:1", broker_name="
 
 def test_a_master_that_is_cut_off_stores_nothing(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    ends_ms = [NEVER]
-    broker.gate.lease = lambda: ends_ms[0]
+    is_over = [False]
+    broker.gate.lease = lambda now_ms: is_over[0]
     assert broker.send() is not None
     broker.tick()
     end = broker.store.commit_log.max_offset
-    ends_ms[0] = 0
+    is_over[0] = True
     answer = broker.send()
     assert answer is not None and answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "hears neither the controllers nor its in-sync replicas" in (answer.remark or "")
     assert broker.send(flag=2) is None, "oneway: dropped"
     assert broker.store.commit_log.max_offset == end
-    ends_ms[0] = NEVER
+    is_over[0] = False
     answer = broker.send()
     assert answer is not None and answer.code == 0
 
@@ -45,8 +44,8 @@ def test_what_waits_is_not_acknowledged_after_the_lease() -> None:
     """Count mode: a slave on our side of the partition has it; the one that is elected has not."""
     broker_gate = PendingReplies()._gate
     pending, peer = PendingReplies(gate=broker_gate), FakePeer()
-    ends_ms = [0]
-    broker_gate.lease = lambda: ends_ms[0]
+    is_over = [True]
+    broker_gate.lease = lambda now_ms: is_over[0]
     frame = b'{"code":0,"opaque":5,"version":1}'
     frame = (len(frame) + 4).to_bytes(4, "big") + len(frame).to_bytes(4, "big") + frame
     for end in (10, 20):
@@ -55,7 +54,7 @@ def test_what_waits_is_not_acknowledged_after_the_lease() -> None:
     assert peer.sent == []
     assert pending.expire(4_000, 3_000) == 1, "its time is over"
     assert b'"code":12' in peer.sent[0] and b"cut off" in peer.sent[0]
-    ends_ms[0] = NEVER
+    is_over[0] = False
     pending.expire(4_001, 3_000)
     assert peer.sent[1] == frame, "it is master still: acknowledged late"
 

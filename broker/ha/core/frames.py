@@ -109,14 +109,16 @@ class TransferHeader(msgspec.Struct, frozen=True, gc=False):
     confirm_offset: int
 
     def encode(self) -> bytes:
-        return TRANSFER.pack(
-            STATE_TRANSFER,
-            self.body_bytes,
-            self.offset,
-            self.epoch,
-            self.epoch_start_offset,
-            self.confirm_offset,
+        return encode_transfer(
+            self.body_bytes, self.offset, self.epoch, self.epoch_start_offset, self.confirm_offset
         )
+
+
+def encode_transfer(
+    body_bytes: int, offset: int, epoch: int, epoch_start_offset: int, confirm_offset: int
+) -> bytes:
+    """A TransferHeader's bytes."""
+    return TRANSFER.pack(STATE_TRANSFER, body_bytes, offset, epoch, epoch_start_offset, confirm_offset)
 
 
 class SlaveStreamDecoder:
@@ -128,6 +130,14 @@ class SlaveStreamDecoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+
+    def lone_ack(self, data: bytes) -> int | None:
+        """The offset, if data is one ack and nothing else is here: as most reads have it. None: receive_data().
+        """
+        if len(data) != ACK_BYTES or self._buffer:
+            return None
+        state, offset = ACK.unpack(data)
+        return int(offset) if state == STATE_TRANSFER else None
 
     def receive_data(self, data: bytes) -> None:
         self._buffer += data
@@ -183,10 +193,9 @@ def parse_master_handshake(packet: bytes | bytearray) -> MasterHandshake:
 
 def parse_transfer_header(head: bytes | bytearray | memoryview) -> TransferHeader:
     """36 bytes. RemoteProtocolError on another state or an impossible body size."""
-    state, *fields = TRANSFER.unpack(head)
-    header = TransferHeader(*fields)
+    state, body_bytes, offset, epoch, epoch_start_offset, confirm_offset = TRANSFER.unpack(head)
     if state != STATE_TRANSFER:
         raise RemoteProtocolError(f"HA packet with state {state} where a transfer was due")
-    if not 0 <= header.body_bytes <= TRANSFER_BODY_BYTES_MAX:
-        raise RemoteProtocolError(f"HA transfer with a body of {header.body_bytes} bytes")
-    return header
+    if not 0 <= body_bytes <= TRANSFER_BODY_BYTES_MAX:
+        raise RemoteProtocolError(f"HA transfer with a body of {body_bytes} bytes")
+    return TransferHeader(body_bytes, offset, epoch, epoch_start_offset, confirm_offset)

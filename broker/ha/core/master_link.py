@@ -18,7 +18,7 @@ from broker.ha.core.frames import (
     MasterHandshake,
     SlaveHandshake,
     SlaveStreamDecoder,
-    TransferHeader,
+    encode_transfer,
 )
 from broker.ha.core.progress import Progress
 from broker.ha.core.throttle import Throttle
@@ -78,6 +78,7 @@ class MasterLink:
 
     def __init__(self, log: MasterLog, settings: LinkSettings, *, now_ms: int) -> None:
         self.slave_id: int | None = None
+        self.read_ms = self._sent_ms = now_ms  # read: when the last byte came
         self.learner = False
         self.pulls_metadata = False
         self.ack_offset = -1
@@ -95,7 +96,6 @@ class MasterLink:
         self._told_confirm = self._told_epoch = -1
         self._entry: EpochEntry | None = None
         self._entry_of: Epochs | None = None
-        self._read_ms = self._sent_ms = now_ms
         self._caught_up_ms = now_ms
         self._mark_offset, self._mark_ms = log.max_offset, now_ms
         self._throttle = Throttle(settings.bytes_per_second, now_ms=now_ms)
@@ -105,11 +105,6 @@ class MasterLink:
         self._sent_all = False  # nothing of the log was left when the last packet went
 
     # -- what the keeper of the SyncStateSet asks ----------------------------------------------------------
-
-    @property
-    def read_ms(self) -> int:
-        """When the last byte came."""
-        return self._read_ms
 
     def caught_up_ms(self, now_ms: int) -> int:
         """The last instant at which the slave is known to have had all that we had."""
@@ -125,10 +120,14 @@ class MasterLink:
     # -- input -------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
-        self._read_ms = now_ms
-        self._decoder.receive_data(data)
+        self.read_ms = now_ms
+        decoder = self._decoder
         try:
-            while self.close_reason is None and (packet := self._decoder.next_packet()) is not None:
+            if self.close_reason is None and (ack := decoder.lone_ack(data)) is not None:
+                self._receive_ack(ack, now_ms)
+                return
+            decoder.receive_data(data)
+            while self.close_reason is None and (packet := decoder.next_packet()) is not None:
                 if isinstance(packet, Ack):
                     self._receive_ack(packet.offset, now_ms)
                 else:
@@ -212,7 +211,8 @@ class MasterLink:
     @property
     def is_settled(self) -> bool:
         """An ack gives nothing to do: the link neither begins nor ends, and has only heartbeats to send."""
-        return self._told_epoch >= 0 and self.close_reason is None and not self.has_more
+        sent_all = self.position >= self._log.max_offset
+        return sent_all and self._told_epoch >= 0 and self.close_reason is None
 
     def next_effect(self, now_ms: int) -> Send | Close | None:
         """What to do now; None: nothing before more bytes, more log, or the next tick."""
@@ -228,8 +228,8 @@ class MasterLink:
 
     def check(self, now_ms: int) -> Close | None:
         """Also while a packet is on its way that the slave does not take."""
-        if self.close_reason is None and now_ms - self._read_ms > self._settings.housekeeping_interval_ms:
-            self.close(f"slave {self.slave_id} was silent for {now_ms - self._read_ms} ms")
+        if self.close_reason is None and now_ms - self.read_ms > self._settings.housekeeping_interval_ms:
+            self.close(f"slave {self.slave_id} was silent for {now_ms - self.read_ms} ms")
         return Close(self.close_reason) if self.close_reason is not None else None
 
     @property
@@ -301,15 +301,14 @@ class MasterLink:
 
     def _packet(self, entry: EpochEntry, body_bytes: int, now_ms: int) -> Send:
         log = self._log
-        header = TransferHeader(
-            body_bytes, self.position, entry.epoch, entry.start_offset, log.confirm_offset
-        )
-        send = Send(header.encode(), self.position, body_bytes)
-        self.position += body_bytes
+        position, confirm_offset = self.position, log.confirm_offset
+        header = encode_transfer(body_bytes, position, entry.epoch, entry.start_offset, confirm_offset)
+        send = Send(header, position, body_bytes)
+        self.position = position + body_bytes
         self.sent_bytes += body_bytes
         self._sent_all = self.position >= log.max_offset
         self._throttle.spend(body_bytes)
-        self._sent_ms, self._told_epoch, self._told_confirm = now_ms, entry.epoch, log.confirm_offset
+        self._sent_ms, self._told_epoch, self._told_confirm = now_ms, entry.epoch, confirm_offset
         return send
 
     def _file_end(self) -> int:

@@ -5,7 +5,7 @@ The shell reads into one of two places: control_wanted bytes for receive_control
 input it performs next_effect() until None, in that order:
 
     handshake ->  Truncate, SaveEpochs, SendBytes(ack)             durable before the master counts our bytes
-    transfer  ->  ResetTo, SaveEpochs, BodyAt ... SendBytes(ack), Confirm
+    transfer  ->  ResetTo, SaveEpochs ... SendBytes(ack), Confirm
 
 Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in epochs. An empty
 log counts as ending at 0 until the master's first packet tells where that one's begins.
@@ -55,13 +55,6 @@ class ResetTo:
     offset: int
 
 
-class BodyAt(msgspec.Struct, frozen=True, gc=False):
-    """The next count bytes of the stream are the log's bytes from offset on."""
-
-    offset: int
-    count: int
-
-
 class Confirm(msgspec.Struct, frozen=True, gc=False):
     """Records that end at or below offset are safe to read."""
 
@@ -76,7 +69,7 @@ class Close:
     fatal: bool = False
 
 
-Effect = SendBytes | Truncate | SaveEpochs | ResetTo | BodyAt | Confirm | Close
+Effect = SendBytes | Truncate | SaveEpochs | ResetTo | Confirm | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +126,9 @@ class SlaveLink:
     def next_effect(self, now_ms: int) -> Effect | None:
         if self._effects:
             return self._effects.popleft()
-        if self.closed or not self.transferring:
+        if self.body_wanted or self.closed or not self.transferring:
             return None
-        if not self.body_wanted and self._is_news:
-            return self._report(now_ms)
-        return None
+        return self._report(now_ms) if self._is_news else None
 
     @property
     def wants_flush(self) -> bool:
@@ -288,7 +279,6 @@ class SlaveLink:
         if header.body_bytes:
             self._log_is_empty = False
             self.body_wanted = header.body_bytes
-            self._effects.append(BodyAt(header.offset, header.body_bytes))
         else:
             self._packet_done(header, now_ms)
 
