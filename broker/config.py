@@ -219,6 +219,11 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         description="slaves that are far behind and served by threads (sendfile) at the same time; 0: the "
         "event loop serves them all, packet by packet",
     )
+    ha_stay_awake: bool = Field(
+        True,
+        description="while one message waits for its replicas, the master does not sleep for some 250 us: "
+        "their acks find it awake. false: where CPU time is counted, and a fast answer is not needed",
+    )
     ha_max_time_slave_not_catchup: int = Field(
         2_000,
         gt=0,

@@ -92,11 +92,13 @@ class Controlled:
                 else 0,
                 far_bytes_per_second=config.max_ha_transfer_byte_in_second,
                 catch_up_threads=config.ha_catch_up_threads,
+                stay_awake=config.ha_stay_awake,
                 sync_flush=config.sync_flush,
             ),
             events=self._events,
             commit=broker.commit,
             metadata_lag_ms=broker.metadata.lag_ms,
+            one_waits=lambda: len(broker.pending) == 1,
         )
         self.ha.on_cut = broker.metadata.cut
         self.ha.stranger = sync.stranger

@@ -27,6 +27,7 @@ class HaSettings:
     bytes_per_second: int = 0  # maxHaTransferByteInSecond, with haFlowControlEnable; of one link
     far_bytes_per_second: int = 104_857_600  # maxHaTransferByteInSecond: far behind, while producers write
     catch_up_threads: int = 4  # haCatchUpThreads
+    stay_awake: bool = False  # haStayAwake
     sync_flush: bool = False  # flushDiskType=SYNC_FLUSH: confirmOffset and acks are of what is on disk
 
     def __post_init__(self) -> None:

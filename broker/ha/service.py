@@ -24,6 +24,7 @@ from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
 from broker.ha.report import status_of
 from broker.ha.slave_client import SlaveClient, Stranger, nobody_knows
+from broker.ha.vigil import Vigil
 from broker.store.epoch_file import EpochFile, EpochFileError
 from remoting.clock import now_ms
 from remoting.operation import LocalProtocolError
@@ -53,8 +54,10 @@ class HaService:
         clock: Clock = now_ms,
         commit: GroupCommit | None = None,
         metadata_lag_ms: Callable[[int, int], int] = lambda slave_id, epoch: 0,
+        one_waits: Callable[[], bool] = lambda: False,
     ) -> None:
-        """commit: with sync_flush. metadata_lag_ms(slave_id, masterEpoch): 0 if it has all metadata."""
+        """commit: with sync_flush. metadata_lag_ms(slave_id, masterEpoch): 0 if it has all metadata.
+        one_waits: one message waits for replicas, and no more."""
         self.store = store
         self._commit = commit
         self._metadata_lag_ms = metadata_lag_ms
@@ -86,6 +89,7 @@ class HaService:
         self._tasks = TaskSet()
         self._role_tasks = TaskSet()
         self._growth, self._demand = Growth(), Growth()
+        self._vigil = Vigil(one_waits, clock) if settings.stay_awake else None
         self._dispatching = False
         self._running = False
         self._epoch_fault: str | None = None
@@ -289,6 +293,8 @@ class HaService:
         self.mastership.appended()
         if self._commit is not None:
             self._commit.want()
+        if self._vigil is not None and self._server.links:
+            self._vigil.begin()
 
     def flushed(self) -> None:
         """More of the log is on disk."""

@@ -5,7 +5,7 @@ import errno
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock, patch
@@ -62,6 +62,7 @@ class Broker:
         self.confirmed: list[int] = []
         self.replicated: list[int] = []
         self.counts: list[int] = []
+        self.looks = 0
         self.service = HaService(
             self.store,
             epoch_path=root / "epochFileCheckpoint",
@@ -69,7 +70,12 @@ class Broker:
             port=0,
             settings=settings,
             events=self,
+            one_waits=self.one_waits,
         )
+
+    def one_waits(self) -> bool:
+        self.looks += 1
+        return self.store.confirm_offset < self.store.commit_log.max_offset
 
     def on_confirm(self, offset: int) -> None:
         self.confirmed.append(offset)
@@ -188,6 +194,18 @@ async def test_a_slave_copies_joins_and_confirms(tmp_path: Path) -> None:
         await until(lambda: slave.store.max_queue_offset("T", 0) == 701, "dispatch on the slave")
         assert master.counts == [1, 2]
         assert slave.service.status()["connected"] is True
+
+
+@pytest.mark.parametrize("stay_awake", [True, False])
+async def test_a_master_stays_awake_for_one_message_if_it_may(tmp_path: Path, stay_awake: bool) -> None:
+    async with group(tmp_path, 2, replace(FAST, stay_awake=stay_awake)) as (master, slave):
+        await master.lead(1)
+        assert master.put() and not master.looks, "nobody to wait for"
+        await slave.follow(master, 1)
+        await until(lambda: master.in_sync() == [1, 2], "slave joins")
+        end = master.put()
+        await until(lambda: master.replicated[-1] == end, "ack")
+        assert (master.looks > 2) is stay_awake
 
 
 async def test_an_idle_slave_learns_epoch_and_confirm_at_once(tmp_path: Path) -> None:

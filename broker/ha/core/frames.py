@@ -132,8 +132,7 @@ class SlaveStreamDecoder:
         self._buffer = bytearray()
 
     def lone_ack(self, data: bytes) -> int | None:
-        """The offset, if data is one ack and nothing else is here: as most reads have it. None: receive_data().
-        """
+        """The offset, if data is one ack and nothing else is here, as mostly. None: receive_data()."""
         if len(data) != ACK_BYTES or self._buffer:
             return None
         state, offset = ACK.unpack(data)
