@@ -28,7 +28,7 @@ from broker.store.queues import QueueTable
 from broker.store.reading import GetResult, read_queue
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, Parsed, host_bits, index_keys, parse
 from broker.store.record_crc import Look, append_of, look_of
-from broker.store.recovery import queued_end, rebuild_next_offsets, scan_end, scan_start
+from broker.store.recovery import boundary_at, queued_end, rebuild_next_offsets, scan_end, scan_start
 from broker.store.run import Run
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
@@ -364,6 +364,8 @@ class MessageStore:
         """Log, queues, queue offsets and confirmOffset end at `offset` at most; durable when it returns."""
         with self._flush_lock:
             if offset < self.commit_log.max_offset:
+                if offset < self._checkpoint.confirm_offset:  # first: a start must not trust what is gone
+                    self._write_checkpoint(boundary_at(self.commit_log, offset))
                 self.commit_log.truncate(offset)
             self._forget_queued()
             if self.index is not None:
@@ -372,9 +374,7 @@ class MessageStore:
             self.confirm_offset = min(self.confirm_offset, self.commit_log.max_offset)
             self.queues.truncate(self.commit_log.max_offset)
             if self.dispatch_offset > self.commit_log.max_offset:
-                self.dispatch_offset = queued_end(
-                    self.commit_log, self.queues.each()
-                )  # a record boundary, even if `offset` is none
+                self.dispatch_offset = queued_end(self.commit_log, self.queues.each())  # a record boundary
             self._flush()  # what the checkpoint says to be durable must be
             self._write_checkpoint(self.dispatch_offset)
         rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)

@@ -115,6 +115,11 @@ def scan_start(
     return log.min_offset
 
 
+def boundary_at(log: CommitLog, offset: int) -> int:
+    """The offset, or where the log begins if it is inside of a record."""
+    return offset if log.is_record_start(offset) else log.min_offset
+
+
 def _is_boundary(log: CommitLog, offset: int) -> bool:
     """A good record, or the never written end, is at `offset`."""
     if not log.min_offset <= offset <= log.max_offset:
