@@ -1,9 +1,10 @@
 /* Load generator: one pre-encoded frame, sent over and over, only its opaque patched.
  *
- * usage: load PORT CONNECTIONS IN_FLIGHT WARMUP_MS MEASURE_MS SERVER_PID FRAME_FILE OPAQUE_AT [QUEUE_OFFSET_AT]
+ * usage: load PORT CONNECTIONS IN_FLIGHT WARMUP_MS MEASURE_MS SERVER_PID FRAME_FILE AWAKE OPAQUE_AT [QUEUE_OFFSET_AT]
  *
  * Each connection keeps IN_FLIGHT requests under way. OPAQUE_AT is the place of nine ASCII digits in the frame;
  * QUEUE_OFFSET_AT that of four, which go up by 32 from one pull to the next, from 1000 to 9000 and again.
+ * AWAKE 1: it looks for replies without sleeping. To wake a process of this machine is work for who writes to it.
  * Every reply must hold "code":0. Prints one JSON line; server_cpu_s is the CPU time of SERVER_PID meanwhile.
  */
 #define _GNU_SOURCE
@@ -38,7 +39,7 @@ static struct {
 } totals;
 static uint8_t frame[REPLY_BYTES_MAX];
 static size_t frame_bytes;
-static int in_flight_max, opaque_at, queue_offset_at, poller;
+static int in_flight_max, opaque_at, queue_offset_at, poller, sleep_ms_max;
 static uint32_t opaque = 100000000, queue_offset = QUEUE_OFFSET_FIRST;
 
 static void fail(const char *what) {
@@ -167,7 +168,7 @@ static void run_until(uint64_t end_ns, Connection *connections, int count) {
     while (now_ns() < end_ns) {
         for (int i = 0; i < count; i++)
             if (!connections[i].wants_write) fill_and_send(&connections[i]);
-        int n = epoll_wait(poller, events, EVENTS_MAX, 100);
+        int n = epoll_wait(poller, events, EVENTS_MAX, sleep_ms_max);
         for (int i = 0; i < n; i++) {
             Connection *c = events[i].data.ptr;
             if (events[i].events & ~(uint32_t)EPOLLOUT) receive(c);
@@ -177,15 +178,16 @@ static void run_until(uint64_t end_ns, Connection *connections, int count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 9 && argc != 10) { fprintf(stderr, "see the head of load.c\n"); return 2; }
+    if (argc != 10 && argc != 11) { fprintf(stderr, "see the head of load.c\n"); return 2; }
     int port = atoi(argv[1]), count = atoi(argv[2]), warmup_ms = atoi(argv[4]), measure_ms = atoi(argv[5]);
     pid_t server = atoi(argv[6]);
     FILE *file = fopen(argv[7], "rb");
     if (!file) fail(argv[7]);
     frame_bytes = fread(frame, 1, sizeof frame, file);
     in_flight_max = atoi(argv[3]);
-    opaque_at = atoi(argv[8]);
-    queue_offset_at = argc == 10 ? atoi(argv[9]) : 0;
+    sleep_ms_max = atoi(argv[8]) ? 0 : 100;
+    opaque_at = atoi(argv[9]);
+    queue_offset_at = argc == 11 ? atoi(argv[10]) : 0;
     poller = epoll_create1(0);
     Connection *connections = calloc((size_t)count, sizeof *connections);
     for (int i = 0; i < count; i++) open_connection(&connections[i], port);

@@ -81,7 +81,8 @@ def _rate(broker: Server, topic: str) -> float:
         },
     )  # fmt: skip
     mark = b'"queueOffset":"'
-    result = load(broker, _SHAPE, frame=frame, queue_offset_at=frame.index(mark) + len(mark))
+    at = frame.index(mark) + len(mark)
+    result = load(broker, _SHAPE, frame=frame, queue_offset_at=at, awake=True)
     if result["bytes"] < 32 * BODY_BYTES * result["replies"]:
         raise BenchError(f"{result['bytes'] // result['replies']} bytes to a reply: not 32 messages")
     return float(result["bytes"] / result["server_cpu_s"] / 1e6)

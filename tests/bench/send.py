@@ -136,7 +136,8 @@ def end_to_end() -> Results:
 
 def _against(subject: Server, yardstick: Server, shape: Shape) -> Measurement:
     value, reference = alternate(
-        lambda: per_cpu_second(load(subject, shape)), lambda: per_cpu_second(load(yardstick, shape))
+        lambda: per_cpu_second(load(subject, shape, awake=True)),
+        lambda: per_cpu_second(load(yardstick, shape, awake=True)),
     )
     return Measurement(value, "msg/CPU-s", reference, value / reference)
 

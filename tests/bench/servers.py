@@ -88,8 +88,10 @@ def load(
     queue_offset_at: int | None = None,
     warmup_ms: int = 300,
     measure_ms: int = 1_000,
+    awake: bool = False,
 ) -> dict[str, Any]:
-    """One round of load.c against a server; raises BenchError if a single reply is not a success."""
+    """One round of load.c against a server; raises BenchError if a single reply is not a success. awake: the
+    generator never sleeps, so that no server pays for waking it, as none does with a network between."""
     frame = send_frame(128) if frame is None else frame
     with tempfile.NamedTemporaryFile(prefix="keelmq-frame-") as file:
         file.write(frame)
@@ -103,6 +105,7 @@ def load(
             measure_ms,
             server.pid,
             file.name,
+            int(awake),
             opaque_at(frame),
             *(() if queue_offset_at is None else (queue_offset_at,)),
             cpu=LOAD_CPU,
