@@ -138,3 +138,16 @@ async def test_a_full_disk_ends_the_link(tmp_path: Path, monkeypatch: pytest.Mon
     slave.receive(TransferHeader(400, 0, 1, 0, 0).encode() + bytes(400), 1 << 20)
     assert slave.transport.aborted
     slave.store.close()
+
+
+@pytest.mark.parametrize("size", [400, 50_000])
+async def test_a_log_that_somebody_else_has_changed_takes_nothing(tmp_path: Path, size: int) -> None:
+    slave = Slave(tmp_path)
+    slave.receive(make_stream([400])[0], 1 << 20)
+    slave.receive(TransferHeader(size, 400, 1, 0, 0).encode(), 1 << 20)
+    slave.store.commit_log.received(8)
+    slave.receive(bytes(size), 1 << 20)
+    await asyncio.sleep(0)  # a close in get_buffer() is for the next turn
+    assert slave.transport.aborted
+    assert slave.store.commit_log.max_offset == 408
+    slave.store.close()
