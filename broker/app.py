@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from broker.announcement import registration_of, unregistration_of
-from broker.assembly import flush_forever, make_metadata, make_store, make_topics, store_host
+from broker.assembly import close_store, flush_forever, make_metadata, make_store, make_topics, store_host
 from broker.binding import bind_operations
 from broker.clients.service import Clients
 from broker.config import BrokerConfig, detect_address
@@ -241,12 +241,8 @@ class Broker:
             await self.commit.close()
         if self._loaded:
             self.metadata.close()
-        if self._loaded and self.commit is not None and self.commit.fault:
-            self.store.close(clean=False)  # the next start looks at everything
-        elif self._loaded:
-            await asyncio.to_thread(self.store.flush)
-            self.store.close(clean=True)
-            logger.info("store closed at %d", self.store.commit_log.max_offset)
+        if self._loaded:
+            await close_store(self.store, is_trusted=self.commit is None or not self.commit.fault)
 
     def _open_telemetry(self) -> BrokerTelemetry:
         """Needs the address: it is in the files' names, which are unique in the cluster so."""

@@ -12,11 +12,15 @@ from broker.pending import SendGate
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.record import host_bytes
 from broker.topics import TopicTable
+from remoting.clock import now_ms
+from remoting.complaints import Complaints
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 2
 """Flushes per checkpoint: with the default interval, one a second."""
+
+COMPLAINT_PERIOD_MS = 5_000
 
 MEMORY_PERCENT = 40
 """accessMessageInMemoryMaxRatio."""
@@ -87,11 +91,32 @@ def store_host(host: str, port: int) -> bytes:
 async def flush_forever(store: MessageStore, interval_ms: int) -> None:
     """What changed goes to the disk, in a thread; now and then with a checkpoint."""
     rounds, flushed = 0, -1
+    complaints = Complaints(logger, period_ms=COMPLAINT_PERIOD_MS, level=logging.ERROR)
     while True:
         await asyncio.sleep(interval_ms / 1000)
         rounds += 1
         checkpoint = rounds % CHECKPOINT_EVERY == 0
         seen = store.commit_log.max_offset + store.dispatch_offset
         if seen != flushed:
-            await asyncio.to_thread(store.flush_checkpoint if checkpoint else store.flush)
+            try:
+                await asyncio.to_thread(store.flush_checkpoint if checkpoint else store.flush)
+            except OSError as error:
+                complaints.tell(now_ms(), "what is stored cannot be made durable yet: %s", error)
+                continue
             flushed = seen if checkpoint else flushed
+
+
+async def close_store(store: MessageStore, *, is_trusted: bool) -> None:
+    """is_trusted: nothing has gone wrong with its disk. Else, and where the disk is full, it is left as a
+    crash leaves it: the next start looks at the end of the log."""
+    end = store.commit_log.max_offset
+    if is_trusted:
+        try:
+            await asyncio.to_thread(store.flush)
+            store.close(clean=True)
+        except OSError as error:
+            logger.error("the store cannot be closed cleanly: %s; the next start looks at its end", error)
+        else:
+            logger.info("store closed at %d", end)
+            return
+    store.close(clean=False)

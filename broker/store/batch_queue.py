@@ -10,6 +10,7 @@ Source: RocketMQ 5.3.3 BatchConsumeQueue.
 """
 
 import logging
+import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,8 @@ class BatchQueue(ConsumeQueue):
         low, high = 0, self.file_bytes // BATCH_UNIT_BYTES
         while low < high:
             middle = (low + high) // 2
-            is_written = _is_written(_unpacked(file, middle * BATCH_UNIT_BYTES))
+            unit = file.read(middle * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES)
+            is_written = _is_written(_unpacked(unit, 0))
             low, high = (middle + 1, high) if is_written else (low, middle)
         return low
 
@@ -166,7 +168,7 @@ class BatchQueue(ConsumeQueue):
     def _unit_at(self, number: int) -> BatchUnit:
         position = number * BATCH_UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
-        return _unpacked(file, position - file.start_offset)
+        return _unpacked(file.map, position - file.start_offset)
 
     def _find(self, queue_offset: int) -> int:
         """Number of the unit that has the message, or of the first one behind it."""
@@ -232,8 +234,8 @@ class BatchQueue(ConsumeQueue):
         self._end_unit = 0
 
 
-def _unpacked(file: MappedFile, at: int) -> BatchUnit:
-    return BatchUnit(*BATCH_UNIT.unpack_from(file.map, at)[:6])
+def _unpacked(data: bytes | mmap.mmap, at: int) -> BatchUnit:
+    return BatchUnit(*BATCH_UNIT.unpack_from(data, at)[:6])
 
 
 def _is_written(unit: BatchUnit) -> bool:

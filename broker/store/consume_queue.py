@@ -108,7 +108,7 @@ class ConsumeQueue:
         low, high = 0, self.file_bytes // UNIT_BYTES
         while low < high:
             middle = (low + high) // 2
-            offset, size, _ = UNIT.unpack_from(file.map, middle * UNIT_BYTES)
+            offset, size, _ = UNIT.unpack(file.read(middle * UNIT_BYTES, UNIT_BYTES))
             low, high = (middle + 1, high) if offset >= 0 and size > 0 else (low, middle)
         return low
 

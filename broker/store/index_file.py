@@ -55,15 +55,15 @@ class IndexFile:
         self._slots = slots
         self.entries_max = entries
         self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
-        header: State = HEADER.unpack_from(self._file.map)
-        self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
-        self.used_slots, self.count = header[4], min(max(header[5], 1), entries)
         self._room_end = self._entries_at
         try:
             self._file.reserve(0, self._entries_at)
         except OSError:
             self.close()
             raise
+        header: State = HEADER.unpack_from(self._file.map)
+        self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
+        self.used_slots, self.count = header[4], min(max(header[5], 1), entries)
 
     @property
     def path(self) -> Path:

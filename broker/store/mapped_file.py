@@ -120,6 +120,11 @@ class MappedFile:
         """A descriptor of this file that outlives close() and delete(); the caller closes it."""
         return os.dup(self._fd)
 
+    def read(self, start: int, count: int) -> bytes:
+        """Of what may be a hole: in the map, a look at one takes a block of a tmpfs; on a full one that is a
+        SIGBUS."""
+        return os.pread(self._fd, count, start)
+
     def reserve(self, start: int, count: int) -> None:
         """Blocks for these bytes of a sparse file. OSError if the disk has none: better than a SIGBUS."""
         os.posix_fallocate(self._fd, start, count)
