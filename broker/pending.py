@@ -165,19 +165,13 @@ class PendingReplies:
         entries = self._entries
         if not entries or entries[0][0] > offset or self._gate.lease_is_over:
             return
-        if len(entries) == 1:
-            _, connection, reply, _, _ = entries.popleft()
-            if not connection.is_closing():
-                connection.send(reply)
-            return
-        replies: dict[Peer, list[bytes]] = {}
+        last, waiting = entries[0][1], list[bytes]()
+        replies: dict[Peer, list[bytes]] = {last: waiting}
         while entries and entries[0][0] <= offset:
             _, connection, reply, _, _ = entries.popleft()
-            waiting = replies.get(connection)
-            if waiting is None:
-                replies[connection] = [reply]
-            else:
-                waiting.append(reply)
+            if connection is not last:  # mostly it is: what one read brought stands together
+                last, waiting = connection, replies.setdefault(connection, [])
+            waiting.append(reply)
         for connection, waiting in replies.items():
             if not connection.is_closing():
                 connection.send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
