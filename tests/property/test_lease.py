@@ -246,3 +246,9 @@ class TestHeirs:
         assert over_from(lease, {2}, {}) == 3_700, "that one did not lead"
         lease.connection_lost("n0")
         assert over_from(lease, {2}, {}) == 0
+
+    def test_a_long_timeout_does_not_outlast_the_grace_of_a_new_leader(self) -> None:
+        lease = Lease(timeout_ms=10_000, witness_ms=3_000)
+        lease.beat_answered("n0", 1_000, 1_010)
+        lease.confirmed("n0", 1_020)
+        assert lease.controllers_end_ms() == 1_020 + 2_700

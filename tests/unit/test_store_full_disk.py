@@ -1,5 +1,6 @@
 """Full disks, at the start and at the end. To look at a hole of a map is a SIGBUS on a full tmpfs."""
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.assembly import close_store
+from broker.assembly import close_store, flush_forever
 from broker.store import message_store
 from broker.store.batch_queue import BATCH_UNIT_BYTES, BatchQueue
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
@@ -89,3 +90,30 @@ async def test_a_store_on_a_full_disk_is_closed_as_a_crash_leaves_it(
     assert len(bodies(again, 0) + bodies(again, 1)) == 5
     await close_store(again, is_trusted=True)
     assert not (tmp_path / "abort").exists()
+
+
+async def test_what_cannot_be_flushed_is_tried_again_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tries = open_store(tmp_path), asyncio.Event()
+    put_many(store, 5)
+    left = [3]
+
+    def full(*args: object) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(28, "No space left on device")
+        asyncio.run_coroutine_threadsafe(told(), loop)
+
+    async def told() -> None:
+        tries.set()
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(message_store, "write_checkpoint", full)
+    flushing = asyncio.create_task(flush_forever(store, 1))
+    await asyncio.wait_for(tries.wait(), 10)
+    flushing.cancel()
+    assert caplog.text.count("what is stored cannot be made durable yet: [Errno 28]") == 1
+    monkeypatch.undo()
+    await asyncio.gather(flushing, return_exceptions=True)
+    await close_store(store, is_trusted=True)
