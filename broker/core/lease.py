@@ -75,8 +75,8 @@ class Lease:
         return min(latest_ms + self._timeout_ms, asked_ms + self._grace_ms)
 
     def is_over(self, now_ms: int, heirs: Collection[int], links: Mapping[int, Speaker]) -> bool:
-        """Nothing may be acknowledged. links: of each slave that is connected. Asked for every acknowledgement,
-        so the heirs come first: while they are heard, nothing hangs on the controllers."""
+        """Nothing may be acknowledged. links: of each connected slave. Asked for every acknowledgement, so
+        the heirs come first: while they are heard, nothing hangs on the controllers."""
         for heir in heirs:
             link = links.get(heir)
             if link is None or now_ms >= link.read_ms + self._witness_ms:

@@ -8,6 +8,7 @@ import pytest
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import (
     MASTER_HANDSHAKE_BYTES,
+    STATE_TRANSFER,
     TRANSFER_BODY_BYTES_MAX,
     TRANSFER_BYTES,
     Ack,
@@ -339,3 +340,14 @@ def test_a_link_is_settled_when_an_ack_gives_nothing_to_do() -> None:
     assert link.is_settled
     link.receive_data(Ack(70).encode(), 0)
     assert not link.is_settled, "it has to be closed"
+
+
+def test_a_read_as_long_as_an_ack_may_be_parts_of_two() -> None:
+    """Behind 8 GiB the middle of an ack looks like the beginning of one."""
+    base = STATE_TRANSFER << 32
+    link = link_at(log_of(base + 300), base + 100)
+    packets(link)
+    stream = Ack(base + 150).encode() + Ack(base + 200).encode()
+    for begin, end, acked in [(0, 4, 100), (4, 16, 150), (16, 24, 200)]:
+        link.receive_data(stream[begin:end], 1)
+        assert (link.ack_offset, link.close_reason) == (base + acked, None)
