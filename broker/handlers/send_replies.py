@@ -1,13 +1,16 @@
 """The replies to sends. Successes are bytes whose JSON is the same each time, but for a few values."""
 
+import re
 import struct
 from binascii import hexlify
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from broker.handlers.send_commands import SendCommand
+from broker.handlers.success_frames import Texts
 from broker.handlers.writer import Refused
 from remoting.codes import VERSION
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
@@ -22,10 +25,22 @@ _TAIL: Final = b'","queueId":"%d","queueOffset":"%d","transactionId":"%b",' + (
 OF_A_BATCH: Final = _HEAD + b"%b" + _TAIL
 """For % (message ids, queueId, queueOffset, key, opaque)."""
 
+_VALUE = re.compile(rb"%[bd]")
+
 
 def of_one(store_host: bytes) -> bytes:
     """For % (CommitLog offset, queueId, queueOffset, key, opaque)."""
     return _HEAD + store_host.hex().upper().encode() + b"%016X" + _TAIL
+
+
+@lru_cache(maxsize=1_024)
+def of_queue(store_host: bytes, queue_id: int) -> Texts:
+    """The same in pieces, with this queueId."""
+    before_offset, more = of_one(store_host).split(b"%016X")
+    before_queue_offset, before_key, before_opaque, last = _VALUE.split(
+        more.replace(b"%d", b"%d" % queue_id, 1)
+    )
+    return before_offset, before_queue_offset, before_key, before_opaque, last
 
 
 def message_ids(store_host: bytes, offsets: Sequence[int]) -> bytes:

@@ -3,16 +3,32 @@ cimport cython
 
 cdef bint _IS_COMPILED
 cdef long long MAGIC_V1, MAGIC_V2, CRC_MASK
-cdef Py_ssize_t FIXED_BYTES, HOSTS_V4_BYTES, TOPIC_V1_RAW_MAX, PROPERTIES_BYTES_MAX
+cdef int HOST_V6_BITS
+cdef Py_ssize_t _UNIT_BYTES, FIXED_BYTES, HOSTS_V4_BYTES, TOPIC_V1_RAW_MAX, PROPERTIES_BYTES_MAX
 
 @cython.locals(
-    topic_bytes=Py_ssize_t, properties_bytes=Py_ssize_t, hosts_extra=Py_ssize_t, whole=bytearray, target="unsigned char *", at=Py_ssize_t
+    topic_bytes=Py_ssize_t, properties_bytes=Py_ssize_t, hosts_extra=Py_ssize_t, whole=bytearray, target="unsigned char *"
 )
 cdef bytearray _written(
     int size, unsigned int crc, int queue_id, int flag, long long queue_offset, long long offset, int sys_flag,
     long long born_timestamp, bytes born_host, long long store_timestamp, bytes store_host, int reconsume_times,
     long long prepared_offset, bytes body, bytes topic_raw, bytes properties
 )
+
+@cython.locals(
+    topic_raw=bytes, queue_id=int, queue_offset="long long", born_host=bytes, timestamp="long long", store_host=bytes,
+    host_bits=int, fixed=Py_ssize_t, total=Py_ssize_t, whole=bytearray, packed=bytearray, target="unsigned char *",
+    unit_target="unsigned char *", at=Py_ssize_t, unit_at=Py_ssize_t, offsets=list, keys=list, flag=int, sys_flag=int,
+    born_timestamp="long long", times=int, body=bytes, properties=bytes, code="long long", size=int, crc="long long", place=object
+)
+cdef object _all_written(list messages, shared, long long offset)
+
+@cython.locals(topic_bytes=Py_ssize_t, properties_bytes=Py_ssize_t, at=Py_ssize_t)
+cdef inline void _fill(
+    unsigned char *target, Py_ssize_t start, int size, unsigned int crc, int queue_id, int flag, long long queue_offset,
+    long long offset, int sys_flag, long long born_timestamp, bytes born_host, long long store_timestamp, bytes store_host,
+    int reconsume_times, long long prepared_offset, bytes body, bytes topic_raw, bytes properties
+) noexcept
 
 @cython.locals(index=Py_ssize_t)
 cdef void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept

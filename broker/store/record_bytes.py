@@ -1,13 +1,15 @@
-"""A record as it goes into the log: record.py's layout, written."""
+"""Records as they go into the log: record.py's layout, written."""
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from isal.isal_zlib import crc32
 
+from broker.store.indexed_keys import Keyed
 from broker.store.record import (
     CRC_MASK,
     HEADER_BYTES,
+    HOST_V6_BITS,
     HOSTS_V4_BYTES,
     MAGIC_V1,
     MAGIC_V2,
@@ -22,6 +24,34 @@ from remoting.compiled import is_compiled, prefer_twin
 FIXED_BYTES: Final = HEADER_BYTES + 2
 """Of a record with IPv4 hosts, without body, topic and properties."""
 _IS_COMPILED: Final = is_compiled(__file__)
+_UNIT = struct.Struct(">qiq")
+_UNIT_BYTES: Final = 20
+
+Message: TypeAlias = tuple[int, int, int, int, bytes, bytes, int, bytes, bytes]
+"""flag, sysFlag, born timestamp, reconsumeTimes, body, properties, tags code, UNIQ_KEY, KEYS"""
+
+
+class Shared(NamedTuple):
+    """What messages of one producer to one queue have in common. queue_offset: of the first one. host_bits:
+    of every sysFlag. key_prefix_hash: of the topic; None: no keys are asked for."""
+
+    topic_raw: bytes
+    queue_id: int
+    queue_offset: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    host_bits: int
+    key_prefix_hash: int | None
+
+
+class Written(NamedTuple):
+    """raw: the records. units: offset, size, tags code of each, as a queue has them."""
+
+    raw: bytes
+    units: bytes
+    offsets: list[int]
+    keys: list[Keyed]
 
 
 def record_bytes(
@@ -89,6 +119,35 @@ def record_parts(
     return header, body, topic_raw, PACK_I16(len(properties)), properties
 
 
+def records_bytes(messages: list[Message], shared: Shared, offset: int) -> Written:
+    """The records as they are in a log from `offset` on. struct.error: a number out of its field's range."""
+    if _IS_COMPILED:
+        try:
+            return _all_written(messages, shared, offset)
+        except OverflowError as error:
+            raise struct.error(str(error)) from None
+    topic_raw, queue_id, queue_offset, born_host, timestamp, store_host, host_bits, prefix_hash = shared
+    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES + len(topic_raw)
+    parts: list[bytes] = []
+    units: list[bytes] = []
+    offsets: list[int] = []
+    keys: list[Keyed] = []
+    for flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, own_keys in messages:
+        size = fixed + len(body) + len(properties)
+        sys_flag = sys_flag & ~HOST_V6_BITS | host_bits
+        parts += record_parts(
+            size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, timestamp,
+            store_host, times, 0, body, topic_raw, properties,
+        )  # fmt: skip
+        units.append(_UNIT.pack(offset, size, code))
+        offsets.append(offset)
+        if prefix_hash is not None:
+            keys.append((prefix_hash, offset, timestamp, unique_key, own_keys))
+        queue_offset += 1
+        offset += size
+    return Written(b"".join(parts), b"".join(units), offsets, keys)
+
+
 # -- the twin's way --------------------------------------------------------------------------------------
 
 
@@ -118,16 +177,79 @@ def _written(
         raise ValueError(f"{size} bytes are not what the record needs")
     whole = bytearray(size)
     target = whole
-    _put(target, 0, 4, size)
-    _put(target, 4, 4, MAGIC_V1 if topic_bytes <= TOPIC_V1_RAW_MAX else MAGIC_V2)
-    _put(target, 8, 4, crc)
-    _put(target, 12, 4, queue_id)
-    _put(target, 16, 4, flag)
-    _put(target, 20, 8, queue_offset)
-    _put(target, 28, 8, offset)
-    _put(target, 36, 4, sys_flag)
-    _put(target, 40, 8, born_timestamp)
-    at = _copy(target, 48, born_host, len(born_host))
+    _fill(
+        target, 0, size, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
+        store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
+    )  # fmt: skip
+    return whole
+
+
+def _all_written(messages: list[Message], shared: Shared, offset: int) -> Written:
+    topic_raw, queue_id, queue_offset, born_host, timestamp, store_host, host_bits, prefix_hash = shared
+    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES + len(topic_raw)
+    total = 0
+    for _, _, _, _, body, properties, _, _, _ in messages:
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise struct.error(f"properties of {len(properties)} bytes")
+        total += fixed + len(body) + len(properties)
+    whole, packed = bytearray(total), bytearray(len(messages) * _UNIT_BYTES)
+    target, unit_target, at, unit_at = whole, packed, 0, 0
+    offsets: list[int] = []
+    keys: list[Keyed] = []
+    for flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, own_keys in messages:
+        size = fixed + len(body) + len(properties)
+        crc = crc32(body)
+        _fill(
+            target, at, size, crc & CRC_MASK, queue_id, flag, queue_offset, offset,
+            sys_flag & ~HOST_V6_BITS | host_bits, born_timestamp, born_host, timestamp, store_host, times, 0,
+            body, topic_raw, properties,
+        )  # fmt: skip
+        _put(unit_target, unit_at, 8, offset)
+        _put(unit_target, unit_at + 8, 4, size)
+        _put(unit_target, unit_at + 12, 8, code)
+        place = offset
+        offsets.append(place)
+        if prefix_hash is not None:
+            keys.append((prefix_hash, place, timestamp, unique_key, own_keys))
+        queue_offset += 1
+        offset += size
+        at += size
+        unit_at += _UNIT_BYTES
+    return Written(bytes(whole), bytes(packed), offsets, keys)
+
+
+def _fill(
+    target: bytearray,
+    start: int,
+    size: int,
+    crc: int,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    body: bytes,
+    topic_raw: bytes,
+    properties: bytes,
+) -> None:
+    """One record of `size` bytes; all sizes are checked."""
+    topic_bytes, properties_bytes = len(topic_raw), len(properties)
+    _put(target, start, 4, size)
+    _put(target, start + 4, 4, MAGIC_V1 if topic_bytes <= TOPIC_V1_RAW_MAX else MAGIC_V2)
+    _put(target, start + 8, 4, crc)
+    _put(target, start + 12, 4, queue_id)
+    _put(target, start + 16, 4, flag)
+    _put(target, start + 20, 8, queue_offset)
+    _put(target, start + 28, 8, offset)
+    _put(target, start + 36, 4, sys_flag)
+    _put(target, start + 40, 8, born_timestamp)
+    at = _copy(target, start + 48, born_host, len(born_host))
     _put(target, at, 8, store_timestamp)
     at = _copy(target, at + 8, store_host, len(store_host))
     _put(target, at, 4, reconsume_times)
@@ -137,7 +259,6 @@ def _written(
     at = _copy(target, at, topic_raw, topic_bytes)
     _put(target, at, 2, properties_bytes)
     _copy(target, at + 2, properties, properties_bytes)
-    return whole
 
 
 def _put(target: bytearray, at: int, width: int, value: int) -> None:
@@ -154,4 +275,4 @@ def _copy(target: bytearray, at: int, source: bytes, count: int) -> int:
     return at + count
 
 
-prefer_twin(__name__, globals(), "record_bytes")
+prefer_twin(__name__, globals(), "record_bytes", "records_bytes")

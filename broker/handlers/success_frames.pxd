@@ -1,0 +1,28 @@
+# The types of success_frames.py, for its compiled twin (hatch_build.py).
+cimport cython
+
+cdef bint _IS_COMPILED
+cdef Py_ssize_t _PREFIX_BYTES, _LENGTH_BYTES, _OFFSET_DIGITS
+
+@cython.locals(
+    before_offset=bytes, before_queue_offset=bytes, before_key=bytes, before_opaque=bytes, last=bytes, fixed=Py_ssize_t,
+    total=Py_ssize_t, number="long long", offset="long long", key=bytes, opaque="long long", size=Py_ssize_t,
+    whole=bytearray, target="unsigned char *", at=Py_ssize_t
+)
+cdef bytes _written(tuple texts, list answers)
+
+@cython.locals(count=Py_ssize_t)
+cdef inline Py_ssize_t _decimals(long long number) noexcept
+
+cdef inline void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t value) noexcept
+
+@cython.locals(index=Py_ssize_t, digit=int)
+cdef inline Py_ssize_t _hex(unsigned char *target, Py_ssize_t at, long long number) noexcept
+
+@cython.locals(end=Py_ssize_t, place=Py_ssize_t)
+cdef inline Py_ssize_t _decimal(unsigned char *target, Py_ssize_t at, long long number) noexcept
+
+@cython.locals(index=Py_ssize_t)
+cdef inline Py_ssize_t _copy(
+    unsigned char *target, Py_ssize_t at, const unsigned char *source, Py_ssize_t count
+) noexcept

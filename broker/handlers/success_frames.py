@@ -1,0 +1,112 @@
+"""The replies to many plain sends of one producer to one queue: the same JSON, but for four values. Pure."""
+
+import struct
+from typing import Final, TypeAlias
+
+from remoting.compiled import is_compiled, prefer_twin
+
+_IS_COMPILED: Final = is_compiled(__file__)
+_PREFIX = struct.Struct(">II").pack
+_PREFIX_BYTES: Final = 8
+_LENGTH_BYTES: Final = 4
+_OFFSET_DIGITS: Final = 16
+
+Texts: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
+"""What stands in front of the CommitLog offset (16 hex digits), the queue offset, the key, the opaque, and
+behind it."""
+
+
+Answer: TypeAlias = tuple[int, int, bytes, int]
+"""CommitLog offset, queue offset, the key as it stands in JSON, opaque."""
+
+
+def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
+    """A whole frame for each, one behind the other."""
+    if _IS_COMPILED:
+        return _written(texts, answers)
+    before_offset, before_queue_offset, before_key, before_opaque, last = texts
+    headers = [
+        b"%b%016X%b%d%b%b%b%d%b"
+        % (before_offset, offset, before_queue_offset, number, before_key, key, before_opaque, opaque, last)
+        for offset, number, key, opaque in answers
+    ]
+    return b"".join([_PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header for header in headers])
+
+
+# -- the twin's way --------------------------------------------------------------------------------------
+
+
+def _written(texts: Texts, answers: list[Answer]) -> bytes:
+    before_offset, before_queue_offset, before_key, before_opaque, last = texts
+    fixed = _OFFSET_DIGITS + sum(map(len, texts))
+    total = 0
+    for _, number, key, opaque in answers:
+        total += _PREFIX_BYTES + fixed + _decimals(number) + len(key) + _decimals(opaque)
+    whole = bytearray(total)
+    target, at = whole, 0
+    for offset, number, key, opaque in answers:
+        size = fixed + _decimals(number) + len(key) + _decimals(opaque)
+        _put(target, at, size + _LENGTH_BYTES)
+        _put(target, at + 4, size)
+        at = _copy(target, at + _PREFIX_BYTES, before_offset, len(before_offset))
+        at = _hex(target, at, offset)
+        at = _copy(target, at, before_queue_offset, len(before_queue_offset))
+        at = _decimal(target, at, number)
+        at = _copy(target, at, before_key, len(before_key))
+        at = _copy(target, at, key, len(key))
+        at = _copy(target, at, before_opaque, len(before_opaque))
+        at = _decimal(target, at, opaque)
+        at = _copy(target, at, last, len(last))
+    return bytes(whole)
+
+
+def _decimals(number: int) -> int:
+    """How many characters it takes."""
+    count = 1
+    if number < 0:
+        count, number = 2, -number
+    while number > 9:
+        number //= 10
+        count += 1
+    return count
+
+
+def _put(target: bytearray, at: int, value: int) -> None:
+    """Four bytes."""
+    target[at] = value >> 24
+    target[at + 1] = value >> 16 & 0xFF
+    target[at + 2] = value >> 8 & 0xFF
+    target[at + 3] = value & 0xFF
+
+
+def _hex(target: bytearray, at: int, number: int) -> int:
+    """16 digits; where they end."""
+    for index in range(_OFFSET_DIGITS):
+        digit = number >> (60 - 4 * index) & 15
+        target[at + index] = digit + (48 if digit < 10 else 55)
+    return at + _OFFSET_DIGITS
+
+
+def _decimal(target: bytearray, at: int, number: int) -> int:
+    """Where it ends."""
+    end = at + _decimals(number)
+    if number < 0:
+        target[at] = 45
+        number = -number
+    place = end
+    while True:
+        place -= 1
+        target[place] = 48 + number % 10
+        number //= 10
+        if number == 0:
+            return end
+
+
+def _copy(target: bytearray, at: int, source: bytes, count: int) -> int:
+    """Where the copy ends."""
+    for index in range(count):
+        target[at + index] = source[index]
+    return at + count
+
+
+prefer_twin(__name__, globals(), "success_frames")
