@@ -1,8 +1,8 @@
 """Replies that wait until their message is as safe as the settings ask for, and the gate in front of them.
 
-One entry per message, in log order; no futures and no timers. A reply waits for up to two things, replicas
-and the disk, and leaves when both have come or their time is over. Bounded: when full, new sends are refused
-before anything is written.
+One entry per message, or for those that one read brought, in log order; no futures and no timers. A reply
+waits for up to two things, replicas and the disk, and leaves when both have come or their time is over.
+Bounded: when full, new sends are refused before anything is written.
 """
 
 import struct
@@ -15,7 +15,8 @@ import msgspec
 
 from remoting.clock import now_ms
 from remoting.codes import ResponseCode
-from remoting.command import response_frame
+from remoting.command import decode_parts, response_frame
+from remoting.frame import whole_frames
 from remoting.operation import Peer
 
 PENDING_REPLIES_MAX: Final = 65_536
@@ -94,12 +95,18 @@ Detour: TypeAlias = Callable[[Any, bytes, HotPeer], bool]
 """(send command, body, connection) -> it is taken, and answered later."""
 
 
-def with_code(frame: bytes, code: int, remark: str) -> bytes:
-    """A success reply (as reply_frame makes it) with another code and a remark (plain ASCII, no quotes)."""
-    (_, header_bytes) = _PREFIX.unpack_from(frame)
-    header = frame[_PREFIX.size : _PREFIX.size + header_bytes]
-    assert header.startswith(_SUCCESS_HEAD)
-    return reply_frame(b'{"code":%d,"remark":"%b",' % (code, remark.encode()) + header[len(_SUCCESS_HEAD) :])
+def with_code(replies: bytes, code: int, remark: str) -> bytes:
+    """Success replies (as reply_frame makes them) with another code and a remark (plain ASCII, no quotes)."""
+    head = b'{"code":%d,"remark":"%b",' % (code, remark.encode())
+    headers = [header for _, header, _, _ in whole_frames(replies)]
+    assert all(header.startswith(_SUCCESS_HEAD) for header in headers)
+    return b"".join([reply_frame(head + header[len(_SUCCESS_HEAD) :]) for header in headers])
+
+
+def _refusals(replies: bytes, code: int, remark: str) -> bytes:
+    """To the same requests."""
+    opaques = [decode_parts(0, header, b"").opaque for _, header, _, _ in whole_frames(replies)]
+    return b"".join([response_frame(opaque, code, remark) for opaque in opaques])
 
 
 def reply_frame(header: bytes) -> bytes:
@@ -108,7 +115,7 @@ def reply_frame(header: bytes) -> bytes:
     return (_PREFIXES[size] if size < _PREFIXES_COUNT else _PREFIX.pack(size + 4, size)) + header
 
 
-_Entry = tuple[int, Peer, bytes, int, int]  # end offset, connection, success reply, now_ms, opaque
+_Entry = tuple[int, Peer, bytes, int, int]  # end offset, connection, success replies, now_ms, how many
 
 
 class PendingReplies:
@@ -127,6 +134,7 @@ class PendingReplies:
         gate: SendGate | None = None,
     ) -> None:
         self._entries: deque[_Entry] = deque()
+        self._count = 0
         self._limit = limit
         self._gate = gate or SendGate()
         self._waits_for = (replicas, disk)
@@ -135,19 +143,25 @@ class PendingReplies:
         self._reset()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._count
 
     @property
     def is_full(self) -> bool:
-        return len(self._entries) >= self._limit
+        return self._count >= self._limit
+
+    @property
+    def room(self) -> int:
+        """So many more replies may wait."""
+        return max(self._limit - self._count, 0)
 
     def _reset(self) -> None:
         replicas, disk = self._waits_for
         self._replicated, self._flushed = 0 if replicas else NEVER, 0 if disk else NEVER
 
-    def add(self, end_offset: int, connection: Peer, reply: bytes, now_ms: int, opaque: int) -> None:
-        """`reply` is sent when the log is safe up to end_offset."""
-        self._entries.append((end_offset, connection, reply, now_ms, opaque))
+    def add(self, end_offset: int, connection: Peer, replies: bytes, now_ms: int, count: int = 1) -> None:
+        """`replies`, so many frames, are sent when the log is safe up to end_offset."""
+        self._entries.append((end_offset, connection, replies, now_ms, count))
+        self._count += count
 
     def release(self, offset: int) -> None:
         """Everything that ends at or before `offset` is replicated."""
@@ -168,7 +182,8 @@ class PendingReplies:
         last, waiting = entries[0][1], list[bytes]()
         replies: dict[Peer, list[bytes]] = {last: waiting}
         while entries and entries[0][0] <= offset:
-            _, connection, reply, _, _ = entries.popleft()
+            _, connection, reply, _, count = entries.popleft()
+            self._count -= count
             if connection is not last:  # mostly it is: what one read brought stands together
                 last, waiting = connection, replies.setdefault(connection, [])
             waiting.append(reply)
@@ -181,9 +196,9 @@ class PendingReplies:
         is nobody to replicate to), or else not known to be on disk (10). How many."""
         self._release(min(self._replicated, self._flushed))  # the lease may be back
         entries, is_cut_off = self._entries, self._gate.lease_is_over
-        count = 0
+        expired = 0
         while entries:
-            end, connection, reply, added_ms, _ = entries[0]
+            end, connection, replies, added_ms, count = entries[0]
             age_ms = now_ms - added_ms
             is_replicated, is_flushed = end <= self._replicated and not is_cut_off, end <= self._flushed
             if not (is_replicated or age_ms >= timeout_ms) or not (is_flushed or age_ms >= flush_timeout_ms):
@@ -200,21 +215,21 @@ class PendingReplies:
                 code = ResponseCode.FLUSH_DISK_TIMEOUT
                 remark = f"not on disk within {flush_timeout_ms} ms"
             entries.popleft()
-            count += 1
+            self._count -= count
+            expired += count
             if not connection.is_closing():
-                connection.send(with_code(reply, code, remark))
-        return count
+                connection.send(with_code(replies, code, remark))
+        return expired
 
     def fail_all(self, code: int, remark: str) -> int:
         """Role change: nobody knows what becomes of these messages. How many. Codes 10..12 keep the header
         with the message's offsets, as clients expect it of a message that is stored."""
         entries, self._entries = self._entries, deque()
+        failed, self._count = self._count, 0
         self._reset()
-        for _, connection, reply, _, opaque in entries:
-            if connection.is_closing():
-                continue
-            stored = ResponseCode.FLUSH_DISK_TIMEOUT <= code <= ResponseCode.FLUSH_SLAVE_TIMEOUT
-            connection.send(
-                with_code(reply, code, remark) if stored else response_frame(opaque, code, remark)
-            )
-        return len(entries)
+        is_stored = ResponseCode.FLUSH_DISK_TIMEOUT <= code <= ResponseCode.FLUSH_SLAVE_TIMEOUT
+        answer = with_code if is_stored else _refusals
+        for _, connection, replies, _, _ in entries:
+            if not connection.is_closing():
+                connection.send(answer(replies, code, remark))
+        return failed

@@ -18,7 +18,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- frames ----
 
-    def _receive(self, data: bytes, frames: Iterable[Frame]) -> None:
+    def _receive(self, data: bytes, frames: list[Frame]) -> None:
         """Handles the frames of `data`, writes the replies once, keeps the rest."""
         if self._closing:
             return
@@ -235,6 +235,12 @@ class Connection(asyncio.BufferedProtocol):
         at = 0
         problem: Exception | None = None
         try:
+            if len(frames) > 1:
+                served, replies = self._together(frames)
+                if replies:
+                    batch.append(replies)
+                if served:
+                    at, frames = frames[served - 1][3], frames[served:]
             for serialize_type, header, body, at in frames:
                 reply = self._frame(serialize_type, header, body)
                 if reply is not None:
@@ -279,6 +285,32 @@ class Connection(asyncio.BufferedProtocol):
         if self._large is not None:
             self._large = None
             self._large_frames.held_bytes -= self._large_filled
+
+    def _together(self, frames: list[Frame]) -> tuple[int, bytes]:
+        """The first frames of a read are requests of one kind, mostly: what they have in common is done once.
+        How many were served so, and the replies."""
+        key = frames[0][1][:HOT_KEY_BYTES]
+        hot = self._dispatcher.together.get(key)
+        if hot is None:
+            return 0, b""
+        decode, handler = hot
+        commands: list[Any] = []
+        bodies: list[bytes] = []
+        try:
+            for serialize_type, header, body, _ in frames:
+                command = decode(header)
+                if serialize_type or command.flag & FLAG_RESPONSE or header[:HOT_KEY_BYTES] != key:
+                    break
+                commands.append(command)
+                bodies.append(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass  # as in _frame(), where it comes next
+        try:
+            return handler(commands, bodies, self)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            failed = self._dispatcher.hot_failed  # nobody knows how far it came: none of them is tried again
+            replies = [failed(error, header, body) for _, header, body, _ in frames[: len(commands)]]
+            return len(commands), b"".join([reply for reply in replies if reply is not None])
 
     def _frame(self, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
         """The reply, if there is one now."""

@@ -31,6 +31,7 @@ from remoting.operation import (
     OperationTable,
     Peer,
     Reply,
+    TogetherHandler,
     Unknown,
     Wire,
 )
@@ -67,6 +68,11 @@ class Dispatcher:
         self.table = table
         self.hot: dict[bytes, tuple[Callable[[bytes], Any], HotHandler]] = {
             hot_key(code): (_typed_decoder(code, hot), hot.handler) for code, hot in table.hot.items()
+        }
+        self.together: dict[bytes, tuple[Callable[[bytes], Any], TogetherHandler]] = {
+            hot_key(code): (_typed_decoder(code, hot), hot.together)
+            for code, hot in table.hot.items()
+            if hot.together is not None
         }
         self.closed_peers = Complaints(logger)
         self._bad_request_code = int(bad_request_code)

@@ -10,7 +10,6 @@ Source: RocketMQ 5.3.3 NettyDecoder, RemotingCommand.decode.
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -98,11 +97,11 @@ def _whole_frames(data: bytes) -> list[Frame]:
     return frames
 
 
-def large_frame(buffer: bytearray) -> Iterator[Frame]:
+def large_frame(buffer: bytearray) -> list[Frame]:
     """A buffer that frame_bytes() found to hold one frame exactly; its body is copied only once."""
     view = memoryview(buffer)
     body_at = PREFIX_BYTES + (unpack_prefix(view, 0)[1] & HEADER_BYTES_MASK)
-    yield view[LENGTH_BYTES], bytes(view[PREFIX_BYTES:body_at]), bytes(view[body_at:]), len(view)
+    return [(view[LENGTH_BYTES], bytes(view[PREFIX_BYTES:body_at]), bytes(view[body_at:]), len(view))]
 
 
 def _check_length(length: int, data: bytes | bytearray | memoryview, at: int) -> None:

@@ -109,6 +109,10 @@ HotHandler = Callable[[Any, bytes, Peer], bytes | None]
 """Data-path handler, called synchronously inside the read: (decoded command, body, connection) -> a whole
 response frame, or None when it answers later through connection.send()."""
 
+TogetherHandler = Callable[[list[Any], list[bytes], Peer], tuple[int, bytes]]
+"""The same for many requests of one read: (decoded commands, their bodies, connection) -> how many it has
+served, from the first one on, and the answers to them in one piece. The others come to HotHandler."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hot:
@@ -118,6 +122,7 @@ class Hot:
     command_type: Any
     lenient: Callable[[int, int, int, Mapping[str, str]], Any]
     handler: HotHandler
+    together: TogetherHandler | None = None
 
 
 class OperationTable:

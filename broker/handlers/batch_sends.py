@@ -38,5 +38,5 @@ class BatchSends:
         reply = reply_frame(OF_A_BATCH % values)
         if not self._gate.wait or property_value(stored.properties + shared, b"WAIT") == b"false":
             return reply
-        self._pending.add(stored.end, peer, reply, self._writer.tick.ms, command.opaque)
+        self._pending.add(stored.end, peer, reply, self._writer.tick.ms)
         return None

@@ -58,7 +58,7 @@ class ReplyHandlers:
         if not isinstance(stored, Stored) or not self._parts.gate.wait or call.is_oneway:
             return Reply(answer)
         frame = response_frame(call.opaque, ResponseCode.SUCCESS, None, answer)
-        self._parts.pending.add(stored.end, call.peer, frame, self._writer.tick.ms, call.opaque)
+        self._parts.pending.add(stored.end, call.peer, frame, self._writer.tick.ms)
         return None
 
     def _topic(

@@ -5,12 +5,21 @@ goes another way (unusual_sends.py). Source: RocketMQ 5.3.3 SendMessageProcessor
 """
 
 import struct
-from typing import Final, cast
+import sys
+from itertools import count
+from typing import Final, TypeAlias, cast
 
 from broker.handlers.batch_sends import COMPRESSED, BatchSends
 from broker.handlers.parts import BrokerParts
-from broker.handlers.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
-from broker.handlers.send_replies import key_text, of_one, refusal
+from broker.handlers.send_commands import (
+    SendCommand,
+    SendCommandV1,
+    SendCommandV2,
+    lenient_v1,
+    lenient_v2,
+)
+from broker.handlers.send_replies import key_text, of_one, of_queue, refusal
+from broker.handlers.success_frames import success_frames
 from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, stored_suffix
 from broker.handlers.writer import CUT_OFF, Letter, Refused, Writer
 from broker.pending import HotPeer, reply_frame
@@ -18,12 +27,20 @@ from broker.store.batch_queue import BatchQueue
 from broker.store.inner_batch import INNER_BATCH
 from broker.store.property_scan import look
 from broker.store.record import TRANSACTION_BITS
+from broker.store.record_bytes import Message
+from broker.store.together import put_together
 from broker.topics import Topic
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY
-from remoting.operation import Hot, HotHandler, OperationTable
+from remoting.operation import Hot, HotHandler, OperationTable, TogetherHandler
 
 _UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
+_UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
+_BODY: Final = 4
+_KEY: Final = 7
+
+Sent: TypeAlias = tuple[Message, SendCommand]
+"""A message, and the request that it came in."""
 
 
 class SendHandler:
@@ -56,41 +73,34 @@ class SendHandler:
 
     def bind(self, table: OperationTable) -> None:
         handler = cast(HotHandler, self.send)
-        table.bind_hot(RequestCode.SEND_MESSAGE_V2, Hot(SendCommandV2, lenient_v2, handler))
-        table.bind_hot(RequestCode.SEND_MESSAGE, Hot(SendCommandV1, lenient_v1, handler))
+        together = cast(TogetherHandler, self.send_together)
+        table.bind_hot(RequestCode.SEND_MESSAGE_V2, Hot(SendCommandV2, lenient_v2, handler, together))
+        table.bind_hot(RequestCode.SEND_MESSAGE, Hot(SendCommandV1, lenient_v1, handler, together))
         batch = cast(HotHandler, self.send_batch)
         table.bind_hot(RequestCode.SEND_BATCH_MESSAGE, Hot(SendCommandV2, lenient_v2, batch))
 
     def send(self, command: SendCommand, body: bytes, peer: HotPeer) -> bytes | None:
         """A whole reply frame; None: oneway, or answered when the message is replicated."""
         ext = command.ext
-        gate = self._gate
-        topic = self._topics.get(ext.topic)
+        topic = self._open_topic(ext.topic, ext.queue_id)
         properties, is_plain, waits, code, key, keys = look(ext.properties)
         if (
             topic is None
-            or self._is_restricted
-            or not gate.writable
-            or gate.in_sync < gate.min_in_sync
-            or not 0 <= ext.queue_id < topic.open_queue_count
-            or len(body) > self._body_bytes_max
-            or len(properties) > self._properties_bytes_max
-            or ext.sys_flag & _UNUSUAL_BITS
             or not is_plain
-            or topic.is_retry
-            or (gate.wait and self._pending.is_full)
+            or not self._room()
+            or self._is_unusual(ext.sys_flag, len(body), len(properties))
         ):
             return self._unusual.send(command, body, properties, peer)
         if ext.batch:
             return self._send_plain_batch(command, topic, body, properties, peer)
         if not key:
             key = self._new_unique_key().encode()
-            properties += b"UNIQ_KEY\x01%b\x02" % key
-        tick, store = self._tick, self._store
+            properties += _UNIQUE_KEY % key
+        tick = self._tick
         if not tick.is_due and tick.starts_cut_off():
             return refusal(command, Refused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF))
         try:
-            offset, end, queue_offset = store.put(
+            offset, end, queue_offset = self._store.put(
                 topic,
                 ext.queue_id,
                 body,
@@ -111,16 +121,97 @@ class SendHandler:
             tick.schedule()
         if command.flag & FLAG_ONEWAY:
             return None
-        if store.store_host is not self._host:
-            self._host = store.store_host
+        if self._store.store_host is not self._host:
+            self._host = self._store.store_host
             self._template = of_one(self._host)
         if not key.isalnum():
             key = key_text(key)
         reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
-        if gate.wait and waits:
-            self._pending.add(end, peer, reply, tick.ms, command.opaque)
+        if waits and self._gate.wait:
+            self._pending.add(end, peer, reply, tick.ms)
             return None
         return reply
+
+    def send_together(
+        self, commands: list[SendCommand], bodies: list[bytes], peer: HotPeer
+    ) -> tuple[int, bytes]:
+        """Of what one read brought, up to the first that is no plain message: stored queue by queue, in each
+        in the order in which they came. How many, and the replies that leave now."""
+        queues: dict[tuple[str, int], list[Sent]] = {}
+        suffix, all_wait = self._suffix, None
+        for _, command, body in zip(range(self._room()), commands, bodies, strict=False):
+            ext = command.ext
+            properties, is_plain, waits, code, key, keys = look(ext.properties)
+            if not is_plain or ext.batch or self._is_unusual(ext.sys_flag, len(body), len(properties)):
+                break
+            if waits is not all_wait:
+                if queues:
+                    break
+                all_wait = waits
+            place = ext.topic, ext.queue_id
+            try:
+                sent = queues[place]
+            except KeyError:
+                if self._open_topic(*place) is None:
+                    break
+                sent = queues[place] = []
+            if not key:
+                key = self._new_unique_key().encode()
+                properties += _UNIQUE_KEY % key
+            message = (
+                ext.flag, ext.sys_flag, ext.born_timestamp, ext.reconsume_times, body, properties + suffix,
+                code, key, keys,
+            )  # fmt: skip
+            sent.append((message, command))
+        replies = [self._put_together(sent, peer, bool(all_wait)) for sent in queues.values()]
+        return sum(map(len, queues.values())), b"".join(replies)
+
+    def _put_together(self, sent: list[Sent], peer: HotPeer, waits: bool) -> bytes:
+        """All to one queue."""
+        ext, tick, stored = sent[0][1].ext, self._tick, None
+        if len(sent) > 1 and (tick.is_due or not tick.starts_cut_off()):
+            messages = [message for message, _ in sent]
+            topic = self._topics[ext.topic]
+            host, now_ms = peer.address_bytes, tick.wall_ms
+            stored = put_together(self._store, topic, ext.queue_id, messages, host, now_ms)
+        if stored is None:
+            replies = [self.send(command, message[_BODY], peer) for message, command in sent]
+            return b"".join([reply for reply in replies if reply is not None])
+        if not tick.is_due:
+            tick.schedule()
+        answers = [
+            (offset, queue_offset, key if (key := message[_KEY]).isalnum() else key_text(key), command.opaque)
+            for queue_offset, offset, (message, command) in zip(
+                count(stored.queue_offset), stored.offsets, sent, strict=False
+            )
+            if not command.flag & FLAG_ONEWAY
+        ]
+        frames = success_frames(of_queue(self._store.store_host, ext.queue_id), answers)
+        if waits and answers and self._gate.wait:
+            self._pending.add(stored.end, peer, frames, tick.ms, len(answers))
+            return b""
+        return frames
+
+    def _room(self) -> int:
+        """So many plain messages are taken now."""
+        gate = self._gate
+        if self._is_restricted or not gate.writable or gate.in_sync < gate.min_in_sync:
+            return 0
+        return self._pending.room if gate.wait else sys.maxsize
+
+    def _open_topic(self, name: str, queue_id: int) -> Topic | None:
+        """That clients may send to, and that has this queue."""
+        topic = self._topics.get(name)
+        if topic is None or topic.is_retry or not 0 <= queue_id < topic.open_queue_count:
+            return None
+        return topic
+
+    def _is_unusual(self, sys_flag: int, body_bytes: int, properties_bytes: int) -> bool:
+        return (
+            sys_flag & _UNUSUAL_BITS != 0
+            or body_bytes > self._body_bytes_max
+            or properties_bytes > self._properties_bytes_max
+        )
 
     def send_batch(self, command: SendCommand, body: bytes, peer: HotPeer) -> bytes | None:
         """320: a batch whatever its flag says."""

@@ -69,7 +69,7 @@ class SendBackHandler:
         if not gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        self._parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        self._parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
         return None
 
     def _record_at(self, offset: int, unique_key: str | None) -> Record:

@@ -195,7 +195,7 @@ class Writer:
         """The success reply, now; None: it leaves when the log is safe up to there."""
         if not self._gate.wait:
             return reply
-        self._pending.add(stored.end, peer, reply, self.tick.ms, opaque)
+        self._pending.add(stored.end, peer, reply, self.tick.ms)
         return None
 
 

@@ -173,7 +173,7 @@ class PopHandlers:
             return True
         reply = self._found(wish, take, call)
         if take.end and self._parts.gate.wait:
-            self._parts.pending.add(take.end, call.peer, reply, self._writer.tick.ms, call.opaque)
+            self._parts.pending.add(take.end, call.peer, reply, self._writer.tick.ms)
         else:
             call.peer.send(reply)
         return True
@@ -263,7 +263,7 @@ class PopHandlers:
         if not end or not self._parts.gate.wait or call.is_oneway:
             return Reply(header)
         reply = response_frame(call.opaque, ResponseCode.SUCCESS, None, header)
-        self._parts.pending.add(end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        self._parts.pending.add(end, call.peer, reply, self._writer.tick.ms)
         return None
 
     async def _ack_ordered(self, key: Key, offsets: list[int], call: Call) -> Reply:

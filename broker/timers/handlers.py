@@ -51,7 +51,7 @@ class TimerHandlers:
         if not gate.wait or call.is_oneway:
             return Reply(answer)
         reply = response_frame(call.opaque, ResponseCode.SUCCESS, None, answer)
-        parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
         return None
 
     def _check(self, header: RecallMessageRequest) -> tuple[Topic, Handle]:

@@ -62,7 +62,7 @@ class EndTransactionHandler:
         if not end or not gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        parts.pending.add(end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        parts.pending.add(end, call.peer, reply, self._writer.tick.ms)
         return None
 
     async def resume_check(self, header: ResumeCheckRequest, call: Call) -> Reply | None:
@@ -82,7 +82,7 @@ class EndTransactionHandler:
         if not parts.gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, call.opaque)
+        parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
         return None
 
     def _half_at(self, header: EndTransactionRequest) -> Record:

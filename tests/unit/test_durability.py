@@ -128,7 +128,7 @@ def test_what_was_replicated_or_flushed_in_one_term_counts_in_no_other() -> None
     pending.flushed(1_000)
     pending.fail_all(12, "role change")
     peer = FakePeer()
-    pending.add(500, peer, b"reply", 0, 1)
+    pending.add(500, peer, b"reply", 0)
     pending.flushed(500)
     assert peer.sent == [] and len(pending) == 1
     pending.release(500)

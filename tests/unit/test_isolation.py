@@ -49,7 +49,7 @@ def test_what_waits_is_not_acknowledged_after_the_lease() -> None:
     frame = b'{"code":0,"opaque":5,"version":1}'
     frame = (len(frame) + 4).to_bytes(4, "big") + len(frame).to_bytes(4, "big") + frame
     for end in (10, 20):
-        pending.add(end, peer, frame, 100 * end, 5)
+        pending.add(end, peer, frame, 100 * end)
     pending.release(20)
     assert peer.sent == []
     assert pending.expire(4_000, 3_000) == 1, "its time is over"

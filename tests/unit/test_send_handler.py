@@ -297,7 +297,7 @@ def test_who_waits_too_long_is_told_the_message_is_stored() -> None:
     frame = b'{"code":0,"extFields":{"msgId":"M"},"flag":1,"opaque":5,"version":1}'
     frame = (len(frame) + 4).to_bytes(4, "big") + len(frame).to_bytes(4, "big") + frame
     for connection, now in ((peer, 100), (gone, 100), (peer, 200)):
-        pending.add(10, connection, frame, now, 5)
+        pending.add(10, connection, frame, now)
     assert pending.expire(3_099, 3_000) == 0
     assert pending.expire(3_100, 3_000) == 2
     assert len(peer.sent) == 1 and gone.sent == []
@@ -312,7 +312,7 @@ def test_who_waits_too_long_is_told_the_message_is_stored() -> None:
 def test_one_write_per_connection_and_none_to_the_dead() -> None:
     pending, one, two = PendingReplies(), FakePeer(1), FakePeer(2)
     for end in range(1, 7):
-        pending.add(end, one if end % 2 else two, b"%d" % end, 0, end)
+        pending.add(end, one if end % 2 else two, b"%d" % end, 0)
     two.closing = True
     pending.release(5)
     assert (one.sent, two.sent) == ([b"135"], [])
