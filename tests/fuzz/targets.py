@@ -182,6 +182,8 @@ class BrokerTarget:
 
     def flush(self) -> None:
         self.handlers.expire(LONG_MS)
+        assert self.broker.deliveries is not None
+        self.broker.deliveries.pop.handlers.expire(LONG_MS)
 
     def check(self) -> None:
         store = self.broker.store
