@@ -6,8 +6,7 @@ goes another way (unusual_sends.py). Source: RocketMQ 5.3.3 SendMessageProcessor
 
 import struct
 import sys
-from itertools import count
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 
 from broker.handlers.batch_sends import COMPRESSED, BatchSends
 from broker.handlers.parts import BrokerParts
@@ -18,7 +17,7 @@ from broker.handlers.send_commands import (
     lenient_v1,
     lenient_v2,
 )
-from broker.handlers.send_replies import key_text, of_one, of_queue, refusal
+from broker.handlers.send_replies import key_text, of_many, of_one, refusal
 from broker.handlers.success_frames import success_frames
 from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, stored_suffix
 from broker.handlers.writer import CUT_OFF, Letter, Refused, Writer
@@ -27,8 +26,8 @@ from broker.store.batch_queue import BatchQueue
 from broker.store.inner_batch import INNER_BATCH
 from broker.store.property_scan import look
 from broker.store.record import TRANSACTION_BITS
-from broker.store.record_bytes import Message
-from broker.store.together import put_together
+from broker.store.record_bytes import Message, Place
+from broker.store.together import Together
 from broker.topics import Topic
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import FLAG_ONEWAY
@@ -36,11 +35,6 @@ from remoting.operation import Hot, HotHandler, OperationTable, TogetherHandler
 
 _UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
 _UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
-_BODY: Final = 4
-_KEY: Final = 7
-
-Sent: TypeAlias = tuple[Message, SendCommand]
-"""A message, and the request that it came in."""
 
 
 class SendHandler:
@@ -57,8 +51,8 @@ class SendHandler:
         self._tick = self.writer.tick
         self._batches = BatchSends(parts, self.writer, self._suffix)
         self._unusual = UnusualSends(parts, self.writer, self._batches)
-        self._host = b""
-        self._template = b""
+        self._host = self._template = b""
+        self._texts = of_many(b"")
         self._new_unique_key = parts.new_unique_key
         self._is_restricted = False
         self.configure()
@@ -73,7 +67,8 @@ class SendHandler:
 
     def bind(self, table: OperationTable) -> None:
         handler = cast(HotHandler, self.send)
-        together = cast(TogetherHandler, self.send_together)
+        is_sealed = self._store.config.append_prop_crc  # each record has a checksum of its own
+        together = None if is_sealed else cast(TogetherHandler, self.send_together)
         table.bind_hot(RequestCode.SEND_MESSAGE_V2, Hot(SendCommandV2, lenient_v2, handler, together))
         table.bind_hot(RequestCode.SEND_MESSAGE, Hot(SendCommandV1, lenient_v1, handler, together))
         batch = cast(HotHandler, self.send_batch)
@@ -122,8 +117,7 @@ class SendHandler:
         if command.flag & FLAG_ONEWAY:
             return None
         if self._store.store_host is not self._host:
-            self._host = self._store.store_host
-            self._template = of_one(self._host)
+            self._look_at_host()
         if not key.isalnum():
             key = key_text(key)
         reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
@@ -135,62 +129,59 @@ class SendHandler:
     def send_together(
         self, commands: list[SendCommand], bodies: list[bytes], peer: HotPeer
     ) -> tuple[int, bytes]:
-        """Of what one read brought, up to the first that is no plain message: stored queue by queue, in each
-        in the order in which they came. How many, and the replies that leave now."""
-        queues: dict[tuple[str, int], list[Sent]] = {}
-        suffix, all_wait = self._suffix, None
+        """Of what one read brought, up to the first that is no plain message: stored and answered at once.
+        How many, and the replies that leave now."""
+        together, tick = Together(self._store), self._tick
+        places: dict[tuple[str, int], Place] = {}
+        messages: list[Message] = []
+        reply_keys: list[bytes] = []
+        suffix, all_wait = self._suffix, True
         for _, command, body in zip(range(self._room()), commands, bodies, strict=False):
             ext = command.ext
             properties, is_plain, waits, code, key, keys = look(ext.properties)
             if not is_plain or ext.batch or self._is_unusual(ext.sys_flag, len(body), len(properties)):
                 break
             if waits is not all_wait:
-                if queues:
+                if messages:
                     break
                 all_wait = waits
-            place = ext.topic, ext.queue_id
-            try:
-                sent = queues[place]
-            except KeyError:
-                if self._open_topic(*place) is None:
+            key_of_place = ext.topic, ext.queue_id
+            place = places.get(key_of_place)
+            if place is None:
+                topic = self._open_topic(*key_of_place)
+                place = None if topic is None else together.place(topic, ext.queue_id)
+                if place is None:
                     break
-                sent = queues[place] = []
+                places[key_of_place] = place
             if not key:
                 key = self._new_unique_key().encode()
                 properties += _UNIQUE_KEY % key
             message = (
-                ext.flag, ext.sys_flag, ext.born_timestamp, ext.reconsume_times, body, properties + suffix,
-                code, key, keys,
+                place, ext.flag, ext.sys_flag, ext.born_timestamp, ext.reconsume_times, body,
+                properties + suffix, code, key, keys,
             )  # fmt: skip
-            sent.append((message, command))
-        replies = [self._put_together(sent, peer, bool(all_wait)) for sent in queues.values()]
-        return sum(map(len, queues.values())), b"".join(replies)
-
-    def _put_together(self, sent: list[Sent], peer: HotPeer, waits: bool) -> bytes:
-        """All to one queue."""
-        ext, tick, stored = sent[0][1].ext, self._tick, None
-        if len(sent) > 1 and (tick.is_due or not tick.starts_cut_off()):
-            messages = [message for message, _ in sent]
-            topic = self._topics[ext.topic]
-            host, now_ms = peer.address_bytes, tick.wall_ms
-            stored = put_together(self._store, topic, ext.queue_id, messages, host, now_ms)
-        if stored is None:
-            replies = [self.send(command, message[_BODY], peer) for message, command in sent]
-            return b"".join([reply for reply in replies if reply is not None])
+            messages.append(message)
+            reply_keys.append(key if key.isalnum() else key_text(key))
+        if not messages or (not tick.is_due and tick.starts_cut_off()):
+            return 0, b""
+        written = together.put(messages, peer.address_bytes, tick.wall_ms)
+        if written is None:
+            return 0, b""
         if not tick.is_due:
             tick.schedule()
+        found = zip(written.offsets, written.queue_offsets, reply_keys, commands, strict=False)
         answers = [
-            (offset, queue_offset, key if (key := message[_KEY]).isalnum() else key_text(key), command.opaque)
-            for queue_offset, offset, (message, command) in zip(
-                count(stored.queue_offset), stored.offsets, sent, strict=False
-            )
+            (offset, command.ext.queue_id, queue_offset, key, command.opaque)
+            for offset, queue_offset, key, command in found
             if not command.flag & FLAG_ONEWAY
         ]
-        frames = success_frames(of_queue(self._store.store_host, ext.queue_id), answers)
-        if waits and answers and self._gate.wait:
-            self._pending.add(stored.end, peer, frames, tick.ms, len(answers))
-            return b""
-        return frames
+        if self._store.store_host is not self._host:
+            self._look_at_host()
+        frames = success_frames(self._texts, answers)
+        if all_wait and answers and self._gate.wait:
+            self._pending.add(self._store.commit_log.max_offset, peer, frames, tick.ms, len(answers))
+            return len(messages), b""
+        return len(messages), frames
 
     def _room(self) -> int:
         """So many plain messages are taken now."""
@@ -198,6 +189,11 @@ class SendHandler:
         if self._is_restricted or not gate.writable or gate.in_sync < gate.min_in_sync:
             return 0
         return self._pending.room if gate.wait else sys.maxsize
+
+    def _look_at_host(self) -> None:
+        """It stands in every message id, and may be known late."""
+        host = self._host = self._store.store_host
+        self._template, self._texts = of_one(host), of_many(host)
 
     def _open_topic(self, name: str, queue_id: int) -> Topic | None:
         """That clients may send to, and that has this queue."""

@@ -5,8 +5,8 @@ cdef bint _IS_COMPILED
 cdef Py_ssize_t _PREFIX_BYTES, _LENGTH_BYTES, _OFFSET_DIGITS
 
 @cython.locals(
-    before_offset=bytes, before_queue_offset=bytes, before_key=bytes, before_opaque=bytes, last=bytes, fixed=Py_ssize_t,
-    total=Py_ssize_t, number="long long", offset="long long", key=bytes, opaque="long long", size=Py_ssize_t,
+    before_offset=bytes, before_queue_id=bytes, before_queue_offset=bytes, before_key=bytes, before_opaque=bytes, last=bytes, fixed=Py_ssize_t,
+    total=Py_ssize_t, queue_id="long long", queue_offset="long long", offset="long long", key=bytes, opaque="long long", size=Py_ssize_t,
     whole=bytearray, target="unsigned char *", at=Py_ssize_t
 )
 cdef bytes _written(tuple texts, list answers)

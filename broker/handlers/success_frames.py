@@ -1,4 +1,4 @@
-"""The replies to many plain sends of one producer to one queue: the same JSON, but for four values. Pure."""
+"""The replies to the plain sends of one read: the same JSON, but for five values. Pure."""
 
 import struct
 from typing import Final, TypeAlias
@@ -11,25 +11,21 @@ _PREFIX_BYTES: Final = 8
 _LENGTH_BYTES: Final = 4
 _OFFSET_DIGITS: Final = 16
 
-Texts: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
-"""What stands in front of the CommitLog offset (16 hex digits), the queue offset, the key, the opaque, and
-behind it."""
+Texts: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+"""What stands in front of the CommitLog offset (16 hex digits), the queueId, the queue offset, the key, the
+opaque, and behind it."""
 
 
-Answer: TypeAlias = tuple[int, int, bytes, int]
-"""CommitLog offset, queue offset, the key as it stands in JSON, opaque."""
+Answer: TypeAlias = tuple[int, int, int, bytes, int]
+"""CommitLog offset, queueId, queue offset, the key as it stands in JSON, opaque."""
 
 
 def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
     """A whole frame for each, one behind the other."""
     if _IS_COMPILED:
         return _written(texts, answers)
-    before_offset, before_queue_offset, before_key, before_opaque, last = texts
-    headers = [
-        b"%b%016X%b%d%b%b%b%d%b"
-        % (before_offset, offset, before_queue_offset, number, before_key, key, before_opaque, opaque, last)
-        for offset, number, key, opaque in answers
-    ]
+    template = b"%%016X".join([b"%b", b"%b%%d%b%%d%b%%b%b%%d%b"]) % texts
+    headers = [template % answer for answer in answers]
     return b"".join([_PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header for header in headers])
 
 
@@ -37,21 +33,24 @@ def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
 
 
 def _written(texts: Texts, answers: list[Answer]) -> bytes:
-    before_offset, before_queue_offset, before_key, before_opaque, last = texts
+    before_offset, before_queue_id, before_queue_offset, before_key, before_opaque, last = texts
     fixed = _OFFSET_DIGITS + sum(map(len, texts))
     total = 0
-    for _, number, key, opaque in answers:
-        total += _PREFIX_BYTES + fixed + _decimals(number) + len(key) + _decimals(opaque)
+    for _, queue_id, queue_offset, key, opaque in answers:
+        total += _PREFIX_BYTES + fixed + len(key)
+        total += _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
     whole = bytearray(total)
     target, at = whole, 0
-    for offset, number, key, opaque in answers:
-        size = fixed + _decimals(number) + len(key) + _decimals(opaque)
+    for offset, queue_id, queue_offset, key, opaque in answers:
+        size = fixed + len(key) + _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
         _put(target, at, size + _LENGTH_BYTES)
         _put(target, at + 4, size)
         at = _copy(target, at + _PREFIX_BYTES, before_offset, len(before_offset))
         at = _hex(target, at, offset)
+        at = _copy(target, at, before_queue_id, len(before_queue_id))
+        at = _decimal(target, at, queue_id)
         at = _copy(target, at, before_queue_offset, len(before_queue_offset))
-        at = _decimal(target, at, number)
+        at = _decimal(target, at, queue_offset)
         at = _copy(target, at, before_key, len(before_key))
         at = _copy(target, at, key, len(key))
         at = _copy(target, at, before_opaque, len(before_opaque))

@@ -13,7 +13,7 @@ from broker.store.message_store import MessageStore
 from broker.store.property_bytes import without
 from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits
 from broker.store.record_crc import CRC_NAME, EMPTY_SEAL, seal_records, unsealed_batch
-from broker.store.run import Run
+from broker.store.run import Part, Run
 from broker.store.settings import TopicLike
 
 
@@ -60,9 +60,8 @@ def put_batch(
     log.store(seal_records(records.raw, records.units) if is_sealed else records.raw)
     end = log.max_offset
     raw_bytes = len(records.raw)
-    store.put_run(
-        Run(end, queue, batch.queue_offset, records.units, raw_bytes, store_timestamp, records.keys)
-    )
+    part = Part(queue, batch.queue_offset, len(records.offsets), records.units, raw_bytes)
+    store.put_run(Run(end, [part], store_timestamp, records.keys))
     return StoredBatch(records.offsets, end, batch.queue_offset, records.last_properties)
 
 

@@ -26,7 +26,7 @@ from broker.store.record import (
     property_value,
     tags_code,
 )
-from broker.store.run import Run
+from broker.store.run import Part, Run
 from broker.store.settings import TopicLike
 
 if TYPE_CHECKING:
@@ -47,17 +47,6 @@ class Item(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
-
-
-class BatchRun(Run):
-    """The unit of one record of a BatchQueue."""
-
-    __slots__ = ()
-
-    @property
-    def unit_count(self) -> int:
-        """Of queue offsets."""
-        return sum(_messages_of(self.units))
 
 
 def sys_flag_at(buffer: Buffer, pos: int) -> int:
@@ -174,12 +163,9 @@ def _put(
     if store.index is not None:
         prefix = queue.key_prefix_hash
         found = [(prefix, offset, store_timestamp, *each) for each in (index_keys(properties), *keys)]
-    store.put_run(BatchRun(end, queue, base, unit.packed(), end - offset, store_timestamp, found))
+    part = Part(queue, base, messages, unit.packed(), end - offset)
+    store.put_run(Run(end, [part], store_timestamp, found))
     return offset, end, base
-
-
-def _messages_of(units: bytes) -> list[int]:
-    return [_UNPACK_I16(units, at + 36)[0] for at in range(0, len(units), BatchQueue.unit_bytes)]
 
 
 # -- reading -----------------------------------------------------------------------------------------------

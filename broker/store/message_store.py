@@ -126,12 +126,8 @@ class MessageStore:
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
         self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
         if self.index is not None:
-            self.index.load(
-                self.commit_log.min_offset,
-                end,
-                abnormal=abnormal,
-                trusted_ms=self._checkpoint.index_msg_timestamp if abnormal and not own_abort else None,
-            )
+            trusted_ms = self._checkpoint.index_msg_timestamp if abnormal and not own_abort else None
+            self.index.load(self.commit_log.min_offset, end, abnormal=abnormal, trusted_ms=trusted_ms)
         while self.dispatch(DISPATCH_AT_START):
             pass
         rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
@@ -198,15 +194,15 @@ class MessageStore:
 
     def put_run(self, run: Run) -> None:
         """Records that were stored in the log in another way (batch.py): as put() has it."""
-        count = run.unit_count
-        run.queue.next_offset = run.queue_offset + count
         self._queued.append(run)
-        self._queued_in_runs += count
+        self.last_store_timestamp = run.timestamp
+        for queue, queue_offset, messages, _, log_bytes in run.parts:
+            queue.next_offset = queue_offset + messages
+            self._queued_in_runs += messages
+            self.put_messages += messages
+            self.put_bytes += log_bytes
         if len(self._queued) + self._queued_in_runs > QUEUED_UNITS_MAX:
             self._forget_queued()
-        self.last_store_timestamp = run.timestamp
-        self.put_messages += count
-        self.put_bytes += run.log_bytes
 
     def _forget_queued(self) -> None:
         """What is in the log now will be dispatched by parsing; units of later puts are queued again."""
@@ -247,18 +243,18 @@ class MessageStore:
             while queued and queued[0][0] <= confirm:
                 unit = queued[0]
                 if isinstance(unit, Run):
-                    end, queue = unit.end, unit.queue
-                    queue.append_run(unit.queue_offset, unit.units, unit.log_bytes)
+                    end = unit.end
+                    for queue, queue_offset, _, units, log_bytes in unit.parts:
+                        queue.append_run(queue_offset, units, log_bytes)
+                        self._changed(queue)
                     keys_found += unit.keys
-                    self._queued_in_runs -= unit.unit_count
+                    self._queued_in_runs -= sum([part.messages for part in unit.parts])
                 else:
                     end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = unit
                     queue.append(queue_offset, log_offset, size, tags_code)
+                    self._changed(queue)
                     keys_found.append((queue.key_prefix_hash, log_offset, timestamp, unique_key, keys))
                 queued.popleft()
-                self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
-                if queue.waiters:
-                    self.queues.woken.append(queue)
                 self.dispatch_offset = end
                 self.dispatch_fault = ""
         except OSError as error:
@@ -266,6 +262,11 @@ class MessageStore:
         if index is not None and is_indexing:
             index.add(keys_found, self.dispatch_offset)
         self.queues.wake()
+
+    def _changed(self, queue: ConsumeQueue) -> None:
+        self._dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
+        if queue.waiters:
+            self.queues.woken.append(queue)
 
     def _stuck(self, error: OSError) -> None:
         """The record stays first in line; the next call tries it again. One line until it has gone on."""
@@ -328,9 +329,7 @@ class MessageStore:
             queue.append(queue_offset, offset, size, tags_code, stored, message_count(properties))
         else:
             queue.append(queue_offset, offset, size, tags_code)
-        self._dirty.add(queue)
-        if queue.waiters:
-            self.queues.woken.append(queue)
+        self._changed(queue)
 
     def catch_up_index(self, records_max: int) -> bool:
         """Index up to records_max records that dispatch has passed already. True: more to do."""

@@ -1,7 +1,7 @@
 """Records as they go into the log: record.py's layout, written."""
 
 import struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from isal.isal_zlib import crc32
 
@@ -26,32 +26,35 @@ FIXED_BYTES: Final = HEADER_BYTES + 2
 _IS_COMPILED: Final = is_compiled(__file__)
 _UNIT = struct.Struct(">qiq")
 _UNIT_BYTES: Final = 20
+_TOPIC, _NEXT, _BYTES = 0, 2, 4  # in a Place
 
-Message: TypeAlias = tuple[int, int, int, int, bytes, bytes, int, bytes, bytes]
-"""flag, sysFlag, born timestamp, reconsumeTimes, body, properties, tags code, UNIQ_KEY, KEYS"""
+Place: TypeAlias = list[Any]
+"""Of a queue: topic_bytes(), queueId, the queue offset of its next record, the units that were made for it,
+the bytes of their records, key_prefix_hash (None: no keys are asked for). The three in the middle grow."""
+Message: TypeAlias = tuple[Place, int, int, int, int, bytes, bytes, int, bytes, bytes]
+"""Where to; flag, sysFlag, born timestamp, reconsumeTimes, body, properties, tags code, UNIQ_KEY, KEYS"""
 
 
 class Shared(NamedTuple):
-    """What messages of one producer to one queue have in common. queue_offset: of the first one. host_bits:
-    of every sysFlag. key_prefix_hash: of the topic; None: no keys are asked for."""
+    """What the messages of one read have in common. host_bits: of every sysFlag."""
 
-    topic_raw: bytes
-    queue_id: int
-    queue_offset: int
     born_host: bytes
     store_timestamp: int
     store_host: bytes
     host_bits: int
-    key_prefix_hash: int | None
 
 
 class Written(NamedTuple):
-    """raw: the records. units: offset, size, tags code of each, as a queue has them."""
+    """Of each record its offset in the CommitLog, and in its queue."""
 
     raw: bytes
-    units: bytes
     offsets: list[int]
+    queue_offsets: list[int]
     keys: list[Keyed]
+
+
+def place_of(topic_raw: bytes, queue_id: int, queue_offset: int, key_prefix_hash: int | None) -> Place:
+    return [topic_raw, queue_id, queue_offset, bytearray(), 0, key_prefix_hash]
 
 
 def record_bytes(
@@ -120,32 +123,46 @@ def record_parts(
 
 
 def records_bytes(messages: list[Message], shared: Shared, offset: int) -> Written:
-    """The records as they are in a log from `offset` on. struct.error: a number out of its field's range."""
+    """The records as they are in a log from `offset` on. struct.error: a number out of its field's range;
+    what the places have then is worth nothing."""
     if _IS_COMPILED:
         try:
             return _all_written(messages, shared, offset)
         except OverflowError as error:
             raise struct.error(str(error)) from None
-    topic_raw, queue_id, queue_offset, born_host, timestamp, store_host, host_bits, prefix_hash = shared
-    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES + len(topic_raw)
+    born_host, timestamp, store_host, host_bits = shared
+    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES
     parts: list[bytes] = []
-    units: list[bytes] = []
     offsets: list[int] = []
+    queue_offsets: list[int] = []
     keys: list[Keyed] = []
-    for flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, own_keys in messages:
-        size = fixed + len(body) + len(properties)
-        sys_flag = sys_flag & ~HOST_V6_BITS | host_bits
+    for (
+        place,
+        flag,
+        sys_flag,
+        born_timestamp,
+        times,
+        body,
+        properties,
+        code,
+        unique_key,
+        own_keys,
+    ) in messages:
+        topic_raw, queue_id, queue_offset, units, _, prefix_hash = place
+        size = fixed + len(body) + len(topic_raw) + len(properties)
         parts += record_parts(
-            size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, timestamp,
-            store_host, times, 0, body, topic_raw, properties,
+            size, queue_id, flag, queue_offset, offset, sys_flag & ~HOST_V6_BITS | host_bits, born_timestamp,
+            born_host, timestamp, store_host, times, 0, body, topic_raw, properties,
         )  # fmt: skip
-        units.append(_UNIT.pack(offset, size, code))
+        units += _UNIT.pack(offset, size, code)
+        place[_NEXT] = queue_offset + 1
+        place[_BYTES] += size
         offsets.append(offset)
+        queue_offsets.append(queue_offset)
         if prefix_hash is not None:
             keys.append((prefix_hash, offset, timestamp, unique_key, own_keys))
-        queue_offset += 1
         offset += size
-    return Written(b"".join(parts), b"".join(units), offsets, keys)
+    return Written(b"".join(parts), offsets, queue_offsets, keys)
 
 
 # -- the twin's way --------------------------------------------------------------------------------------
@@ -185,37 +202,53 @@ def _written(
 
 
 def _all_written(messages: list[Message], shared: Shared, offset: int) -> Written:
-    topic_raw, queue_id, queue_offset, born_host, timestamp, store_host, host_bits, prefix_hash = shared
-    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES + len(topic_raw)
+    born_host, timestamp, store_host, host_bits = shared
+    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES
     total = 0
-    for _, _, _, _, body, properties, _, _, _ in messages:
+    for place, _, _, _, _, body, properties, _, _, _ in messages:
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise struct.error(f"properties of {len(properties)} bytes")
-        total += fixed + len(body) + len(properties)
-    whole, packed = bytearray(total), bytearray(len(messages) * _UNIT_BYTES)
-    target, unit_target, at, unit_at = whole, packed, 0, 0
+        topic_raw = place[_TOPIC]
+        total += fixed + len(topic_raw) + len(body) + len(properties)
+    whole, unit = bytearray(total), bytearray(_UNIT_BYTES)
+    target, unit_target, at = whole, unit, 0
     offsets: list[int] = []
+    queue_offsets: list[int] = []
     keys: list[Keyed] = []
-    for flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, own_keys in messages:
-        size = fixed + len(body) + len(properties)
+    for (
+        place,
+        flag,
+        sys_flag,
+        born_timestamp,
+        times,
+        body,
+        properties,
+        code,
+        unique_key,
+        own_keys,
+    ) in messages:
+        topic_raw, queue_id, queue_offset, units, log_bytes, prefix_hash = place
+        size = fixed + len(topic_raw) + len(body) + len(properties)
         crc = crc32(body)
         _fill(
             target, at, size, crc & CRC_MASK, queue_id, flag, queue_offset, offset,
             sys_flag & ~HOST_V6_BITS | host_bits, born_timestamp, born_host, timestamp, store_host, times, 0,
             body, topic_raw, properties,
         )  # fmt: skip
-        _put(unit_target, unit_at, 8, offset)
-        _put(unit_target, unit_at + 8, 4, size)
-        _put(unit_target, unit_at + 12, 8, code)
-        place = offset
-        offsets.append(place)
+        _put(unit_target, 0, 8, offset)
+        _put(unit_target, 8, 4, size)
+        _put(unit_target, 12, 8, code)
+        units += unit
+        place[_NEXT] = queue_offset + 1
+        place[_BYTES] = log_bytes + size
+        where = offset
+        offsets.append(where)
+        queue_offsets.append(queue_offset)
         if prefix_hash is not None:
-            keys.append((prefix_hash, place, timestamp, unique_key, own_keys))
-        queue_offset += 1
+            keys.append((prefix_hash, where, timestamp, unique_key, own_keys))
         offset += size
         at += size
-        unit_at += _UNIT_BYTES
-    return Written(bytes(whole), bytes(packed), offsets, keys)
+    return Written(bytes(whole), offsets, queue_offsets, keys)
 
 
 def _fill(

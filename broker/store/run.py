@@ -1,23 +1,27 @@
-"""Run: consecutive units of one queue, whose records were appended to the log at once."""
+"""Run: units of records that were appended to the log at once, in one queue or in several."""
 
 from typing import NamedTuple
 
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.indexed_keys import Keyed
 
 
-class Run(NamedTuple):
-    """end: of the last record in the log; they are dispatched together. units: packed, as the queue has them.
-    log_bytes: of all records. keys: of those records that have any; [] without an index."""
+class Part(NamedTuple):
+    """Consecutive units of one queue. units: packed, as the queue has them. messages: so many queue offsets
+    they take. log_bytes: of their records."""
 
-    end: int
     queue: ConsumeQueue
     queue_offset: int
+    messages: int
     units: bytes
     log_bytes: int
+
+
+class Run(NamedTuple):
+    """end: of the last record in the log; they are dispatched together. keys: of those records that have any;
+    [] without an index."""
+
+    end: int
+    parts: list[Part]
     timestamp: int
     keys: list[Keyed]
-
-    @property
-    def unit_count(self) -> int:
-        return len(self.units) // UNIT_BYTES

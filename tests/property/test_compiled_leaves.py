@@ -16,14 +16,14 @@ import broker.store.index_entries
 import broker.store.indexed_keys
 import broker.store.property_scan
 import broker.store.record_bytes  # noqa: F401 - a leaf is known when it is imported
-from broker.handlers.send_replies import of_one, of_queue
+from broker.handlers.send_replies import of_many, of_one
 from broker.handlers.success_frames import Answer
 from broker.pending import reply_frame
 from broker.store.batch_records import ITEMS_MAX, Batch
 from broker.store.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from broker.store.indexed_keys import Keyed
 from broker.store.record import index_keys, key_hash, tags_code
-from broker.store.record_bytes import Message, Shared, record_parts
+from broker.store.record_bytes import Message, Shared, place_of, record_parts
 from remoting.compiled import leaves
 from remoting.frame import frame_bytes
 
@@ -273,65 +273,71 @@ def test_a_record_with_a_number_out_of_its_field(place: int, number: int) -> Non
 # -- what one read brings ---------------------------------------------------------------------------------
 
 RECORDS_BYTES = ways("broker.store.record_bytes", "records_bytes")
-messages = st.tuples(
-    i32, i32, i64, i32, st.binary(max_size=60), st.binary(max_size=40), i64, st.binary(max_size=9), key_bytes
+places = st.tuples(
+    st.sampled_from([b"\x01t", b"\0\x80" + b"t" * 128]), i32, st.integers(0, 2**62), st.none() | i32
 )
-topics = st.sampled_from([b"\x01t", b"\0\x80" + b"t" * 128])
-
-
-def shared_of(topic: bytes, queue_id: int, queue_offset: int, prefix: int | None, born: bytes) -> Shared:
-    return Shared(topic, queue_id, queue_offset, born, 1_795_247_382_069, bytes(8), 0x10, prefix)
+sent = st.tuples(
+    st.integers(0, 2), i32, i32, i64, i32, st.binary(max_size=60), st.binary(max_size=40), i64,
+    st.binary(max_size=9), key_bytes,
+)  # fmt: skip
+SHARED = Shared(bytes(8), 1_795_247_382_069, bytes(8), 0x10)
 
 
 @unhurried
-@given(
-    st.lists(messages, min_size=1, max_size=5), topics, i32, st.integers(0, 2**62), st.none() | i32, hosts,
-    st.integers(0, 2**62),
-)  # fmt: skip
+@given(st.lists(places, min_size=3, max_size=3), st.lists(sent, max_size=6), hosts, st.integers(0, 2**62))
 def test_records_bytes(
-    sent: list[Message], topic: bytes, queue_id: int, first: int, prefix: int | None, born: bytes, offset: int
+    where: list[tuple[bytes, int, int, int | None]], rows: list[tuple[Any, ...]], born: bytes, offset: int
 ) -> None:
-    found = same(RECORDS_BYTES, sent, shared_of(topic, queue_id, first, prefix, born), offset)
-    whole, units, place = b"", [], offset
-    for number, (flag, sys_flag, born_ms, times, body, properties, code, _, _) in enumerate(sent, first):
-        texts, host_bits = (body, topic, properties), sys_flag & ~0x30 | 0x10
-        numbers = queue_id, flag, number, place, host_bits, born_ms, 1_795_247_382_069, times, 0
-        whole += b"".join(record_parts(*arguments_of(numbers, born, bytes(8), texts)))
-        units.append((place, len(whole) - (place - offset), code))
-        place = offset + len(whole)
-    assert found.raw == whole
-    assert list(struct.iter_unpack(">qiq", found.units)) == units
-    assert found.offsets == [each[0] for each in units]
-    assert found.keys == (
-        []
-        if prefix is None
-        else [
-            (prefix, place, 1_795_247_382_069, *message[7:])
-            for place, message in zip(found.offsets, sent, strict=True)
-        ]
-    )
+    results = []
+    for way in RECORDS_BYTES:
+        made = [place_of(*each) for each in where]
+        messages: list[Message] = [(made[row[0]], *row[1:]) for row in rows]
+        results.append((way(messages, SHARED._replace(born_host=born), offset), made))
+    found, grown = results[0]
+    assert all(each == results[0] for each in results[1:])
+    whole, units, keys, at = b"", [bytearray() for _ in where], [], offset
+    counts = [first for _, _, first, _ in where]
+    for number, flag, sys_flag, born_ms, times, body, properties, code, *own in rows:
+        topic, queue_id, _, prefix = where[number]
+        host_bits, now_ms = sys_flag & ~0x30 | 0x10, SHARED.store_timestamp
+        numbers = queue_id, flag, counts[number], at, host_bits, born_ms, now_ms, times, 0
+        raw = b"".join(record_parts(*arguments_of(numbers, born, bytes(8), (body, topic, properties))))
+        units[number] += struct.pack(">qiq", at, len(raw), code)
+        if prefix is not None:
+            keys.append((prefix, at, SHARED.store_timestamp, *own))
+        counts[number] += 1
+        whole += raw
+        at = offset + len(whole)
+    assert (found.raw, found.keys) == (whole, keys)
+    assert [place[2] for place in grown] == counts
+    assert [place[3] for place in grown] == units
+    assert sum(place[4] for place in grown) == len(whole)
+    assert [(row[0], each) for row, each in zip(rows, found.queue_offsets, strict=True)] == [
+        (number, where[number][2] + [row[0] for row in rows[:index]].count(number))
+        for index, (number, *_) in enumerate(rows)
+    ]
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 6])
+@pytest.mark.parametrize("place", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**200])
 def test_a_message_with_a_number_out_of_its_field(place: int, number: int) -> None:
-    numbers = [0] * 9
-    numbers[place] = number
-    flag, sys_flag, born_ms, times, _, _, code, _, _ = numbers
-    bad = flag, sys_flag, born_ms, times, b"", b"", code, b"", b""
-    good: Message = (0, 0, 0, 0, b"", b"", 0, b"", b"")
-    found = [
-        outcome(way, [good, bad], shared_of(b"\x01t", 0, 0, 0, bytes(8)), 0) for way in RECORDS_BYTES[::2]
-    ]
-    assert {each[0] for each in found} == {struct.error}
+    def messages() -> list[Message]:
+        queue = place_of(b"\x01t", 0, 0, 0)
+        good: list[Any] = [queue, 0, 0, 0, 0, b"", b"", 0, b"", b""]
+        bad = good.copy()
+        bad[place] = number
+        return [tuple(good), tuple(bad)]
+
+    assert {outcome(way, messages(), SHARED, 0)[0] for way in RECORDS_BYTES[::2]} == {struct.error}
 
 
 def test_a_message_with_too_many_properties() -> None:
-    fits: Message = (0, 0, 0, 0, b"", b"p" * 32_767, 0, b"", b"")
-    too_long: Message = (0, 0, 0, 0, b"", b"p" * 32_768, 0, b"", b"")
-    shared = shared_of(b"\x01t", 0, 0, None, bytes(8))
-    assert len(same(RECORDS_BYTES, [fits, fits], shared, 0).offsets) == 2
-    found = [outcome(way, [fits, too_long], shared, 0) for way in RECORDS_BYTES]
+    def message(properties_bytes: int) -> Message:
+        return (place_of(b"\x01t", 0, 0, None), 0, 0, 0, 0, b"", b"p" * properties_bytes, 0, b"", b"")
+
+    for way in RECORDS_BYTES:
+        assert way([message(32_767), message(32_767)], SHARED, 0).queue_offsets == [0, 0]
+    found = [outcome(way, [message(32_767), message(32_768)], SHARED, 0) for way in RECORDS_BYTES]
     assert {each[0] for each in found} == {struct.error}
 
 
@@ -342,17 +348,13 @@ counts = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 99, 100, 10**18 
 @unhurried
 @given(
     st.sampled_from([bytes(8), bytes(range(20))]),
-    st.integers(0, 2**31 - 1),
-    st.lists(st.tuples(offsets, counts, st.binary(max_size=40), i32), max_size=5),
+    st.lists(st.tuples(offsets, st.integers(0, 2**31 - 1), counts, st.binary(max_size=40), i32), max_size=5),
 )
-@example(bytes(8), 0, [(0, 0, b"", -(2**31)), (2**63 - 1, 2**63 - 1, b"k" * 600, 2**31 - 1)])
-def test_success_frames(host: bytes, queue_id: int, answers: list[Answer]) -> None:
-    found = same(SUCCESS_FRAMES, of_queue(host, queue_id), answers)
+@example(bytes(8), [(0, 0, 0, b"", -(2**31)), (2**63 - 1, 2**31 - 1, 2**63 - 1, b"k" * 600, 2**31 - 1)])
+def test_success_frames(host: bytes, answers: list[Answer]) -> None:
     template = of_one(host)
-    assert found == b"".join(
-        reply_frame(template % (offset, queue_id, queue_offset, key, opaque))
-        for offset, queue_offset, key, opaque in answers
-    )
+    found = same(SUCCESS_FRAMES, of_many(host), answers)
+    assert found == b"".join(reply_frame(template % answer) for answer in answers)
 
 
 # -- batches, again --------------------------------------------------------------------------------------

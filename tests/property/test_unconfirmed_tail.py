@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker.store.record import decode
 from broker.store.record_bytes import Message
-from broker.store.together import put_together
+from broker.store.together import Together
 from remoting.clock import wall_ms
 from tests.unit.store_disk import After, StoreDisk, Torn
 from tests.unit.store_parts import BORN_HOST, TOPIC, bodies, crash, open_store, put
@@ -25,7 +25,7 @@ FOREVER = 1 << 30
 
 class Story:
     """One broker's lives on one disk. `confirmed`: the highest offset that was ever safe to show. `runs`:
-    some messages come together, to one queue."""
+    some messages come together, to several queues."""
 
     def __init__(self, base: Path, dice: random.Random, *, runs: bool) -> None:
         self.base, self.dice, self.runs = base, dice, runs
@@ -46,9 +46,14 @@ class Story:
         if not self.runs or self.dice.random() < 0.5:
             put(self.store, body, queue_id=queue_id)
             return
-        messages: list[Message] = [(0, 0, 1, 0, body + b"%d" % n, b"", 0, b"", b"") for n in range(3)]
-        if put_together(self.store, TOPIC, queue_id, messages, BORN_HOST, wall_ms()) is None:
-            put(self.store, body, queue_id=queue_id)  # as the send handler does at the end of a file
+        together = Together(self.store)
+        places = [together.place(TOPIC, each % QUEUES) for each in (queue_id, queue_id + 1)]
+        messages: list[Message] = [
+            (places[n % 2], 0, 0, 1, 0, body + b"%d" % n, b"", 0, b"", b"")  # type: ignore[misc]
+            for n in range(3)
+        ]
+        if together.put(messages, BORN_HOST, wall_ms()) is None:
+            put(self.store, body, queue_id=queue_id)  # as the connection does at the end of a file
 
     def confirm(self) -> None:
         offset = self.dice.randrange(self.store.confirm_offset, self.store.commit_log.max_offset + 1)

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.pending import DISK
-from broker.store import together as together_module
 from broker.store.record import Record, decode
+from broker.store.record_bytes import Written
+from broker.store.together import Together
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.operations.route import TopicConfig
@@ -18,23 +20,29 @@ from tests.unit.store_parts import crash, open_store
 
 
 class Counted:
-    """How many messages each call of put_together() has stored; 0: it wanted them one by one."""
+    """How many messages each Together.put() has stored; 0: it wanted them one by one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[int] = []
-        real = together_module.put_together
+        real = Together.put
 
-        def put_together(*arguments):  # type: ignore[no-untyped-def]
-            stored = real(*arguments)
-            self.calls.append(0 if stored is None else len(stored.offsets))
-            return stored
+        def put(self_: Together, *arguments: Any) -> Written | None:
+            written = real(self_, *arguments)
+            self.calls.append(0 if written is None else len(written.offsets))
+            return written
 
-        monkeypatch.setattr("broker.handlers.send.put_together", put_together)
+        monkeypatch.setattr(Together, "put", put)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two frames are enough."""
+    monkeypatch.setattr("remoting.connection.TOGETHER_MIN", 2)
 
 
 def begun(path: Path, **settings: int) -> Broker:
@@ -72,13 +80,14 @@ def by_opaque(answers: list[RemotingCommand]) -> dict[int, RemotingCommand]:
     return found
 
 
-async def test_one_write_of_the_log_per_queue_and_one_of_the_socket(
+async def test_one_write_of_the_log_and_one_of_the_socket(
     broker: Broker, reader: Reader, counted: Counted
 ) -> None:
     order = [0, 1, 0, 1, 1, 0]
     reader.read(b"".join(send_frame(n, b"%d" % n, e=str(queue)) for n, queue in enumerate(order)))
-    assert counted.calls == [3, 3]
+    assert counted.calls == [6]
     assert len(reader.transport.writes) == 1
+    assert [int(record.body) for record in records(broker)] == list(range(6))
     assert (len(broker.soon), broker.ticks) == (1, 1)
     answers = by_opaque(reader.answers())
     assert [answers[n].ext_fields["queueOffset"] for n in range(6)] == ["0", "0", "1", "1", "2", "2"]
@@ -93,11 +102,16 @@ async def test_one_write_of_the_log_per_queue_and_one_of_the_socket(
     assert broker.store.put_bytes == broker.store.commit_log.max_offset
 
 
-async def test_one_alone_goes_the_plain_way(broker: Broker, reader: Reader, counted: Counted) -> None:
+async def test_few_go_the_plain_way(
+    broker: Broker, reader: Reader, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader.read(send_frame(1))
-    reader.read(send_frame(2, e="0") + send_frame(3, e="1"))
+    monkeypatch.setattr("remoting.connection.TOGETHER_MIN", 4)
+    reader.read(b"".join(send_frame(n) for n in (2, 3, 4)))
     assert counted.calls == []
-    assert sorted(by_opaque(reader.answers())) == [1, 2, 3]
+    reader.read(b"".join(send_frame(n) for n in (5, 6, 7, 8)))
+    assert counted.calls == [4]
+    assert sorted(by_opaque(reader.answers())) == list(range(1, 9))
 
 
 UNUSUAL = [
@@ -138,6 +152,7 @@ async def test_what_is_not_plain_ends_it(
 
 
 async def test_an_unusual_one_first(broker: Broker, reader: Reader, counted: Counted) -> None:
+    """The rest goes the plain way as well."""
     reader.read(request_frame(999, 1, {}) + send_frame(2) + send_frame(3))
     assert [(each.opaque, each.code) for each in reader.answers()] == [(1, 3), (2, 0), (3, 0)]
     reader.read(send_frame(4, e="9") + send_frame(5) + send_frame(6))
@@ -181,7 +196,7 @@ async def test_keys_that_are_missing_or_strange(broker: Broker, reader: Reader) 
 async def test_several_topics(broker: Broker, reader: Reader, counted: Counted) -> None:
     broker.topics.update(TopicConfig(topic_name="TopicB", read_queue_nums=1, write_queue_nums=1))
     reader.read(b"".join(send_frame(n, b="TopicB" if n % 2 else "TopicA") for n in range(6)))
-    assert counted.calls == [3, 3]
+    assert counted.calls == [6]
     assert {(each.topic, each.queue_offset) for each in records(broker)} == {
         (topic, number) for topic in ("TopicA", "TopicB") for number in range(3)
     }
@@ -193,9 +208,9 @@ async def test_a_topic_with_wide_units(broker: Broker, reader: Reader, counted: 
         topic_name="Wide", read_queue_nums=1, write_queue_nums=1, attributes={"queue.type": "BatchCQ"}
     )
     broker.topics.update(wide)
-    reader.read(send_frame(1, b="Wide") + send_frame(2, b="Wide"))
-    assert counted.calls == [0]
-    assert [each.code for each in reader.answers()] == [0, 0]
+    reader.read(send_frame(1) + send_frame(2) + send_frame(3, b="Wide") + send_frame(4, b="Wide"))
+    assert counted.calls == [2]
+    assert [each.code for each in reader.answers()] == [0] * 4
     broker.tick()
     assert broker.store.max_queue_offset("Wide", 0) == 2
 
@@ -238,7 +253,7 @@ async def test_sealed_records(tmp_path: Path, counted: Counted) -> None:
     broker = begun(tmp_path, append_prop_crc=True)
     reader = Reader(broker.dispatcher)
     reader.read(send_frame(1) + send_frame(2))
-    assert counted.calls == [0] and [each.code for each in reader.answers()] == [0, 0]
+    assert counted.calls == [] and [each.code for each in reader.answers()] == [0, 0]
     assert all(b"__CRC32#" in each.properties for each in records(broker))
 
 
@@ -322,7 +337,7 @@ async def test_a_handler_that_fails_answers_each(
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("broker.handlers.send.put_together", broken)
+    monkeypatch.setattr(Together, "put", broken)
     reader.read(send_frame(1) + send_frame(2, flag=2) + send_frame(3) + request_frame(999, 4, {}))
     assert [(each.opaque, each.code) for each in reader.answers()] == [(1, 1), (3, 1), (4, 3)]
     assert "broken" in caplog.text
