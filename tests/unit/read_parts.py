@@ -29,8 +29,8 @@ def send_frame(opaque: int, body: bytes = b"body", *, flag: int = 0, **changed: 
 class FakeTransport(asyncio.Transport):
     """Keeps what is written, one item per write."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, extra: dict[str, object]) -> None:
+        super().__init__(extra)
         self.writes: list[bytes] = []
         self.closed = False
 
@@ -51,8 +51,8 @@ class FakeTransport(asyncio.Transport):
 class Reader:
     """Needs a running loop."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self.transport = FakeTransport()
+    def __init__(self, dispatcher: Dispatcher, host: str = "10.0.0.1") -> None:
+        self.transport = FakeTransport({"peername": (host, 4660)})
         self.connection = Connection(
             dispatcher,
             memoryview(bytearray(SCRATCH_BYTES)),

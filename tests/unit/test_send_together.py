@@ -15,7 +15,7 @@ from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
 from remoting.operations.route import TopicConfig
 from tests.unit.handler_parts import Broker
-from tests.unit.read_parts import Reader, request_frame, send_frame
+from tests.unit.read_parts import SEND_FIELDS, Reader, request_frame, send_frame
 from tests.unit.store_parts import crash, open_store
 
 
@@ -125,6 +125,7 @@ UNUSUAL = [
     request_frame(310, 50, {"b": "TopicA"}),
     request_frame(34, 50, {}, b"{}"),
     request_frame(999, 50, {}),
+    request_frame(311, 50, SEND_FIELDS),
     send_frame(50, i="UNIQ_KEY\x01W\x02WAIT\x01false"),
 ]
 
@@ -246,6 +247,37 @@ async def test_a_closed_gate_tells_each(broker: Broker, reader: Reader, counted:
     reader.read(send_frame(5) + send_frame(6))
     assert [(each.opaque, each.code) for each in reader.answers()] == [(5, 1), (6, 1)]
     assert counted.calls == [] and list(records(broker)) == []
+
+
+async def test_a_producer_with_a_wide_address(broker: Broker) -> None:
+    reader = Reader(broker.dispatcher, "2001:db8::7")
+    reader.read(send_frame(1) + send_frame(2, f="48"))  # the client's host bits do not count
+    reader.read(send_frame(3))
+    first, second, alone = records(broker)
+    assert first.born_host == second.born_host == alone.born_host and len(alone.born_host) == 20
+    assert first.sys_flag == second.sys_flag == alone.sys_flag
+
+
+async def test_consumers_that_wait_are_told(broker: Broker, reader: Reader) -> None:
+    assert broker.pull(0, suspend_ms=5_000, queueId="1") is None
+    reader.read(send_frame(1, e="0") + send_frame(2, b"for you", e="1"))
+    broker.tick()
+    broker.tick()
+    assert [b"for you" in each.body for each in broker.answers()] == [True]
+
+
+async def test_more_than_is_kept_for_dispatch(
+    broker: Broker, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing is confirmed."""
+    monkeypatch.setattr("broker.store.message_store.QUEUED_UNITS_MAX", 5)
+    for first in (0, 4, 8):
+        reader.read(b"".join(send_frame(first + n) for n in range(4)))
+    assert len(broker.store._queued) < 3
+    broker.tick()
+    while broker.store.dispatch(3):
+        pass
+    assert broker.store.max_queue_offset("TopicA", 0) == 12
 
 
 async def test_sealed_records(tmp_path: Path, counted: Counted) -> None:
