@@ -77,13 +77,21 @@ class SendHandler:
     def send(self, command: SendCommand, body: bytes, peer: HotPeer) -> bytes | None:
         """A whole reply frame; None: oneway, or answered when the message is replicated."""
         ext = command.ext
-        topic = self._open_topic(ext.topic, ext.queue_id)
+        gate = self._gate
+        topic = self._topics.get(ext.topic)
         properties, is_plain, waits, code, key, keys = look(ext.properties)
-        if (
+        if (  # _room(), _open_topic() and _is_unusual(), without three calls
             topic is None
+            or self._is_restricted
+            or not gate.writable
+            or gate.in_sync < gate.min_in_sync
+            or not 0 <= ext.queue_id < topic.open_queue_count
+            or len(body) > self._body_bytes_max
+            or len(properties) > self._properties_bytes_max
+            or ext.sys_flag & _UNUSUAL_BITS
             or not is_plain
-            or not self._room()
-            or self._is_unusual(ext.sys_flag, len(body), len(properties))
+            or topic.is_retry
+            or (gate.wait and self._pending.is_full)
         ):
             return self._unusual.send(command, body, properties, peer)
         if ext.batch:
@@ -121,7 +129,7 @@ class SendHandler:
         if not key.isalnum():
             key = key_text(key)
         reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
-        if waits and self._gate.wait:
+        if gate.wait and waits:
             self._pending.add(end, peer, reply, tick.ms)
             return None
         return reply

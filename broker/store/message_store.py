@@ -64,9 +64,7 @@ class MessageStore:
         self.is_master = False
         self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
         self.dispatch_fault = ""  # why no ConsumeQueue unit could be written, while that is so
-        self.put_messages = 0
-        self.put_bytes = 0
-        self.got_messages = 0
+        self.put_messages = self.put_bytes = self.got_messages = 0
         self.on_queue: Callable[[str, int], None] | None = None  # hears of each new (topic, queueId)
         self.queues = QueueTable(
             config.root / "consumequeue", config.consume_queue_file_bytes, config.batch_queue_file_bytes
@@ -252,7 +250,9 @@ class MessageStore:
                 else:
                     end, queue, queue_offset, log_offset, size, tags_code, timestamp, unique_key, keys = unit
                     queue.append(queue_offset, log_offset, size, tags_code)
-                    self._changed(queue)
+                    self._dirty.add(queue)  # _changed(), without a call
+                    if queue.waiters:
+                        self.queues.woken.append(queue)
                     keys_found.append((queue.key_prefix_hash, log_offset, timestamp, unique_key, keys))
                 queued.popleft()
                 self.dispatch_offset = end
