@@ -117,7 +117,8 @@ served, from the first one on, and the answers to them in one piece. The others 
 @dataclass(frozen=True, slots=True)
 class Hot:
     """A data-path binding. `decoder` decodes a JSON header to `command_type` in one step; `lenient` makes the
-    same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses."""
+    same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses. `together`:
+    for reads that bring many."""
 
     command_type: Any
     lenient: Callable[[int, int, int, Mapping[str, str]], Any]

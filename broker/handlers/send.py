@@ -10,13 +10,7 @@ from typing import Final, cast
 
 from broker.handlers.batch_sends import COMPRESSED, BatchSends
 from broker.handlers.parts import BrokerParts
-from broker.handlers.send_commands import (
-    SendCommand,
-    SendCommandV1,
-    SendCommandV2,
-    lenient_v1,
-    lenient_v2,
-)
+from broker.handlers.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
 from broker.handlers.send_replies import key_text, of_many, of_one, refusal
 from broker.handlers.success_frames import success_frames
 from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, stored_suffix

@@ -14,8 +14,6 @@ _OFFSET_DIGITS: Final = 16
 Texts: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """What stands in front of the CommitLog offset (16 hex digits), the queueId, the queue offset, the key, the
 opaque, and behind it."""
-
-
 Answer: TypeAlias = tuple[int, int, int, bytes, int]
 """CommitLog offset, queueId, queue offset, the key as it stands in JSON, opaque."""
 
@@ -24,8 +22,12 @@ def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
     """A whole frame for each, one behind the other."""
     if _IS_COMPILED:
         return _written(texts, answers)
-    template = b"%%016X".join([b"%b", b"%b%%d%b%%d%b%%b%b%%d%b"]) % texts
-    headers = [template % answer for answer in answers]
+    one, two, three, four, five, six = texts
+    headers = [
+        b"%b%016X%b%d%b%d%b%b%b%d%b"
+        % (one, offset, two, queue_id, three, queue_offset, four, key, five, opaque, six)
+        for offset, queue_id, queue_offset, key, opaque in answers
+    ]
     return b"".join([_PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header for header in headers])
 
 
