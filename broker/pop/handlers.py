@@ -97,6 +97,8 @@ class PopHandlers:
         if not 0 < header.max_msg_nums <= MESSAGES_MAX:
             remark = f"maxMsgNums {header.max_msg_nums} is not in 1..{MESSAGES_MAX}"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        if call.is_oneway:  # its messages would go out to nobody
+            raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop that nobody wants the answer of")
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         wish = Wish(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
@@ -357,7 +359,7 @@ class PopHandlers:
         )  # fmt: skip
         if self._popper.has_any(wish, wall_ms()):
             return Reply(NotificationResponse(has_msg=True))
-        if header.poll_time <= 0:
+        if header.poll_time <= 0 or call.is_oneway:
             return Reply(NotificationResponse(has_msg=False))
 
         def tell(has_message: bool) -> None:

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import msgspec
 
+from broker.clients.calls import ANSWER_MS_MAX
 from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, decode
 from remoting.connection import SCRATCH_BYTES, Connection
 from remoting.dispatch import HOT_KEY_BYTES
@@ -257,7 +258,7 @@ class Round:
             if not stream.connection.in_flight:
                 return
             await asyncio.sleep(0)
-        async with asyncio.timeout(10):  # it writes to a disk
+        async with asyncio.timeout(2 * ANSWER_MS_MAX / 1000):  # it writes to a disk, or asks a consumer
             while stream.connection.in_flight:  # noqa: ASYNC110 - a handler's end has no event
                 await asyncio.sleep(0.001)
 

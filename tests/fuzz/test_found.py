@@ -13,6 +13,7 @@ from broker.metadata.core import term as term_module
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
 from namesrv.plugins.controller import heartbeats
+from remoting.clock import wall_ms
 from remoting.codes import ResponseCode
 from remoting.command import BadRequest, RemotingCommand, decode, decode_body, encode
 from remoting.connection import SCRATCH_BYTES, Connection
@@ -74,6 +75,32 @@ async def controller(tmp_path: Path):  # type: ignore[no-untyped-def]
     target = ControllerTarget(tmp_path)
     yield Wire(target)
     await target.close()
+
+
+POP = {
+    "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "maxMsgNums": "1", "invisibleTime": "1000",
+    "pollTime": "1", "initMode": "0",
+}  # fmt: skip
+
+
+async def test_a_oneway_pop_is_never_answered(broker: Wire) -> None:
+    """Nor a notification: not even when their time is over."""
+    fields = {
+        "topic": "TopicA",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+    }
+    made = await broker.send(
+        encode(RemotingCommand(17, 4, ext_fields=fields | {"topicFilterType": "SINGLE_TAG"}))
+    )
+    assert [each.code for each in made] == [0]
+    for code in (200050, 200054):
+        fields = {**POP, "bornTime": str(wall_ms())}
+        assert await broker.send(encode(RemotingCommand(code, 5, 2, ext_fields=fields))) == []
+    broker.target.flush()
+    assert await broker.send() == []
 
 
 async def test_a_oneway_pull_is_never_answered(broker: Wire) -> None:
