@@ -1,7 +1,8 @@
 """Sending (310, 320, 10): the data path from a decoded header to a record in the log and a reply in bytes.
 
-Nothing here waits. A plain message costs one call into the store and one reply template; whatever is unusual
-goes another way (unusual_sends.py). Source: RocketMQ 5.3.3 SendMessageProcessor.
+Nothing here waits. A plain message costs one call into the store and one reply template, and so do many
+together that came in one read; whatever is unusual goes another way (unusual_sends.py). Source: RocketMQ
+5.3.3 SendMessageProcessor.
 """
 
 import struct

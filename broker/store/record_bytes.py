@@ -136,18 +136,7 @@ def records_bytes(messages: list[Message], shared: Shared, offset: int) -> Writt
     offsets: list[int] = []
     queue_offsets: list[int] = []
     keys: list[Keyed] = []
-    for (
-        place,
-        flag,
-        sys_flag,
-        born_timestamp,
-        times,
-        body,
-        properties,
-        code,
-        unique_key,
-        own_keys,
-    ) in messages:
+    for place, flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, more in messages:
         topic_raw, queue_id, queue_offset, units, _, prefix_hash = place
         size = fixed + len(body) + len(topic_raw) + len(properties)
         parts += record_parts(
@@ -160,7 +149,7 @@ def records_bytes(messages: list[Message], shared: Shared, offset: int) -> Writt
         offsets.append(offset)
         queue_offsets.append(queue_offset)
         if prefix_hash is not None:
-            keys.append((prefix_hash, offset, timestamp, unique_key, own_keys))
+            keys.append((prefix_hash, offset, timestamp, unique_key, more))
         offset += size
     return Written(b"".join(parts), offsets, queue_offsets, keys)
 
@@ -215,18 +204,7 @@ def _all_written(messages: list[Message], shared: Shared, offset: int) -> Writte
     offsets: list[int] = []
     queue_offsets: list[int] = []
     keys: list[Keyed] = []
-    for (
-        place,
-        flag,
-        sys_flag,
-        born_timestamp,
-        times,
-        body,
-        properties,
-        code,
-        unique_key,
-        own_keys,
-    ) in messages:
+    for place, flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, more in messages:
         topic_raw, queue_id, queue_offset, units, log_bytes, prefix_hash = place
         size = fixed + len(topic_raw) + len(body) + len(properties)
         crc = crc32(body)
@@ -245,7 +223,7 @@ def _all_written(messages: list[Message], shared: Shared, offset: int) -> Writte
         offsets.append(where)
         queue_offsets.append(queue_offset)
         if prefix_hash is not None:
-            keys.append((prefix_hash, where, timestamp, unique_key, own_keys))
+            keys.append((prefix_hash, where, timestamp, unique_key, more))
         offset += size
         at += size
     return Written(bytes(whole), offsets, queue_offsets, keys)

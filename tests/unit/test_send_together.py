@@ -1,5 +1,6 @@
 """Sends that one read brings: stored and answered as if they had come one by one."""
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.pending import DISK
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.record import Record, decode
 from broker.store.record_bytes import Written
 from broker.store.together import Together
@@ -278,6 +280,35 @@ async def test_more_than_is_kept_for_dispatch(
     while broker.store.dispatch(3):
         pass
     assert broker.store.max_queue_offset("TopicA", 0) == 12
+
+
+async def test_a_full_disk_between_two_queues(
+    broker: Broker, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has its units, the second one has no room: nothing is there twice when it has."""
+    real, refused = ConsumeQueue._make_room, [1]
+
+    def make_room(queue: ConsumeQueue, position: int) -> None:
+        if queue.queue_id == 1 and refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(queue, position)
+
+    monkeypatch.setattr(ConsumeQueue, "_make_room", make_room)
+    reader.read(b"".join(send_frame(n, e=str(n % 2)) for n in range(4)))
+    broker.tick()
+    store = broker.store
+    assert store.dispatch_fault and store.dispatch_offset < store.confirm_offset
+    assert [store.queues.get("TopicA", queue).max_offset for queue in (0, 1)] == [2, 0]
+    refused.clear()
+    reader.read(send_frame(9, e="0"))
+    broker.tick()
+    assert not store.dispatch_fault and store.dispatch_offset == store.commit_log.max_offset
+    assert [store.queues.get("TopicA", queue).max_offset for queue in (0, 1)] == [3, 2]
+    assert sum(store.queues.get("TopicA", queue).put_bytes for queue in (0, 1)) == sum(
+        record.size for record in records(broker)
+    )
+    assert store.index is not None
+    assert len(store.index.find(store.queues.get("TopicA", 0).key_prefix_hash, b"AC11", 99, 0, 1 << 60)) == 5
 
 
 async def test_sealed_records(tmp_path: Path, counted: Counted) -> None:
