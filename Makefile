@@ -1,9 +1,12 @@
-# Thin wrappers; the scripts do the work.
-.PHONY: run test test-all sim fuzz chaos raft-chaos raft-failover lock
+# Thin wrappers around the scripts.
+.PHONY: run test test-ci test-all sim fuzz chaos raft-chaos raft-failover crash lock
 run:
 	./run
 test:
 	./test
+# What a change must pass before it lands (docs/testing.md).
+test-ci:
+	./test --ci
 test-all:
 	./test --all
 # make sim, make sim KIND=raft SEED=7 (docs/testing.md)
@@ -12,18 +15,18 @@ sim:
 fuzz:
 	./run keelmq fuzz frames --count 1000000
 	./run keelmq fuzz http --count 10000
-# docs/chaos.md; make chaos SEED=7
+# make chaos SEED=7 (docs/chaos.md)
 chaos:
 	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED))
-# The controllers' log alone, as processes (docs/testing.md); make raft-chaos SEED=7
+# The controllers' log without brokers, as processes; make raft-chaos SEED=7 (docs/testing.md)
 raft-chaos:
 	./run python -m tests.cluster.raft_chaos chaos $(if $(SEED),--seed $(SEED))
 	./run python -m tests.cluster.raft_chaos chaos --certificates $(if $(SEED),--seed $(SEED))
 raft-failover:
 	./run python -m tests.cluster.raft_chaos failover
-# 50 times kill -9 during heavy SYNC_FLUSH writing (docs/testing.md); make crash COUNT=5 SEED=7
+# kill -9 fifty times under heavy SYNC_FLUSH writing; make crash COUNT=5 SEED=7 (docs/testing.md)
 crash:
 	.venv/bin/python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)
-# New lock files from pyproject.toml; no registry address gets in.
+# Rewrites the lock files from pyproject.toml, without registry addresses.
 lock:
 	tools/lock.sh

@@ -1,4 +1,4 @@
-"""Compiles the leaf modules (remoting/compiled.py) with Cython, if Cython and a C compiler are here.
+"""Compiles the leaf modules (keelmq/runtime/compiled.py) with Cython, if Cython and a C compiler are here.
 
 Run by hatchling for a wheel, and by tools/env.sh for a checkout: python hatch_build.py. Whatever is missing
 costs one line and nothing else: the package is complete without.
@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
-PACKAGES = ("remoting", "broker")
+PACKAGES = ("keelmq", "broker")
 FLAGS = ["-O3", "-g0"]
 DIRECTIVES = {"language_level": 3, "annotation_typing": False}  # the types of the twin are in its .pxd
 BUILD_SECONDS_MAX = 600
@@ -61,7 +61,7 @@ def compile_leaves() -> list[Path]:
 
 def _twin_path(source: Path) -> Path:
     """As the programs find it."""
-    spec = importlib.util.spec_from_file_location("compiled", ROOT / "remoting" / "compiled.py")
+    spec = importlib.util.spec_from_file_location("compiled", ROOT / "keelmq" / "runtime" / "compiled.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from analytics.errors import AnalyticsError
 from analytics.schema import CORRUPT, default_values, required_fields, schema_of
-from remoting.records import RECORD_VERSION, RECORDS, Record, name_of
+from keelmq.remoting.records import RECORD_VERSION, RECORDS, Record, name_of
 
 TELEMETRY = "telemetry"
 """The folder that every program writes into."""

@@ -28,8 +28,8 @@ from analytics.quality import data_quality
 from analytics.schema import GROUP
 from analytics.session import spark_session
 from analytics.windows import POINTS_MAX, choose_window_ms, points
-from remoting.clock import wall_ms
-from remoting.records import RECORDS, ControllerEvent, HaSample, RoleChange, SendGap
+from keelmq.remoting.records import RECORDS, ControllerEvent, HaSample, RoleChange, SendGap
+from keelmq.runtime.clock import wall_ms
 
 __all__ = ["AnalyticsError", "run"]
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from analytics.inputs import BAD
 from analytics.lag import is_above_max
 from analytics.schema import GROUP
-from remoting.records import ControllerEvent, HaSample, Record, name_of
+from keelmq.remoting.records import ControllerEvent, HaSample, Record, name_of
 
 COUNTS = ("rows", "corrupt", "confirm_above_max", "epoch_gaps")
 

@@ -1,4 +1,4 @@
-"""The Spark schema of each record, derived from its msgspec Struct in remoting.records.
+"""The Spark schema of each record, derived from its msgspec Struct in keelmq.remoting.records.
 
 One definition: a field that is renamed there is renamed here, and a test says so before a page is empty.
 """
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import inspect
 from pyspark.sql import types as spark
 
-from remoting.records import Record
+from keelmq.remoting.records import Record
 
 GROUP = ("cluster_name", "broker_name")
 """The columns that name a broker group."""

@@ -43,14 +43,14 @@ def group_history(events: DataFrame) -> DataFrame:
         .where("copy = 1")
     )
     in_order = Window.partitionBy(*GROUP).orderBy("event_id", _is_snapshot())
-    news = once.withColumn("previous", F.lag("after").over(in_order)).where(
+    changes = once.withColumn("previous", F.lag("after").over(in_order)).where(
         ~_is_snapshot() | ~F.col("previous").eqNullSafe(F.col("after"))
     )
     # a controller that was behind writes its snapshot late: what follows it is older, and right
     ts = F.when(_is_snapshot(), F.least("ts", F.lead("ts").over(in_order))).otherwise(F.col("ts"))
     until_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return (
-        news.withColumn("known_ts", ts)
+        changes.withColumn("known_ts", ts)
         .withColumn("from_ts", F.max("known_ts").over(until_here))
         .withColumn("to_ts", F.lead("from_ts").over(in_order))
         .withColumns(_changed())

@@ -1,4 +1,6 @@
-"""mqbroker: flags, configuration, signals. Cannot run: one line on stderr, exit code 1."""
+"""The program mqbroker: flags, configuration, signals. If it cannot run, it prints one line to stderr and
+exits with code 1.
+"""
 
 import argparse
 import asyncio
@@ -7,13 +9,14 @@ import os
 import sys
 from collections.abc import Mapping
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.store.mapped_file import StoreError
-from broker.store.meta_file import BrokerMetaError
-from remoting import program
-from remoting.config import ConfigError, load_config, passed_over, to_properties
-from remoting.config_store import Given, with_stored
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.broker_meta_file import BrokerMetaError
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.config_store import Given, with_stored
+from keelmq.runtime import program
+from keelmq.runtime.config import ConfigError, load_config, passed_over, to_properties
+from keelmq.runtime.stop_steps import StopError
 
 PROGRAM = "mqbroker"
 
@@ -26,8 +29,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerConfig, Given]:
-    """NAMESRV_ADDR below the file, what was changed at run time and KEELMQ_* above it, flags above all.
-    ConfigError."""
+    """Returns the configuration and where it came from. From weak to strong: NAMESRV_ADDR, the file, changes
+    at run time, KEELMQ_*, flags. ConfigError."""
     overrides = program.overrides_of(arguments.overrides)
     if arguments.namesrv_addr is not None:
         overrides["namesrvAddr"] = arguments.namesrv_addr
@@ -45,10 +48,10 @@ def _load(given: Given) -> BrokerConfig:
 
 
 async def serve(broker: Broker) -> None:
-    """Run until SIGTERM or SIGINT; a second one does not wait for the hand-over."""
+    """Runs until SIGTERM or SIGINT. A second signal ends the wait for the hand-over."""
     stop, stop_now = program.stop_events(2)
     async with broker:
-        program.say_ready(f"{PROGRAM} {broker.describe()}")
+        program.say_ready(f"{PROGRAM} {broker.status.describe()}")
         await stop.wait()
         logging.getLogger(__name__).info("stopping")
         leaving, told = asyncio.create_task(broker.leave()), asyncio.create_task(stop_now.wait())
@@ -59,7 +62,7 @@ async def serve(broker: Broker) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Exit code."""
+    """Returns the exit code."""
     try:
         arguments = _parser().parse_args(argv)
         logging.basicConfig(
@@ -79,7 +82,7 @@ def run(argv: list[str]) -> int:
         program.raise_open_files_limit()
         with program.runner() as runner:
             runner.run(serve(Broker(config, given)))
-    except (ConfigError, BrokerMetaError, StoreError) as error:
+    except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
         return program.refuse(PROGRAM, error)
     except KeyboardInterrupt:
         return 130

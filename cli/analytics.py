@@ -64,7 +64,7 @@ def report(
 
 
 def _page(dashboard: bytes, title: str) -> str:
-    from web import report_html
+    from keelmq.web import report_html
 
     return report_html(dashboard, title=title)
 

@@ -1,7 +1,7 @@
 """keelmq certificates: a CA of the group's own, and a certificate for each controller's raft port.
 
 The CA is made once and used again, so the same command renews. What members demand of a certificate is in
-namesrv.plugins.controller.raft.certificates; here it is made so.
+namesrv.plugins.controller.raft.transport.certificates; here it is made so.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remoting.config import in_words
+from keelmq.runtime.config import in_words
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey

@@ -1,7 +1,7 @@
-"""keelmq: see it, break it, look at it, mend it, measure it. Exit codes: 0 done, 1 failed, 2 usage."""
+"""The keelmq command: demo, chaos, doctor, repair, reports and benchmarks. Exit codes: 0 done, 1 failed, 2
+usage."""
 
 import importlib
-import importlib.metadata
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,7 @@ from cli import analytics
 from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.repair import repair
+from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
     "codec", "send", "pull", "flush", "replication", "replica_behind", "failover", "telemetry", "controller",
@@ -28,6 +29,22 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(version_line("keelmq"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit"),
+    ] = False,
+) -> None:
+    """KeelMQ: see it fail over, measure it."""
+
+
 @app.command()
 def demo(
     kills: Annotated[int, typer.Option("--kills", min=0, help="How often the master is killed")] = 3,
@@ -38,7 +55,7 @@ def demo(
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 1_000,
 ) -> None:
     """A cluster of real processes under traffic loses its masters, and nothing that was acknowledged."""
-    from cli.demo import DemoOptions, run_demo
+    from cli.lab.demo import DemoOptions, run_demo
 
     raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate)))
 
@@ -74,7 +91,7 @@ def chaos(
     ] = None,
 ) -> None:
     """Kill, pause, cut and fill a cluster of real processes under traffic, and check what clients saw."""
-    from cli.chaos.run import ChaosOptions, run_chaos, run_check
+    from cli.lab.chaos.run import ChaosOptions, run_chaos, run_check
 
     if check is not None:
         raise typer.Exit(run_check(check))
@@ -147,12 +164,12 @@ def fuzz(
 
 
 def _from_source(folder: str) -> ModuleType:
-    """tests/FOLDER/main.py, which is in the source tree only."""
+    """Returns the module tests.FOLDER.main. Without a source checkout: one line that says so, exit code 1."""
     root = Path(__file__).resolve().parent.parent
     if not (root / "tests" / folder / "main.py").exists():
         print(
-            f"keelmq {folder}: no tests/{folder} beside {root}: it is in the source tree only; "
-            f"clone the repository and use ./run keelmq {folder}",
+            f"keelmq {folder}: needs a source checkout, because it runs tests/{folder}, which the installed "
+            f"package does not have: clone the repository and use ./run keelmq {folder}",
             file=sys.stderr,
         )
         raise typer.Exit(1)
@@ -164,7 +181,7 @@ def _from_source(folder: str) -> ModuleType:
 @app.command()
 def version() -> None:
     """Print the version."""
-    print(f"keelmq {importlib.metadata.version('keelmq')}")
+    print(version_line("keelmq"))
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from broker.repair import Loss, RepairError, Survey, resync, survey, what_goes, wipe_after
-from remoting.config import in_words
+from broker.admin.repair import Loss, RepairError, StoreReport, resync, survey, what_goes, wipe_after
+from keelmq.runtime.config import in_words
 
 CAUTION = (
     "What goes here must be on another replica: look at `mqadmin getSyncStateSet` first. A message that only"
@@ -48,7 +48,7 @@ def repair(
         raise typer.Exit(1) from error
 
 
-def _show(found: Survey) -> None:
+def _show(found: StoreReport) -> None:
     pairs = ", ".join(f"{epoch}@{start}" for epoch, start in found.epochs.pairs) or "none"
     print(f"store   {found.root}{' (a broker works in it)' if found.is_running else ''}")
     print(f"log     {found.min_offset}..{found.max_offset}")
@@ -59,7 +59,7 @@ def _show(found: Survey) -> None:
         print(f"epochs  {pairs}")
 
 
-def _offer(found: Survey, wipe: int | None, anew: bool) -> None:
+def _offer(found: StoreReport, wipe: int | None, anew: bool) -> None:
     """What each way would do; only the chosen one, if one is."""
     print()
     cuts = found.cuts if wipe is None else {wipe: found.cut_after(wipe)}
@@ -84,7 +84,7 @@ def _when(ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms / 1000))
 
 
-def _do(found: Survey, wipe: int | None) -> None:
+def _do(found: StoreReport, wipe: int | None) -> None:
     if wipe is None:
         aside = resync(found)
         print(f"\nmoved aside to {aside}; delete it when the replica is in sync again. Start the broker now.")

@@ -1,1 +1,98 @@
-"""What programs import that use KeelMQ without being part of it."""
+"""What programs import: `from keelmq import Producer, Consumer, Message`.
+
+The public names of keelmq.client, and `keelmq.blocking`, which has the same clients without asyncio. They are
+imported when they are first used: `import keelmq` costs next to nothing, and a broker or a name server, which
+import other parts of this package, never load a client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keelmq import blocking
+    from keelmq.client import (
+        ClientHook,
+        ConsumeFromWhere,
+        Consumer,
+        ConsumerSettings,
+        ConsumeTrace,
+        Limits,
+        LitePullConsumer,
+        Message,
+        MessageExt,
+        MessageModel,
+        MessageQueue,
+        NoReply,
+        Producer,
+        PullConsumer,
+        PullError,
+        PullErrorKind,
+        PullResult,
+        PullStatus,
+        PushConsumer,
+        ReconsumeLater,
+        ReplyMessage,
+        RouteError,
+        SendError,
+        SendErrorKind,
+        SendResult,
+        SendStatus,
+        SendTrace,
+        TraceHook,
+        Transaction,
+        TransactionProducer,
+        TransactionState,
+        TransactionTrace,
+    )
+
+__all__ = [
+    "ClientHook",
+    "ConsumeFromWhere",
+    "ConsumeTrace",
+    "Consumer",
+    "ConsumerSettings",
+    "Limits",
+    "LitePullConsumer",
+    "Message",
+    "MessageExt",
+    "MessageModel",
+    "MessageQueue",
+    "NoReply",
+    "Producer",
+    "PullConsumer",
+    "PullError",
+    "PullErrorKind",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "ReconsumeLater",
+    "ReplyMessage",
+    "RouteError",
+    "SendError",
+    "SendErrorKind",
+    "SendResult",
+    "SendStatus",
+    "SendTrace",
+    "TraceHook",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionState",
+    "TransactionTrace",
+    "blocking",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name at its first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "blocking":
+        value = import_module("keelmq.blocking")
+    else:
+        value = getattr(import_module("keelmq.client"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""mqnamesrv and mqcontroller: which server to build from flags and configuration, and its life to SIGTERM."""
+"""mqnamesrv and mqcontroller: flags and configuration, and the run until SIGTERM."""
 
 import argparse
 import logging
@@ -7,12 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from namesrv.app import Namesrv, PluginChoice
-from namesrv.config import NamesrvConfig
-from namesrv.plugins import load_plugin
-from remoting.config import ConfigError, load_config, to_properties
-from remoting.config_store import with_stored
-from remoting.program import (
+from keelmq.remoting.config_store import with_stored
+from keelmq.runtime.config import ConfigError, load_config, to_properties
+from keelmq.runtime.program import (
     LOG_FORMAT,
     LOG_TIME_FORMAT,
     Parser,
@@ -24,6 +21,10 @@ from remoting.program import (
     say_ready,
     stop_event,
 )
+from keelmq.runtime.stop_steps import StopError
+from namesrv.app import Namesrv, PluginChoice
+from namesrv.config import NamesrvConfig
+from namesrv.plugins import load_plugin
 
 CONTROLLER_PLUGIN = "controller"
 CONTROLLER_KEY = "enableControllerInNamesrv"
@@ -38,7 +39,7 @@ def _parser(program: str) -> Parser:
 
 
 def _wants_controller(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> bool:
-    """Is the plugin switched on? Asked first: only then its keys are known, and the file can be checked."""
+    """Is the controller plugin enabled? Its keys must be known before the file is checked."""
     wanted = environ.get(f"KEELMQ_{CONTROLLER_KEY}")
     if wanted is None and path is not None and path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -52,7 +53,7 @@ def _wants_controller(path: Path | None, environ: Mapping[str, str], overrides: 
 def build(
     arguments: argparse.Namespace, environ: Mapping[str, str], *, controller_only: bool
 ) -> Namesrv | str:
-    """The server, or with -p the text to print. Raises ConfigError."""
+    """Returns the server, or with -p the text to print. Raises ConfigError."""
     overrides = overrides_of(arguments.overrides)
     path: Path | None = arguments.config
     names = [CONTROLLER_PLUGIN] if controller_only or _wants_controller(path, environ, overrides) else []
@@ -79,7 +80,7 @@ def build(
 
 
 async def serve(server: Namesrv, program: str) -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT."""
     stop = stop_event()
     async with server:
         say_ready(_ready_line(server, program))
@@ -101,7 +102,7 @@ def _ready_line(server: Namesrv, program: str) -> str:
 
 
 def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
-    """Exit code."""
+    """Runs the program and returns its exit code."""
     try:
         arguments = _parser(program).parse_args(argv)
         logging.basicConfig(
@@ -114,7 +115,7 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
         raise_open_files_limit()
         with runner() as loop:
             loop.run(serve(server, program))
-    except ConfigError as error:
+    except (ConfigError, StopError) as error:
         return refuse(program, error)
     except KeyboardInterrupt:
         return 130

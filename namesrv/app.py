@@ -1,7 +1,7 @@
-"""Namesrv: the whole life of one name-server process, minus flags and signals.
+"""Namesrv: one name server: its parts, start, stop and scan timer. Flags and signals are in __main__.py.
 
-`async with Namesrv(config) as server:` binds its ports (ConfigError if it cannot), serves until the block
-ends and leaves nothing behind. Decisions live in core/; here is wiring and the scan timer.
+`async with Namesrv(config) as server:` binds the ports (ConfigError if it cannot), serves until the block
+ends and then closes everything. Decisions are made in core/.
 """
 
 import asyncio
@@ -10,8 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from keelmq.remoting.config_store import ConfigStore
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.namesrv_admin import UPDATE_NAMESRV_CONFIG
+from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
+from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.config import Config
+from keelmq.runtime.stop_steps import StopSteps, stop_after
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
@@ -21,23 +31,18 @@ from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
 from namesrv.plugins import Plugin, PluginContext, Settings
-from remoting.clock import now_ms
-from remoting.config import Config
-from remoting.config_store import ConfigStore
-from remoting.doors.http_late import LateHttp
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import OperationTable
-from remoting.operations.namesrv_admin import UPDATE_NAMESRV_CONFIG
-from remoting.request_counts import RequestCounts
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
 SWEEP_PAUSE_MS = 50
-"""Somebody may time out any moment, but nobody is looked for more often."""
+"""At least between two scans for heartbeat timeouts."""
 STALL_MS = 2_000
-"""A scan that comes this late found a stopped process, not dead brokers: read the sockets first."""
+"""If a scan runs this late, this process stood still: heartbeats may wait unread in the sockets."""
 STALL_GRACE_MS = 1_000
-"""How long it then reads before it judges: brokers send a heartbeat each second."""
+"""The pause before the next scan then: every broker sends a heartbeat each second."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,10 @@ class PluginChoice:
 
 
 class Namesrv:
-    """`route_service` False: only plugins, no name-server port (standalone controller)."""
+    """`route_service` False: only plugins, without a name-server port (standalone controller).
+
+    `clock`: monotonic ms. `environ` and `overrides`: settings beside the file, for ConfigStore.
+    """
 
     def __init__(
         self,
@@ -77,14 +85,15 @@ class Namesrv:
         )
         self.queries = Queries(self.routes, self.kv, self.settings, clock)
         self.table = OperationTable()
-        for part in (
+        for handlers in (
             self._registrations,
             self.queries,
             TopicAdmin(self.routes),
             KvAdmin(self.kv),
             ConfigAdmin(self.settings),
         ):
-            part.bind(self.table)
+            handlers.bind(self.table)
+        self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
         self.requests = RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
@@ -110,26 +119,26 @@ class Namesrv:
             ],
         )
         self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
-        self._door = self._make_door() if route_service else None
+        self._server = self._make_server() if route_service else None
         self._http: LateHttp | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._next_scan_ms = self._judge_from_ms = self._scanned_ms = 0
+        self._next_scan_ms = self._scan_from_ms = self._scanned_ms = 0
         self._started = False
 
     @property
     def config(self) -> NamesrvConfig:
-        """As it is now: requests change some keys (318)."""
+        """The settings in force now; requests change some keys (318)."""
         return self.settings.current
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the name-server door, once started."""
-        assert self._door is not None, "a standalone controller has no name-server port"
-        return self._door.address
+        """Host and port of the name server, once started."""
+        assert self._server is not None, "a standalone controller has no name-server port"
+        return self._server.address
 
     @property
     def has_route_service(self) -> bool:
-        return self._door is not None
+        return self._server is not None
 
     @property
     def http_address(self) -> tuple[str, int] | None:
@@ -137,43 +146,48 @@ class Namesrv:
 
     @property
     def connection_count(self) -> int:
-        """Open connections of the name-server door."""
-        return 0 if self._door is None else self._door.connection_count
+        """Open connections of the name-server port."""
+        return 0 if self._server is None else self._server.connection_count
 
     async def start(self) -> None:
-        """Raises ConfigError (a port is taken, a plugin cannot run); nothing stays open then."""
+        """Raises ConfigError: a port is taken, or a plugin cannot start; then nothing stays open."""
         if self.config.need_wait_for_service:
             self.queries.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
         try:
-            if self._door is not None:
+            if self._server is not None:
                 self.kv.load()
-                await self._door.start()
+                await self._server.start()
             self._bind_http()
             for plugin in self.plugins:
                 await plugin.start()
             if self._http is not None:
                 await self._http.serve()
-        except BaseException:
-            await self.stop()
+        except BaseException as error:
+            await stop_after(self.stop, error)
             raise
         self._started = True
         self._next_scan_ms = self._clock() + self.config.scan_not_active_broker_interval
         self._arm()
 
     async def stop(self) -> None:
-        """Safe to repeat. First the doors, so that no request meets a stopped plugin."""
+        """Safe to repeat. Closes the ports first, so that no request meets a stopped plugin.
+
+        Raises StopError: a step failed; the others were done.
+        """
         self._started = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        steps = StopSteps("mqnamesrv" if self.has_route_service else "mqcontroller")
         if self._http is not None:
-            await self._http.close()
-        if self._door is not None:
-            await self._door.close()
+            steps.add("the HTTP port", self._http.close)
+        if self._server is not None:
+            steps.add("listenPort", self._server.close)
         for plugin in reversed(self.plugins):
-            await plugin.stop()
-        await self._notifier.close()
-        await self.kv.close()
+            steps.add(plugin.name, plugin.stop)
+        steps.add("notifications", self._notifier.close)
+        steps.add("the KV configuration", self.kv.close)
+        await steps.run()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -182,11 +196,11 @@ class Namesrv:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        await stop_after(self.stop, error)
 
     def health(self) -> dict[str, object]:
-        """For /readyz: until started, while routes are refused (needWaitForService), and while a plugin says
-        so, the answer is no."""
+        """Returns readiness for /readyz. Not ready: before the start, while routes are refused
+        (needWaitForService), and while a plugin is not ready."""
         plugins = {plugin.name: plugin.health() for plugin in self.plugins}
         reasons = [] if self._started else ["starting or stopping"]
         wait_ms = self.queries.serve_from_ms - self._clock()
@@ -203,7 +217,7 @@ class Namesrv:
         }
 
     def scan(self) -> None:
-        """Act on everything that became inactive by now."""
+        """Unregisters the brokers that became inactive, and notifies the plugins."""
         self._scanned_ms = self._clock()
         keys = self.liveness.scan_not_active(self._scanned_ms)
         self._registrations.expired(key for key in keys if isinstance(key, RouteKey))
@@ -220,13 +234,14 @@ class Namesrv:
         )
         self._wake_scan()
 
-    def _make_door(self) -> TcpDoor:
-        return TcpDoor(
+    def _make_server(self) -> TcpServer:
+        return TcpServer(
             self.table,
             host=self.config.bind_address,
             port=self.config.listen_port,
             name="namesrv",
             on_closed=self._connection_closed,
+            write_buffers=self.write_buffers,
         )
 
     def _connection_closed(self, connection_id: int) -> None:
@@ -234,7 +249,7 @@ class Namesrv:
             self._wake_scan()
 
     def _wake_scan(self) -> None:
-        """Scan at the earliest deadline instead of the next second."""
+        """Scans at the earliest deadline instead of the next second."""
         if self._started:
             self._arm()
 
@@ -247,20 +262,22 @@ class Namesrv:
             at_ms = min(at_ms, deadline_ms)
         if (timeout_ms := self.liveness.next_timeout_ms()) is not None:
             at_ms = min(at_ms, max(timeout_ms, self._scanned_ms + SWEEP_PAUSE_MS))
-        due_ms = max(at_ms, self._judge_from_ms, now)
+        due_ms = max(at_ms, self._scan_from_ms, now)
         delay_s = (due_ms - now) / 1_000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer, due_ms)
 
     def _on_timer(self, due_ms: int) -> None:
-        """A bug in a subscriber reaches the loop's exception handler; the timer goes on."""
+        """An exception of a subscriber goes to the event loop's handler; the timer goes on."""
         self._timer = None
         now = self._clock()
         if now >= self._next_scan_ms:
             self._next_scan_ms = now + self.config.scan_not_active_broker_interval
         try:
             if now - due_ms > STALL_MS:
-                log.warning("this process stood still for %d ms: no broker is judged yet", now - due_ms)
-                self._judge_from_ms = now + STALL_GRACE_MS
+                log.warning(
+                    "this process stood still for %d ms: the scan for dead brokers waits", now - due_ms
+                )
+                self._scan_from_ms = now + STALL_GRACE_MS
             else:
                 self.scan()
         finally:
@@ -268,22 +285,45 @@ class Namesrv:
                 self._arm()
 
     def _bind_http(self) -> None:
-        if self._door is not None:
-            bound = self._door.address[1]
+        if self._server is not None:
+            bound = self._server.address[1]
         else:
             bound = self.context.request_port or self.config.listen_port
         port = self.config.http_listen_port(bound)
         if port is not None:
-            self._http = LateHttp(self._http_app, host=self.config.bind_address, port=port)
+            self._http = LateHttp(self.http_app, host=self.config.bind_address, port=port)
             self._http.bind()
 
-    def _http_app(self) -> object:
-        from namesrv.http_app import make_app
+    def http_app(self) -> "FastAPI":
+        """Returns the application of the HTTP port. Imports FastAPI."""
+        from namesrv.http.app import RouteService, make_app
+        from namesrv.http.metrics import scrape
+        from namesrv.http.views import RouteSources
 
-        return make_app(self)
+        server, service = self._server, None
+        if server is not None:
+            service = RouteService(
+                self.table,
+                RouteSources(self.routes, self.liveness, self.queries, self._clock),
+                lambda: scrape(
+                    listen_port=server.address[1],
+                    routes=self.routes,
+                    connection_count=server.connection_count,
+                    write_buffers=self.write_buffers,
+                    requests=self.requests,
+                ),
+            )
+        return make_app(
+            route_service=service,
+            settings=self.context.settings,
+            plugin_routers=self.context.http,
+            plugin_scrapes=self.context.scrapes,
+            health=self.health,
+            analytics_output_dir=self.config.analytics_output_dir,
+        )
 
 
 def _reasons(health: Mapping[str, object]) -> list[str]:
-    """Of a plugin that is not ready; one that gives none is still named."""
+    """Returns the reasons of a plugin that is not ready; "not ready" if it gives none."""
     reasons = health.get("reasons")
     return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from remoting.config import home_path
-from remoting.config_store import StoredConfig
-from remoting.doors.http_late import http_listen_port
+from keelmq.remoting.config_store import StoredConfig
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.runtime.config import home_path
 
 AT_RUN_TIME = frozenset(
     {
@@ -25,7 +25,7 @@ AT_RUN_TIME = frozenset(
 
 
 class NamesrvConfig(StoredConfig):
-    """One frozen value per process; a key without effect is accepted so that a RocketMQ file can be kept."""
+    """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"analyticsOutputDir", "kvConfigPath"}
@@ -92,5 +92,5 @@ class NamesrvConfig(StoredConfig):
         return home_path(path)
 
     def http_listen_port(self, listen_port: int) -> int | None:
-        """None: no HTTP. `listen_port` is the bound one; of a standalone controller its request port."""
+        """Returns the HTTP port; None: no HTTP. `listen_port`: the bound one."""
         return http_listen_port(self.http_port, listen_port=self.listen_port, bound_port=listen_port)

@@ -1,8 +1,9 @@
-"""KvStore: the KV configuration, the only thing that a name server keeps over a restart.
+"""KvStore: the KV configuration, the only state that a name server keeps over a restart.
 
-In memory whole; on disk in RocketMQ's format, {"configTable":{"namespace":{"key":"value"}}}. A change is
-visible, and answered, when it is durable. One writer in a thread; what comes meanwhile is the next write.
-The first change locks the file for this process: two name servers with one file would undo each other.
+It is in memory as a whole, and on disk in RocketMQ's format: {"configTable":{"namespace":{"key":"value"}}}.
+A change is visible, and answered, when it is durable. One writer runs in a thread; changes that arrive
+meanwhile form its next write. The first change locks the file: two name servers with one file would
+overwrite each other's changes.
 """
 
 import asyncio
@@ -14,21 +15,21 @@ from pathlib import Path
 
 import msgspec
 
-from remoting.codes import ResponseCode
-from remoting.config import ConfigError
-from remoting.durable_file import backup_of, replace_file
-from remoting.lenient_json import load_lenient
-from remoting.operation import CommandError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.lenient_json import load_lenient
+from keelmq.remoting.operation import CommandError
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.durable_file import backup_of, replace_file
 
 log = logging.getLogger(__name__)
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""Namespace: topic -> "brokerName:queueCount;...", for topics that are consumed in global order."""
+"""Namespace: topic -> "brokerName:queueCount;...", for topics with globally ordered messages."""
 DEFAULT_PATH = Path("~/namesrv/kvConfig.json")
 FILE_BYTES_MAX = 8 * 1024 * 1024
 """A namespace must fit into one frame (16 MiB)."""
 WAITING_MAX = 1_024
-"""Changes that wait for the disk; more are answered SYSTEM_BUSY."""
+"""Changes in the queue for the disk; more are answered SYSTEM_BUSY."""
 
 Tables = Mapping[str, Mapping[str, str]]
 Change = tuple[str, str, str | None]
@@ -40,10 +41,10 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 class KvStore:
-    """`tables` is replaced by a change, never changed in place; `version` grows with it."""
+    """`tables`: namespace -> key -> value; a change replaces the whole. `version` grows with each change."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError: the path needs a home directory, and there is none."""
+        """Raises ConfigError: the path needs a home directory, which is unknown."""
         try:
             self.path = path.expanduser()
         except RuntimeError as error:
@@ -56,7 +57,7 @@ class KvStore:
         self._lock: int | None = None
 
     def load(self) -> None:
-        """Raises ConfigError: there is a file, and it cannot be used."""
+        """Reads the file, if there is one. Raises ConfigError: it cannot be read, or is damaged."""
         self.tables = self._read()
         self._bytes = len(_encode(self.tables))
 
@@ -64,7 +65,7 @@ class KvStore:
         return self.tables.get(namespace, {}).get(key)
 
     async def change(self, namespace: str, key: str, value: str | None) -> None:
-        """Durable when it returns. CommandError: it could not be stored, and is not visible."""
+        """Sets a key, or deletes it (value None), durably. Raises CommandError: it was not stored."""
         bytes_ = len(msgspec.json.encode([namespace, key, value or ""]))
         if value is not None and self._bytes + self._waiting_bytes + bytes_ > FILE_BYTES_MAX:
             remark = f"KV configuration would be larger than {FILE_BYTES_MAX} bytes: delete keys first"
@@ -79,12 +80,14 @@ class KvStore:
         await done
 
     async def close(self) -> None:
-        """Waits for what is being written."""
-        if self._writer is not None:
-            await asyncio.wait((self._writer,))
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Waits for the current write, and unlocks the file."""
+        try:
+            if self._writer is not None:
+                await asyncio.wait((self._writer,))
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -102,7 +105,7 @@ class KvStore:
                 log.error("%s", problem.remark)
             for _, done in batch:
                 if done.done():
-                    continue  # its caller is gone
+                    continue  # the caller was cancelled
                 if problem is None:
                     done.set_result(None)
                 else:
@@ -115,7 +118,7 @@ class KvStore:
         if self._lock is None:
             lock = _locked(self.path)
             try:
-                before = self._read()  # until now another process may have changed it
+                before = self._read()  # another process may have changed it before the lock
             except ConfigError:
                 os.close(lock)
                 raise
@@ -140,7 +143,7 @@ class KvStore:
                 f"{self.path} is damaged: {error}. Repair it, or put {backup.name} (the version before the"
                 " last change, if it is there) in its place, or move both away to start without"
             ) from error
-        try:  # RocketMQ removes the file before it renames the new one to it
+        try:  # RocketMQ removes the file before it renames the new one
             tables = _decode(backup.read_bytes())
         except (OSError, ValueError):
             return {}
@@ -149,7 +152,7 @@ class KvStore:
 
 
 def applied(tables: Tables, changes: list[Change]) -> Tables:
-    """A namespace stays when its last key is deleted."""
+    """Returns the tables after the changes. A namespace stays when its last key is deleted."""
     after = {name: dict(table) for name, table in tables.items()}
     for namespace, key, value in changes:
         if value is not None:
@@ -178,7 +181,7 @@ def _decode(raw: bytes) -> Tables:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that holds the lock until it is closed, or the process ends."""
+    """Returns a descriptor that holds the lock until it is closed. Raises ConfigError: it is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

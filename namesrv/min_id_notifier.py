@@ -1,20 +1,21 @@
-"""905 to the members of a group whose lowest broker id changed, over connections that we open to them.
+"""MinIdNotifier: sends 905 to the members of a group whose lowest broker id changed, over new connections.
 
-Oneway and with a short limit: whoever misses it learns the same from its next look at the member group (901).
+Oneway and with a short timeout: a broker that misses it learns the same from its next getBrokerMemberGroup
+(901).
 """
 
 import asyncio
 import logging
 
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
 from namesrv.core.values import MinIdChange
-from remoting.client import RemotingClient
-from remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 300
 IN_FLIGHT_MAX = 4_096
-"""Messages on their way; more are dropped, and the log says so."""
+"""Messages in flight; more are dropped and logged."""
 
 
 class MinIdNotifier:
@@ -23,7 +24,7 @@ class MinIdNotifier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def notify(self, change: MinIdChange) -> None:
-        """Only in the event loop; returns at once."""
+        """Sends to all receivers of the change in the background. Event loop only."""
         header = MinBrokerIdChangeRequest(
             min_broker_id=change.min_id,
             min_broker_addr=change.min_addr,
@@ -34,7 +35,7 @@ class MinIdNotifier:
         log.info("%s: the lowest broker id is %d now", change.broker_name, change.min_id)
         for address in change.receivers:
             if len(self._tasks) >= IN_FLIGHT_MAX:
-                log.warning("%d notifications are on their way: none to %s", IN_FLIGHT_MAX, address)
+                log.warning("%d notifications are in flight: none is sent to %s", IN_FLIGHT_MAX, address)
                 continue
             task = asyncio.create_task(self._send(address, header))
             self._tasks.add(task)
@@ -51,4 +52,4 @@ class MinIdNotifier:
         if self._client is None:
             self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS)
         if not await self._client.oneway(address, NOTIFY_MIN_BROKER_ID_CHANGE, header):
-            log.info("%s did not hear that the lowest broker id of its group changed", address)
+            log.info("%s was not reached with the changed lowest broker id of its group", address)

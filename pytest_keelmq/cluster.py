@@ -4,7 +4,7 @@
         producer.send(Message("orders", b"1"))
 
 They are the real ones, in a thread of their own with an event loop of its own, so tests may block, or use
-any asyncio plugin, or none. The pytest fixtures are in keelmq/pytest_plugin.py.
+any asyncio plugin, or none. The pytest fixtures are in pytest_keelmq/plugin.py.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from client.admin import AdminClient, AdminError
-from client.consumer import PullConsumer, PullError, PullStatus
-from client.message import MessageExt
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.consumer.pull_consumer import PullConsumer, PullError, PullStatus
+from keelmq.client.message import MessageExt
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Ok
-from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
@@ -55,6 +55,7 @@ class TestBroker:
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._problem: BaseException | None = None
         self.namesrv_addr = self.broker_addr = ""
         """host:port of the name server (what clients want), and of the broker."""
@@ -63,6 +64,7 @@ class TestBroker:
         """Returns when clients find it. Raises what keeps it from starting, e.g. a setting that is none."""
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
+            self._give_up()
             raise TimeoutError(f"no test broker after {START_TIMEOUT_S:.0f} s")
         if self._problem is not None:
             self._join()
@@ -115,6 +117,7 @@ class TestBroker:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._serving = asyncio.current_task()
         assert self._directory is not None
         name_server = Namesrv(
             NamesrvConfig.model_validate(
@@ -186,6 +189,13 @@ class TestBroker:
             coroutine.close()
             raise RuntimeError("the TestBroker does not run: use it inside of its `with`")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
+
+    def _give_up(self) -> None:
+        """Undoes a start that takes too long."""
+        if self._loop is not None and self._serving is not None:
+            with contextlib.suppress(RuntimeError):  # it ended by itself: its loop is closed
+                self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._join()
 
     def _join(self) -> None:
         self._thread.join(START_TIMEOUT_S)

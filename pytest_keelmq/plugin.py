@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from keelmq.testing import TestBroker
+    from pytest_keelmq.cluster import TestBroker
 
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("broker", "client", "namesrv", "remoting")
+PACKAGES = ("broker", "keelmq", "namesrv")
 
 
 def _test_broker() -> "type[TestBroker]":
     try:
-        from keelmq.testing import TestBroker
+        from pytest_keelmq.cluster import TestBroker
     except ImportError:
         hidden = _hidden_package()
         if hidden is None:

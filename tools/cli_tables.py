@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
-from cli import keelmq, mqadmin
+from cli import keelmq
 from cli.doctor.findings import CHECKS
+from cli.mqadmin import main as mqadmin
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "cli.md"
 PROGRAMS = {"mqadmin": mqadmin.app, "keelmq": keelmq.app}

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
+from keelmq.runtime.config import Config
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting.config import Config
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "configuration.md"
 MODELS: tuple[type[Config], ...] = (NamesrvConfig, ControllerConfig, BrokerConfig)

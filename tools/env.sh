@@ -1,11 +1,11 @@
-# Makes .venv equal to the lock files. Sourced by ./run and ./test; costs one checksum when nothing changed.
+# Makes .venv match the lock files. Sourced by ./run and ./test; costs some checksums when nothing changed.
 # usage: ROOT=<checkout>; prepare GROUP...   (a group is requirements/GROUP.txt)
 
 UV="$ROOT/.tools/bin/uv"
 
 say() { printf '%s\n' "keelmq set-up: $*" >&2; }
 
-# Was this group ever installed here?
+# True if the group was ever installed in this checkout.
 has() {
   for stamp in "$ROOT/.venv/.$1".*; do
     [ -e "$stamp" ] && return 0
@@ -37,8 +37,8 @@ prepare() {
     rm -f "$ROOT/.venv/.project."*
     touch "$stamp"
   fi
-  # With a C compiler some modules become faster; without one everything works, and this says so once.
-  leaves="$(find "$ROOT/remoting" "$ROOT/broker" -name '*.pxd' | sort)"
+  # With a C compiler some modules are compiled. Without one they are interpreted; the set-up says so once.
+  leaves="$(find "$ROOT/keelmq" "$ROOT/broker" -name '*.pxd' | sort)"
   stamp="$ROOT/.venv/.leaves.$({
     command -v cc gcc clang || :
     for types in $leaves; do cat "$types" "${types%.pxd}.py"; done

@@ -10,7 +10,6 @@ from urllib.parse import quote, urlencode
 
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
-from namesrv.http_app import make_app
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.plugin import ControllerPlugin
 
@@ -49,7 +48,7 @@ def openapi() -> dict[str, Any]:
             }
         )
         config = NamesrvConfig(kv_config_path=Path(directory, "kvConfig.json"))
-        app = make_app(Namesrv(config, [PluginChoice(ControllerPlugin, (controller,))]))
+        app = Namesrv(config, [PluginChoice(ControllerPlugin, (controller,))]).http_app()
         return app.openapi()
 
 

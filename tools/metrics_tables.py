@@ -3,19 +3,19 @@
 import re
 from pathlib import Path
 
-import broker.metrics
-import namesrv.metrics
-import namesrv.plugins.controller.metrics
-from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE
-from remoting.doors.metrics import Table
+import broker.admin.metrics
+import namesrv.http.metrics
+import namesrv.plugins.controller.http.metrics
+from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
+from keelmq.remoting.servers.metrics import Table
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
 BEGIN, END = "<!-- tables -->", "<!-- end of the tables -->"
 TABLES = (
-    broker.metrics.TABLE,
-    namesrv.metrics.TABLE,
-    namesrv.plugins.controller.metrics.OURS,
-    namesrv.plugins.controller.metrics.UPSTREAM,
+    broker.admin.metrics.TABLE,
+    namesrv.http.metrics.TABLE,
+    namesrv.plugins.controller.http.metrics.OURS,
+    namesrv.plugins.controller.http.metrics.UPSTREAM,
     HEALTH_TABLE,
     LIBRARY_TABLE,
 )

@@ -6,16 +6,17 @@ Counters are since the start of this broker, lags are of its own queues.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.clients.core.registry import Client
+from broker.clients.core.registry import Client, ClientRegistry
+from broker.metadata.core.topic_names import RETRY_PREFIX, SYSTEM_PREFIX
 from broker.metadata.groups import BUILT_IN
 from broker.metadata.offsets import split_key
-from broker.topics import NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_PREFIX
-from remoting.doors.metrics import Metric, Scrape
-
-if TYPE_CHECKING:
-    from broker.app import Broker
+from broker.metadata.service import Metadata
+from broker.metadata.topics import NOT_FOR_CLIENTS
+from broker.stats.service import BrokerStats
+from broker.store.message_store import MessageStore
+from keelmq.remoting.servers.metrics import Metric, Scrape
 
 PAIRS_MAX: Final = 1_000
 OTHERS: Final = "(others)"
@@ -27,7 +28,7 @@ METRICS: Final = (
     Metric("rocketmq_throughput_out_total", "bytes of records given to a group since the start", _PAIR),
     Metric(
         "rocketmq_throughput_in_total",
-        "bytes of records that consumers may read since the start",
+        "bytes of records that consumers may read, stored as master since the start",
         ("topic", "is_system"),
     ),
     Metric(
@@ -35,8 +36,8 @@ METRICS: Final = (
     ),
     Metric(
         "rocketmq_consumer_lag_messages",
-        "messages of this broker's queues that a group has not committed; of the first 1000 pairs of topic "
-        "and group",
+        "messages of this broker's queues that a group has not committed; of a master; of the first 1000 "
+        "pairs of topic and group",
         ("consumer_group", "topic", "is_retry", "is_system"),
     ),
     Metric("rocketmq_producer_connections", "connections of producers", ("language", "version")),
@@ -48,21 +49,26 @@ METRICS: Final = (
 )
 
 
-def add_groups(made: Scrape, broker: "Broker") -> None:
-    _add_reads(made, broker)
-    _add_bytes_in(made, broker)
-    made.add("rocketmq_consumer_group_number", len(broker.metadata.groups.table.rows))
-    _add_lags(made, broker)
-    _add_connections(made, broker)
+def add_groups(
+    made: Scrape, stats: BrokerStats, metadata: Metadata, store: MessageStore, registry: ClientRegistry
+) -> None:
+    """Adds the values of METRICS."""
+    _add_reads(made, stats)
+    _add_bytes_in(made, stats)
+    made.add("rocketmq_consumer_group_number", len(metadata.groups.table.rows))
+    if store.is_master:  # a slave's offsets and queues are its master's, of a moment ago
+        _add_lags(made, metadata, store)
+    _add_connections(made, registry)
 
 
 def is_system_topic(topic: str) -> str:
+    """Returns the label is_system: "true" or "false"."""
     return _text(topic.startswith(SYSTEM_PREFIX) or topic in NOT_FOR_CLIENTS)
 
 
-def _add_reads(made: Scrape, broker: "Broker") -> None:
+def _add_reads(made: Scrape, stats: BrokerStats) -> None:
     messages, size = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for number, ((topic, group), reads) in enumerate(broker.stats.reads.groups.items()):
+    for number, ((topic, group), reads) in enumerate(stats.reads.groups.items()):
         labels = (topic, group, is_system_topic(topic)) if number < PAIRS_MAX else (OTHERS, OTHERS, "false")
         messages[labels] += reads.messages
         size[labels] += reads.bytes
@@ -71,28 +77,27 @@ def _add_reads(made: Scrape, broker: "Broker") -> None:
         made.add("rocketmq_throughput_out_total", size[labels], *labels)
 
 
-def _add_bytes_in(made: Scrape, broker: "Broker") -> None:
+def _add_bytes_in(made: Scrape, stats: BrokerStats) -> None:
     found = Counter[tuple[str, str]]()
-    for number, (topic, queues) in enumerate(broker.store.queues.topics()):
+    for number, (topic, (_, size)) in enumerate(stats.messages_in.counts().items()):
         labels = (topic, is_system_topic(topic)) if number < PAIRS_MAX else (OTHERS, "false")
-        found[labels] += sum(queue.put_bytes for queue in queues.values())
+        found[labels] += size
     for labels, count in found.items():
         made.add("rocketmq_throughput_in_total", count, *labels)
 
 
-def _add_lags(made: Scrape, broker: "Broker") -> None:
-    for number, (key, row) in enumerate(broker.metadata.offsets.table.rows.items()):
+def _add_lags(made: Scrape, metadata: Metadata, store: MessageStore) -> None:
+    for number, (key, row) in enumerate(metadata.offsets.table.rows.items()):
         if number >= PAIRS_MAX:
             break
         topic, group = split_key(key)
-        ends = broker.store.queues.of_topic(topic)
+        ends = store.queues.of_topic(topic)
         behind = sum(max(queue.max_offset - row.get(each, 0), 0) for each, queue in ends.items())
         retry = _text(topic.startswith(RETRY_PREFIX))
         made.add("rocketmq_consumer_lag_messages", behind, group, topic, retry, _text(group in BUILT_IN))
 
 
-def _add_connections(made: Scrape, broker: "Broker") -> None:
-    registry = broker.clients.registry
+def _add_connections(made: Scrape, registry: ClientRegistry) -> None:
     for labels, count in _kinds(registry.producers.values()).items():
         made.add("rocketmq_producer_connections", count, *labels)
     for number, (name, group) in enumerate(registry.consumers.items()):

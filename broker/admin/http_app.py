@@ -1,19 +1,20 @@
-"""The HTTP door of mqbroker: health, metrics, replication. Imported late (remoting/doors/http_late.py)."""
+"""The HTTP server of mqbroker: health, metrics, replication.
 
-from typing import TYPE_CHECKING
+Imported late (keelmq/remoting/servers/http_late.py): FastAPI takes long to load.
+"""
+
+from collections.abc import Callable
 
 from fastapi import FastAPI, Response
 
-from broker.core.readiness import not_ready
+from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from broker.ha.report import runtime_info
-from broker.metrics import scrape
-from remoting.doors.health import add_health
-from remoting.doors.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
-from remoting.doors.metrics import ScrapeCollector
-from remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
-
-if TYPE_CHECKING:
-    from broker.app import Broker
+from broker.ha.service import HaService
+from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
+from keelmq.remoting.servers.health import add_health
+from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
+from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.web.api_docs import add_docs
 
 _SLAVE = HaConnectionRuntimeInfo(
     addr="10.0.0.2:40002", slave_ack_offset=1024, diff=1024, broker_id=2, eta_millis=1_000
@@ -21,9 +22,13 @@ _SLAVE = HaConnectionRuntimeInfo(
 _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_connection_info=[_SLAVE])
 
 
-def make_app(broker: "Broker") -> FastAPI:
-    app = FastAPI(title="KeelMQ broker", docs_url="/docs", redoc_url=None)
-    add_health(app, health=lambda: health(broker), collectors=[ScrapeCollector(lambda: [scrape(broker)])])
+def make_app(
+    *, health: Callable[[], dict[str, object]], scrape: Callable[[], Scrape], ha: HaService | None
+) -> FastAPI:
+    """health: the answer of /readyz. scrape: the metrics. ha: None without controller mode."""
+    app = FastAPI(title="KeelMQ broker", docs_url=None, redoc_url=None)
+    add_docs(app)
+    add_health(app, health=health, collectors=[ScrapeCollector(lambda: [scrape()])])
 
     @app.get(
         "/v1/haStatus",
@@ -33,25 +38,28 @@ def make_app(broker: "Broker") -> FastAPI:
     )
     @refused_as_statuses
     async def ha_status() -> Response:
-        if broker.controlled is None:
+        if ha is None:
             raise NotFound("a stand-alone broker replicates nothing: see enableControllerMode")
-        return as_json(runtime_info(broker.controlled.ha))
+        return as_json(runtime_info(ha))
 
     return app
 
 
-def health(broker: "Broker") -> dict[str, object]:
-    """The answer of /readyz. `role` is for role services and people; it decides nothing."""
-    standing = broker.standing
-    reasons = not_ready(standing)
-    controlled = broker.controlled
+def health_of(
+    readiness: BrokerReadiness, *, broker_name: str, broker_id: int, master_epoch: int
+) -> dict[str, object]:
+    """Returns the answer of /readyz. `role` is for role services and people; it decides nothing.
+    `notWritable`: why producers should not send here; empty: they may. broker_id: the one for life."""
+    reasons = not_ready(readiness)
+    unwritable = not_writable(readiness.refusal, permits_write=readiness.permits_write)
     return {
         "ready": not reasons,
         "reasons": reasons,
-        "role": standing.role,
-        "brokerName": broker.config.broker_name,
-        "brokerId": broker.config.broker_id if controlled is None else controlled.role.broker_id,
-        "masterEpoch": 0 if controlled is None else controlled.role.epoch,
-        "writable": broker.gate.writable,
-        "registeredWith": list(standing.registered),
+        "role": readiness.role,
+        "brokerName": broker_name,
+        "brokerId": broker_id,
+        "masterEpoch": master_epoch,
+        "writable": not unwritable,
+        "notWritable": unwritable,
+        "registeredWith": list(readiness.registered),
     }

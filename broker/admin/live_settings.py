@@ -1,40 +1,68 @@
-"""The settings of a broker while it runs: shown (26), changed (25), and put into force.
+"""The settings of a running broker: shown (26), changed (25), and put into force.
 
-Most parts read a setting from the broker's one BrokerConfig each time they need it; that object takes over
-the new values (Config.become). What keeps a value of its own is told here. Keys that are read at start only
-are refused, with that reason: a broker never says yes to a change that it does not make.
+Most parts read a setting from the broker's one BrokerConfig each time they need it, and that object takes
+over the new values (Config.become). Parts that keep a value of their own are told here. A key that is read at
+start only is refused with that reason: a broker never accepts a change that it does not make.
 """
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from broker.announcement import properties_of
-from broker.config import BrokerConfig
-from broker.handlers.admin import BrokerHandlers
-from broker.topics import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from remoting.clock import wall_ms
-from remoting.config_store import ConfigStore
-from remoting.operation import Call, Empty, OperationTable, Reply
-from remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
-from remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
-
-if TYPE_CHECKING:
-    from broker.app import Broker
+from broker.admission.send_gate import SendGate
+from broker.config.broker_config import BrokerConfig
+from broker.metadata.groups import GroupTable
+from broker.metadata.topics import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TopicTable
+from keelmq.remoting.config_store import ConfigStore, Given
+from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
+from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.config import to_properties
 
 logger = logging.getLogger(__name__)
 
 
+class ConfigurableHandlers(Protocol):
+    """The handlers of the data path (app/handlers.py), which keep values of settings."""
+
+    def configure(
+        self,
+        *,
+        message_bytes_max: int,
+        readable: bool,
+        permits_write: bool,
+        accept_from_ms: int,
+        flush_timeout_ms: int,
+    ) -> None: ...
+
+
 class LiveSettings:
-    def __init__(self, broker: "Broker", handlers: BrokerHandlers) -> None:
-        self._broker, self._handlers, given = broker, handlers, broker.given
+    """Handlers of 25 and 26."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        given: Given,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        gate: SendGate,
+        handlers: ConfigurableHandlers,
+        detected: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """config: of the broker; it takes over the changes. given: where its values came from. detected: keys
+        that were detected or chosen (addresses, ports), with the values in force."""
+        self._config, self._topics, self._groups, self._gate = config, topics, groups, gate
+        self._handlers, self._detected = handlers, detected
         self._store: ConfigStore[BrokerConfig] = ConfigStore(
-            broker.config.model_copy(),
+            config.model_copy(),
             path=given.path,
             environ=given.environ,
             overrides=given.overrides,
+            on_change=self._changed,
         )
-        self._store.on_change = self._changed
         self._changed_ms = 0
 
     def bind(self, table: OperationTable) -> None:
@@ -44,38 +72,46 @@ class LiveSettings:
     async def get(self, header: Empty, call: Call) -> Reply:
         version = {"counter": self._store.version, "stateVersion": 0, "timestamp": self._changed_ms}
         text = json.dumps(version, separators=(",", ":"))
-        return Reply(header=BrokerConfigResponse(version=text), body=properties_of(self._broker).encode())
+        return Reply(header=BrokerConfigResponse(version=text), body=self._properties().encode())
 
     async def update(self, header: Empty, call: Call) -> Reply:
         return Reply(remark=await self._store.update(call.raw_body))
 
+    def _properties(self) -> str:
+        """Returns key=value lines, sorted, with detected values in place of the configured ones."""
+        detected = self._detected()
+        configured = (line for line in to_properties(self._config).splitlines())
+        lines = [line for line in configured if line.partition("=")[0] not in detected]
+        lines += [f"{key}={value}" for key, value in detected.items()]
+        return "".join(f"{line}\n" for line in sorted(lines))
+
     def _changed(self) -> None:
-        broker, now = self._broker, self._store.current
-        permission = broker.config.broker_permission
+        now, permission = self._store.current, self._config.broker_permission
         self._changed_ms = wall_ms()
-        broker.config.become(now)
-        broker.metadata.groups.auto_create = now.auto_create_subscription_group
-        broker.topics.default_queue_nums = now.default_topic_queue_nums
-        broker.topics.auto_create = now.auto_create_topic_enable
-        if broker.controlled is not None:
-            broker.gate.min_in_sync = now.min_in_sync_replicas
+        self._config.become(now)
+        self._groups.auto_create = now.auto_create_subscription_group
+        self._topics.default_queue_nums = now.default_topic_queue_nums
+        self._topics.auto_create = now.auto_create_topic_enable
+        if now.enable_controller_mode:
+            self._gate.min_in_sync = now.min_in_sync_replicas
         self._handlers.configure(
             message_bytes_max=now.max_message_size,
             readable=bool(now.broker_permission & PERM_READ),
             permits_write=bool(now.broker_permission & PERM_WRITE),
+            accept_from_ms=now.start_accept_send_request_time_stamp,
             flush_timeout_ms=now.sync_flush_timeout,
         )
         try:
-            self._announce(permission_changed=permission != now.broker_permission)
+            self._register_topics(permission_changed=permission != now.broker_permission)
         except OSError as error:  # the setting is in force and kept; name servers hear of it later
-            logger.error("cannot write %s: %s", error.filename or broker.topics.path, error)
+            logger.error("cannot write %s: %s", error.filename or self._topics.path, error)
 
-    def _announce(self, *, permission_changed: bool) -> None:
-        """Name servers look at a registration only if its topic table has a new version; a master's has."""
-        broker = self._broker
-        if not broker.gate.writable:
+    def _register_topics(self, *, permission_changed: bool) -> None:
+        """Changes the version of a master's topic table if the name servers have to read it again: they
+        ignore a registration with a version that they know."""
+        if not self._gate.writable:
             return
-        topics = broker.topics
+        topics = self._topics
         if topics.auto_create and topics.get(AUTO_CREATE_TOPIC) is None:
             topics.update(topics.built_in()[AUTO_CREATE_TOPIC])
         elif permission_changed:

@@ -1,22 +1,44 @@
-"""The broker's metrics: RocketMQ's names where it has them, ours for replication, where it has none.
+"""The broker's metrics: RocketMQ's names where it has them, our own for replication, where it has none.
 
-Everything is read at the scrape from what the broker keeps anyway. Messages per topic come from the offsets
-of the consume queues: they count what consumers may read, outlive a restart, and grow on slaves as well.
+All values are read at the scrape from what the broker keeps anyway. Only a master counts incoming messages
+and consumer lag, so that a sum over all brokers counts nothing twice (stats/messages_in.py).
 """
 
 import os
 import struct
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
-from broker.metrics_groups import METRICS, add_groups, is_system_topic
-from broker.store.record import decode
-from broker.transactions.core.book import End
-from remoting.clock import wall_ms
-from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
-
-if TYPE_CHECKING:
-    from broker.app import Broker
+from broker.admin.group_metrics import METRICS, add_groups, is_system_topic
+from broker.admission.pending_replies import PendingReplies
+from broker.clients.core.registry import ClientRegistry
+from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.service import ControllerMode
+from broker.core.readiness import BrokerReadiness
+from broker.ha.report import status_of
+from broker.message.record import decode
+from broker.metadata.service import Metadata
+from broker.pop.consumption import PopConsumption
+from broker.stats.service import BrokerStats
+from broker.store.log.commit_log import CommitLog
+from broker.store.message_store import MessageStore
+from broker.timers.service import Timers
+from broker.transactions.core.state import End
+from broker.transactions.service import Transactions
+from keelmq.remoting.servers.metrics import (
+    TELEMETRY_METRICS,
+    Metric,
+    Scrape,
+    Table,
+    add_telemetry,
+    add_unsent,
+    unsent_metrics,
+)
+from keelmq.remoting.telemetry import TelemetryWriter
+from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime.clock import wall_ms
 
 TOPICS_MAX = 1_000
 OTHER_TOPICS = "(others)"
@@ -34,7 +56,7 @@ TABLE = Table(
         Metric("rocketmq_topic_number", "topics that this broker knows, system topics included"),
         Metric(
             "rocketmq_messages_in_total",
-            "messages that consumers may read, ever; topics beyond the first 1000 are one series (others)",
+            "messages stored as master since the start; topics beyond the first 1000 are one series (others)",
             ("topic", "is_system"),
         ),
         *METRICS,
@@ -48,6 +70,7 @@ TABLE = Table(
         ),
         Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
         Metric("rocketmq_broker_connections", "open connections of clients"),
+        *unsent_metrics("rocketmq_broker"),
         Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"),
         Metric(
             "rocketmq_broker_forwarded_sends_total",
@@ -61,7 +84,7 @@ TABLE = Table(
         Metric("rocketmq_broker_name_servers", "name servers that took the last registration"),
         Metric("rocketmq_broker_role", "1 master, 0 slave, -1 none (yet, or during a change)"),
         Metric("rocketmq_broker_epoch", "masterEpoch of the last finished role change; 0: none"),
-        Metric("rocketmq_broker_fenced", "1 while a master refuses messages, else 0"),
+        Metric("rocketmq_broker_fenced", "1 while a master refuses every message (see /readyz), else 0"),
         Metric(
             "rocketmq_broker_isolated",
             "1 while a master hears neither the controllers nor its in-sync replicas, else 0",
@@ -124,39 +147,62 @@ TABLE = Table(
 )
 
 
-def scrape(broker: "Broker") -> Scrape:
-    made = Scrape(TABLE, _labels(broker))
-    made.add("rocketmq_broker_permission", broker.config.broker_permission)
-    made.add("rocketmq_topic_number", len(broker.topics.topics))
-    made.add("rocketmq_broker_connections", broker.connection_count)
-    made.add("rocketmq_broker_waiting_replies", len(broker.pending))
-    made.add("rocketmq_broker_name_servers", len(broker.standing.registered))
-    for task, deaths in sorted(broker.task_deaths.items()):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSources:
+    """What the metrics are read from. controlled: None without controller mode. telemetry: None if it is off.
+    task_deaths: how often each background task has ended by an error."""
+
+    config: BrokerConfig
+    store: MessageStore
+    pending: PendingReplies
+    metadata: Metadata
+    stats: BrokerStats
+    registry: ClientRegistry
+    transactions: Transactions
+    timers: Timers
+    pop: PopConsumption
+    write_buffers: WriteBuffers
+    controlled: ControllerMode | None
+    telemetry: TelemetryWriter | None
+    readiness: Callable[[], BrokerReadiness]
+    connection_count: Callable[[], int]
+    task_deaths: Callable[[], Counter[str]]
+
+
+def scrape(sources: MetricSources) -> Scrape:
+    """Returns the values of now. Called in the event loop's thread."""
+    readiness, controlled = sources.readiness(), sources.controlled
+    made = Scrape(TABLE, _labels(sources.config, controlled))
+    made.add("rocketmq_broker_permission", sources.config.broker_permission)
+    made.add("rocketmq_topic_number", len(sources.metadata.topics.topics))
+    made.add("rocketmq_broker_connections", sources.connection_count())
+    add_unsent(made, "rocketmq_broker", sources.write_buffers)
+    made.add("rocketmq_broker_waiting_replies", len(sources.pending))
+    made.add("rocketmq_broker_name_servers", len(readiness.registered))
+    for task, deaths in sorted(sources.task_deaths().items()):
         made.add("rocketmq_background_task_deaths_total", deaths, task)
-    if broker.controlled is not None and broker.controlled.late is not None:
-        made.add("rocketmq_broker_forwarded_sends_total", broker.controlled.late.forwarded)
-    _add_messages(made, broker)
-    add_groups(made, broker)
-    _add_laid_by(made, broker)
-    _add_storage(made, broker)
-    _add_role(made, broker)
-    add_telemetry(made, broker.telemetry)
-    if broker.controlled is not None:
-        _add_replication(made, broker.controlled.ha.status())
+    if controlled is not None:
+        made.add("rocketmq_broker_forwarded_sends_total", controlled.forwarder.forwarded)
+    _add_messages(made, sources.stats)
+    add_groups(made, sources.stats, sources.metadata, sources.store, sources.registry)
+    _add_scheduled(made, sources)
+    _add_storage(made, sources.store, readiness)
+    _add_role(made, sources.config, readiness, controlled)
+    add_telemetry(made, sources.telemetry)
+    if controlled is not None:
+        _add_replication(made, status_of(controlled.ha))
     return made
 
 
-def _labels(broker: "Broker") -> tuple[str, ...]:
+def _labels(config: BrokerConfig, controlled: ControllerMode | None) -> tuple[str, ...]:
     """broker_id: the one for life that the controllers gave, not the 0 that clients see of a master."""
-    config, broker_id = broker.config, broker.config.broker_id
-    if broker.controlled is not None:
-        broker_id = broker.controlled.role.broker_id or NO_ID
+    broker_id = config.broker_id if controlled is None else controlled.role.broker_id or NO_ID
     return (config.broker_cluster_name, "broker", config.broker_name, config.broker_name, str(broker_id))
 
 
-def _add_messages(made: Scrape, broker: "Broker") -> None:
+def _add_messages(made: Scrape, stats: BrokerStats) -> None:
     others = 0
-    for count, (topic, messages) in enumerate(broker.store.topic_counts().items()):
+    for count, (topic, (messages, _)) in enumerate(stats.messages_in.counts().items()):
         if count < TOPICS_MAX:
             made.add("rocketmq_messages_in_total", messages, topic, is_system_topic(topic))
         else:
@@ -172,60 +218,58 @@ _ENDS: Final = {
 }
 
 
-def _add_laid_by(made: Scrape, broker: "Broker") -> None:
-    deliveries = broker.deliveries
-    if deliveries is None:
-        return
-    transactions, timers = deliveries.transactions, deliveries.timers
-    if broker.store.is_master:
-        made.add("rocketmq_half_messages", len(transactions.book))
+def _add_scheduled(made: Scrape, sources: MetricSources) -> None:
+    """Transactions, timers and pops."""
+    transactions, timers, pop = sources.transactions, sources.timers, sources.pop
+    if sources.store.is_master:
+        made.add("rocketmq_half_messages", len(transactions.state))
         made.add("rocketmq_timing_messages", len(timers.wheel))
         made.add("rocketmq_timer_dequeue_latency_milliseconds", timers.late_ms)
-        made.add("rocketmq_pop_checkpoint_buffer_size", len(deliveries.pop.pop.book))
-    made.add("rocketmq_pop_revive_retry_messages_total", deliveries.pop.pop.revived)
-    made.add("rocketmq_pop_waiting_consumers", len(deliveries.pop.handlers.waiting))
+        made.add("rocketmq_pop_checkpoint_buffer_size", len(pop.pop.state))
+    made.add("rocketmq_pop_revive_retry_messages_total", pop.pop.revived)
+    made.add("rocketmq_pop_waiting_consumers", len(pop.handlers.polling))
     for (how, topic), count in transactions.ended.most_common(TOPICS_MAX):
         made.add(_ENDS[how], count, topic)
     made.add("rocketmq_timer_dequeue_total", timers.delivered)
 
 
-def _add_storage(made: Scrape, broker: "Broker") -> None:
-    store, log = broker.store, broker.store.commit_log
+def _add_storage(made: Scrape, store: MessageStore, readiness: BrokerReadiness) -> None:
+    log = store.commit_log
     disk = os.statvfs(store.root)
     made.add("rocketmq_storage_size_bytes", (disk.f_blocks - disk.f_bfree) * disk.f_frsize, *STORAGE)
     made.add("rocketmq_storage_flush_behind_bytes", max(log.max_offset - log.flushed_offset, 0), *STORAGE)
     made.add("rocketmq_storage_dispatch_behind_bytes", log.max_offset - store.dispatch_offset, *STORAGE)
-    oldest_ms = _oldest_ms(broker)
+    oldest_ms = _oldest_ms(log)
     if oldest_ms is not None:
         age_ms = max(wall_ms() - oldest_ms, 0)
         made.add("rocketmq_storage_message_reserve_time_milliseconds", age_ms, *STORAGE)
-    made.add("rocketmq_storage_fault", bool(broker.standing.disk_fault))
+    made.add("rocketmq_storage_fault", bool(readiness.disk_fault))
     made.add("rocketmq_confirm_offset", store.confirm_offset)
     made.add("rocketmq_max_offset", log.max_offset)
     made.add("rocketmq_min_offset", log.min_offset)
     made.add("rocketmq_flushed_offset", log.flushed_offset)
 
 
-def _oldest_ms(broker: "Broker") -> int | None:
+def _oldest_ms(log: CommitLog) -> int | None:
     """When the first message of the log was stored; None: there is none, or it is half written."""
-    log = broker.store.commit_log
     try:
         return decode(log.view(log.min_offset, RECORD_BYTES_MAX)).store_timestamp
     except (ValueError, IndexError, struct.error):
         return None
 
 
-def _add_role(made: Scrape, broker: "Broker") -> None:
-    role, controlled = broker.role_name, broker.controlled
-    made.add("rocketmq_broker_role", ROLE_NUMBERS[role])
+def _add_role(
+    made: Scrape, config: BrokerConfig, readiness: BrokerReadiness, controlled: ControllerMode | None
+) -> None:
+    made.add("rocketmq_broker_role", ROLE_NUMBERS[readiness.role])
     made.add("rocketmq_broker_epoch", 0 if controlled is None else controlled.role.epoch)
-    made.add("rocketmq_broker_fenced", role == "master" and not broker.gate.writable)
+    made.add("rocketmq_broker_fenced", readiness.role == "master" and bool(readiness.refusal))
     made.add("rocketmq_broker_isolated", controlled is not None and controlled.is_isolated)
-    made.add("rocketmq_min_in_sync_replicas", broker.config.min_in_sync_replicas)
+    made.add("rocketmq_min_in_sync_replicas", config.min_in_sync_replicas)
 
 
 def _add_replication(made: Scrape, status: dict[str, object]) -> None:
-    """status: HaService.status(), which is also what people are shown."""
+    """status: status_of(ha), which is also what people are shown."""
     made.add("rocketmq_ha_fault", status["fault"] is not None)
     if status["role"] == "slave":
         made.add("rocketmq_ha_bytes_behind", cast(int, status["bytesBehind"]))

@@ -1,7 +1,7 @@
-"""What an operator can do about a replica that stopped copying: look at its store, cut it, or begin again.
+"""Repair of a replica that stopped copying: inspects its store, truncates it, or moves it aside.
 
-Works on the files of a stopped broker. survey() and what_goes() only read; wipe_after() and resync() change,
-in an order in which they can be broken off and called again, and both keep what the epoch file was. resync()
+Works on the files of a stopped broker. survey() and what_goes() only read. wipe_after() and resync() change
+files, in an order that allows a crash and a second call, and both keep a copy of the epoch file. resync()
 moves the log aside and deletes nothing.
 """
 
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.ha.core.epochs import Epochs
-from broker.store.commit_log import PREPARED_NAME
-from broker.store.epoch_file import EpochFile, EpochFileError, decode_epochs
-from broker.store.mapped_file import StoreError, listed_files, sync_directory, take_lock
+from broker.ha.epoch_file import EpochFile, EpochFileError, decode_epochs
+from broker.message.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
+from broker.store.log.file_allocator import PREPARED_NAME
+from broker.store.log.mapped_file import StoreError, listed_files, sync_directory, take_lock
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
-from broker.store.settings import BATCH_FILE_BYTES
+from broker.store.offline import offline_store
+from broker.store.queue.batch_queue import BATCH_FILE_BYTES
 
 QUEUE_FILE_BYTES_DEFAULT = 6_000_000
 STORE_TIMESTAMP_AT = 56  # in a record
@@ -29,11 +30,11 @@ MOVED = ("index", "batchconsumequeue", "consumequeue", "commitlog", "checkpoint"
 
 
 class RepairError(Exception):
-    """It cannot be done; the text says why, and what to do instead."""
+    """The repair cannot be done. The text says why, and what to do instead."""
 
 
 @dataclass(frozen=True)
-class Survey:
+class StoreReport:
     """A store as it is found. epoch_fault: why `epochs` are those of the .bak, whose last entry may hide
     another epoch."""
 
@@ -73,7 +74,7 @@ class Loss:
     last_stored_ms: int | None
 
 
-def survey(root: Path, epoch_path: Path | None = None) -> Survey:
+def survey(root: Path, epoch_path: Path | None = None) -> StoreReport:
     """RepairError: there is no store."""
     epoch_path = epoch_path or root / "epochFileCheckpoint"
     files = listed_files(root / "commitlog")
@@ -81,7 +82,7 @@ def survey(root: Path, epoch_path: Path | None = None) -> Survey:
         raise RepairError(f"{root} has no commitlog and no {epoch_path.name}: it is not a broker's store")
     epochs, fault = _epochs(epoch_path)
     file_bytes = max((path.stat().st_size for path in files), default=0)
-    return Survey(
+    return StoreReport(
         root=root,
         epoch_path=epoch_path,
         is_running=_is_locked(root),
@@ -163,7 +164,7 @@ def _end_of(path: Path) -> int:
     return int(path.name) + end
 
 
-def what_goes(found: Survey, cut: int) -> Loss:
+def what_goes(found: StoreReport, cut: int) -> Loss:
     """Behind a cut."""
     count, first, last = 0, None, None
     for path in listed_files(found.root / "commitlog"):
@@ -181,7 +182,7 @@ def what_goes(found: Survey, cut: int) -> Loss:
 # -- changing ----------------------------------------------------------------------------------------------
 
 
-def wipe_after(found: Survey, epoch: int) -> Path:
+def wipe_after(found: StoreReport, epoch: int) -> Path:
     """Nothing that was written after `epoch` stays. Where the epoch file of before is kept."""
     _refuse_running(found)
     cut = found.cut_after(epoch)
@@ -200,9 +201,9 @@ def wipe_after(found: Survey, epoch: int) -> Path:
     return backup
 
 
-def _opened(found: Survey) -> MessageStore:
+def _opened(found: StoreReport) -> MessageStore:
     """Recovered, with the file sizes that it was written with."""
-    store = MessageStore(
+    store = offline_store(
         StoreConfig(
             root=found.root,
             commit_log_file_bytes=found.file_bytes,
@@ -219,7 +220,7 @@ def _file_bytes(queues: Path, default: int) -> int:
     return max((path.stat().st_size for path in queues.glob("*/*/*") if path.is_file()), default=default)
 
 
-def resync(found: Survey) -> Path:
+def resync(found: StoreReport) -> Path:
     """The log, its queues and its epochs are moved aside: the replica begins empty. Where they are now."""
     _refuse_running(found)
     aside = _unused(found.root / f"before-resync-{_stamp()}")
@@ -237,12 +238,12 @@ def resync(found: Survey) -> Path:
     return aside
 
 
-def _refuse_running(found: Survey) -> None:
+def _refuse_running(found: StoreReport) -> None:
     if _is_locked(found.root):
         raise RepairError(f"a broker works in {found.root}: stop it first")
 
 
-def _keep_epoch_file(found: Survey) -> Path:
+def _keep_epoch_file(found: StoreReport) -> Path:
     path = found.epoch_path
     kept = _unused(path.with_name(f"{path.name}.before-repair-{_stamp()}"))
     with suppress(FileNotFoundError):

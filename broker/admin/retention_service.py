@@ -1,7 +1,8 @@
-"""The store's housekeeping: old files go, a full disk closes the gate, the index catches up.
+"""Retention: deletes old files of the store, closes the gate while the disk is full, and lets the index catch
+up.
 
-Everything here is small or in a thread: the event loop takes files out of the log and its queues, a helper
-thread deletes them. Numbers and levels: core/retention.py.
+The event loop takes files out of the log and the queues, which is quick; a thread deletes them. The rules:
+core/retention.py.
 """
 
 import asyncio
@@ -12,23 +13,24 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from broker.core.retention import HELD_MS_MAX, OldFile, is_full, judge
-from broker.pending import DISK_FULL, SendGate
+from broker.admission.send_gate import DISK_FULL, SendGate
+from broker.config.store_settings import StoreSettings
+from broker.core.retention import HELD_MS_MAX, OldFile, decide_retention, is_full
 from broker.store.message_store import MessageStore
-from broker.store_settings import StoreSettings
-from remoting.clock import now_ms, wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
 
 logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
 ROOM_MS: Final = 1_000
-"""A full disk is looked at so often: producers wait for room, whoever makes it, and asking is cheap. So soon
-files are deleted when the log cannot grow, or is longer than it may be."""
+"""Pause between two looks at a full disk, and between two early rounds of deletion, which come when the log
+cannot grow or is too long. Producers wait for room, and a look is cheap."""
 INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
-"""Between two slices of the index's catching up: it takes a fifth of the processor at most."""
+"""Pause between two slices of the index's catch-up, which takes a fifth of the processor at most."""
 INDEX_SLICES: Final = 20
-"""Then the rest has its turn: a whole log takes more than an hour, and the disk would be full by then."""
+"""Slices in a row: the catch-up of a whole log takes more than an hour, and retention has to run
+meanwhile."""
 QUEUES_AT_ONCE: Final = 200
 DISPATCH_RECORDS: Final = 512
 
@@ -38,21 +40,24 @@ class Deletable(Protocol):
 
 
 def disk_ratio(path: Path) -> float:
-    """The used part of what this process may use of the disk, as df shows it: 0 to 1."""
+    """Returns the used part of the disk, as df shows it: 0 to 1."""
     found = os.statvfs(path)
     used = found.f_blocks - found.f_bfree
     return used / max(used + found.f_bavail, 1)
 
 
 def disk_room(path: Path) -> tuple[int, int]:
-    """Bytes of the disk, and those of them that this process may still use."""
+    """Returns the bytes of the disk, and those that this process may still use."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-class StoreUpkeep:
-    """held_offset: no connected replica needs the log below it. on_emptied: told of (topic, queueId) -> next
-    offset of the queues whose last message is deleted next. usage: disk_ratio."""
+class RetentionService:
+    """Owned by the event loop's thread.
+
+    held_offset: returns the offset below which no connected replica needs the log. on_emptied: gets {(topic,
+    queueId): next offset} of the queues whose last message is about to be deleted. usage: disk_ratio.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,7 @@ class StoreUpkeep:
         settings: StoreSettings,
         *,
         held_offset: Callable[[], int],
-        on_emptied: Callable[[Mapping[tuple[str, int], int]], None] = lambda ends: None,
+        on_emptied: Callable[[Mapping[tuple[str, int], int]], None],
         usage: Callable[[Path], float] = disk_ratio,
     ) -> None:
         self._store, self._gate, self._settings = store, gate, settings
@@ -70,10 +75,10 @@ class StoreUpkeep:
         self._next_look_ms = 0
         self._held_since_ms: int | None = None
         self.asked = False
-        """An operator wants expired files deleted now."""
+        """Set by an operator who wants expired files deleted now."""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         next_clean_ms, next_early_ms = now_ms() + self._settings.clean_resource_interval, now_ms()
         while True:
             is_behind = await self.catch_up()
@@ -87,7 +92,8 @@ class StoreUpkeep:
             await asyncio.sleep(0 if is_behind else PERIOD_MS / 1000)
 
     async def catch_up(self) -> bool:
-        """The index, towards where dispatch is; and dispatch, if it waits for room. True: more to do."""
+        """Lets the index catch up with dispatch, and dispatch go on if it waits for room. True: more to
+        do."""
         if self._store.dispatch_fault:
             self._store.dispatch(DISPATCH_RECORDS)
         for _ in range(INDEX_SLICES):
@@ -99,19 +105,19 @@ class StoreUpkeep:
     # -- a full disk -------------------------------------------------------------------------------------
 
     def _look_for_room(self) -> None:
-        """Between the rounds of clean(), while the disk is full."""
+        """Looks at a full disk, between the rounds of clean()."""
         if self._is_full and now_ms() >= self._next_look_ms:
             self._is_full = is_full(self._settings.retention, self._used_ratio(), was_full=True)
 
     def _used_ratio(self) -> float:
-        """Of the fuller disk, where the log has one of its own."""
+        """Returns the ratio of the disk; of the fuller one if the log has a disk of its own."""
         self._next_look_ms = now_ms() + ROOM_MS
         log, root = self._store.commit_log.directory, self._store.root
         used = self._usage(log)
         return used if log.stat().st_dev == root.stat().st_dev else max(used, self._usage(root))
 
     def watch_room(self) -> None:
-        """Messages are refused while the log has no room to grow, and taken again as soon as it has."""
+        """Closes the gate while the log has no room to grow, and opens it as soon as it has."""
         log = self._store.commit_log
         if self._is_full:
             self._gate.close(DISK_FULL, "the disk is full: above diskSpaceWarningLevelRatio")
@@ -128,7 +134,7 @@ class StoreUpkeep:
         return bool(log.write_fault) or 0 < bytes_max < log.max_offset - log.min_offset
 
     async def clean(self) -> None:
-        """One round: at most deleteFileBatchMax files, one by one; the disk is looked at after each."""
+        """Runs one round: deletes at most deleteFileBatchMax files, and looks at the disk after each."""
         asked, self.asked = self.asked, False
         log = self._store.commit_log
         for _ in range(self._settings.delete_file_batch_max):
@@ -146,12 +152,13 @@ class StoreUpkeep:
         await self._clean_derived()
 
     def _next_to_go(self, *, asked: bool) -> tuple[int, bool] | None:
-        """Where the oldest file of the log ends, if it has to go; and whether it is kept for nobody."""
+        """Returns where the oldest file of the log ends, and whether it goes even if a replica copies it.
+        None: it stays."""
         store = self._store
         limit = min(store.dispatch_offset, store.confirm_offset, store.commit_log.flushed_offset)
         files = [OldFile(end, written) for end, written in store.commit_log.oldest_files(limit)]
         was_full = self._is_full
-        verdict = judge(
+        verdict = decide_retention(
             self._settings.retention,
             files,
             used_ratio=self._used_ratio(),
@@ -167,7 +174,8 @@ class StoreUpkeep:
         return (files[0].end_offset, verdict.must_go) if verdict.files else None
 
     async def _tell_emptied(self, log_offset: int) -> None:
-        """Before the log begins there: who begins to copy there must know how far these queues count."""
+        """Reports queues that lose their last message. This comes before the deletion: a replica that begins
+        to copy there must know the next offsets of these queues."""
         ends: dict[tuple[str, int], int] = {}
         for number, queue in enumerate(self._store.queues.each()):
             if queue.ended_before(log_offset):
@@ -178,7 +186,7 @@ class StoreUpkeep:
             self._on_emptied(ends)
 
     def _may_go(self, end_offset: int, *, must_go: bool) -> bool:
-        """Not while a replica copies it; for HELD_MS_MAX only, when the disk is nearly full."""
+        """Returns False while a replica copies the file; if it must go, for HELD_MS_MAX at most."""
         if end_offset <= self._held_offset():
             self._held_since_ms = None
             return True
@@ -187,7 +195,7 @@ class StoreUpkeep:
         return must_go and now_ms() - self._held_since_ms >= HELD_MS_MAX
 
     async def _clean_derived(self) -> None:
-        """Queues and index follow the log's beginning."""
+        """Deletes the files of queues and index that only point below the beginning of the log."""
         store, begin = self._store, self._store.commit_log.min_offset
         gone: list[Deletable] = []
         for number, queue in enumerate(store.queues.each()):

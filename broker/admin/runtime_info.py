@@ -1,45 +1,32 @@
 """The runtime information of a broker (28): a table of texts, with every key that RocketMQ's tools look for.
 
-What does not exist here (thread pools, a page-cache lock, a pool of buffers) is reported as idle: exporters
-stumble over missing keys. Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
+What does not exist here (queues of thread pools, a page-cache lock, a pool of buffers) is reported as idle,
+because exporters fail on missing keys. All other values are measured.
+Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker.delay.levels import SCHEDULE_TOPIC
-from broker.handlers.parts import BrokerParts
+from broker.admin.retention_service import disk_ratio, disk_room
+from broker.core.readiness import not_writable
+from broker.message.delay_levels import SCHEDULE_TOPIC
+from broker.message.record import store_timestamp
 from broker.metadata.offsets import DelayOffsetTable
+from broker.put.handler_context import HandlerContext
 from broker.stats.service import FOUND, GOT, MISSED, PUT, TIMERS_IN, TIMERS_OUT, BrokerStats
 from broker.store.querying import record_at
-from broker.store.record import store_timestamp
-from broker.upkeep import disk_ratio, disk_room
-from remoting.codes import VERSION, VERSION_DESC
-from remoting.operation import Call, Empty, OperationTable, Reply
-from remoting.operations.broker import GET_BROKER_RUNTIME_INFO
+from keelmq.remoting.codes import VERSION, VERSION_DESC
+from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO
 
 RATE_SECONDS: Final = (10, 60, 600)
 POOLS: Final = ("send", "pull", "litePull", "query", "ack")
-PUT_TIMES: Final = " ".join(
-    f"{band}:0"
-    for band in (
-        "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
-        "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
-    )
-)  # fmt: skip
-"""putMessageDistributeTime: single messages are not timed here, ticks are."""
 IDLE: Final = {
     "dispatchMaxBuffer": "0",
-    "getMessageEntireTimeMax": "0",
     "pageCacheLockTimeMills": "0",
-    "putLatency99": "0.0",
-    "putLatency999": "0.0",
-    "putMessageDistributeTime": PUT_TIMES,
-    "putMessageEntireTimeMax": "0",
-    "putMessageFailedTimes": "0",
     "remainTransientStoreBufferNumbs": "2147483647",
-    "startAcceptSendRequestTimeStamp": "0",
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "0",
 } | {
@@ -50,17 +37,17 @@ IDLE: Final = {
 
 
 class RuntimeInfo:
-    """wall_s: seconds since 1970."""
+    """Handler of 28. wall_s: returns seconds since 1970."""
 
     def __init__(
         self,
-        parts: BrokerParts,
+        context: HandlerContext,
         stats: BrokerStats,
         delays: DelayOffsetTable,
         *,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self._parts, self._stats, self._delays, self._wall_s = parts, stats, delays, wall_s
+        self._context, self._stats, self._delays, self._wall_s = context, stats, delays, wall_s
         self._booted_at = wall_s()
 
     def bind(self, table: OperationTable) -> None:
@@ -70,24 +57,31 @@ class RuntimeInfo:
         return Reply(body={"table": dict(sorted(self.table().items()))})
 
     def table(self) -> dict[str, str]:
+        """Returns all keys with the values of now."""
         table = IDLE | self._broker() | self._disk() | self._messages() | self._timers()
         table |= dict(self._delay_levels())
-        return table | dict(self._parts.runtime_info())
+        return table | dict(self._context.runtime_info())
 
     def _broker(self) -> dict[str, str]:
-        writable = str(self._parts.gate.writable).lower()
+        refused = self._context.gate.refuse_all()
+        refusal = "" if refused is None else refused.remark
+        unwritable = not_writable(refusal, permits_write=self._context.gate.permits_write)
         return {
             "bootTimestamp": str(int(self._booted_at * 1000)),
-            "brokerActive": writable,
+            "brokerActive": str(self._context.gate.writable).lower(),
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": VERSION_DESC,
-            "pendingReplies": str(len(self._parts.pending)),
+            "pendingReplies": str(len(self._context.pending)),
+            "startAcceptSendRequestTimeStamp": str(
+                self._context.settings.start_accept_send_request_time_stamp
+            ),
             "runtime": _duration(self._wall_s() - self._booted_at),
-            "writable": writable,
+            "writable": str(not unwritable).lower(),
+            "notWritable": unwritable,
         }
 
     def _disk(self) -> dict[str, str]:
-        store, log = self._parts.store, self._parts.store.commit_log
+        store, log = self._context.store, self._context.store.commit_log
         total, free = disk_room(log.directory)
         ratio = f"{disk_ratio(log.directory):.4f}"
         return {
@@ -105,12 +99,13 @@ class RuntimeInfo:
 
     def _oldest_ms(self) -> int:
         """-1: there is no message."""
-        view = record_at(self._parts.store, self._parts.store.commit_log.min_offset)
+        view = record_at(self._context.store, self._context.store.commit_log.min_offset)
         return -1 if view is None else store_timestamp(view)
 
     def _messages(self) -> dict[str, str]:
-        store, stats = self._parts.store, self._stats
+        store, stats, times = self._context.store, self._stats, self._context.pending.times
         return {
+            "getMessageEntireTimeMax": str(int(self._context.reads.longest_s * 1000)),
             "getFoundTps": self._rates(FOUND),
             "getMissTps": self._rates(MISSED),
             "getTotalTps": self._rates(FOUND, MISSED),
@@ -122,6 +117,11 @@ class RuntimeInfo:
             "msgPutTotalTodayNow": str(store.put_messages),
             "msgPutTotalYesterdayMorning": str(stats.put.yesterday),
             "putMessageAverageSize": str(store.put_bytes / max(store.put_messages, 1)),
+            "putLatency99": str(float(times.percentile(0.99))),
+            "putLatency999": str(float(times.percentile(0.999))),
+            "putMessageDistributeTime": times.text(),
+            "putMessageEntireTimeMax": str(times.max_ms),
+            "putMessageFailedTimes": str(times.failed),
             "putMessageSizeTotal": str(store.put_bytes),
             "putMessageTimesTotal": str(store.put_messages),
             "putTps": self._rates(PUT),
@@ -130,7 +130,7 @@ class RuntimeInfo:
     def _timers(self) -> dict[str, str]:
         """timerReadBehind: how long the next timer has been due, s. timerOffsetBehind: messages that are not
         in the wheel yet. timerCongestNum: timers that are to come. The rates are those of the last 10 s."""
-        timers, rates = self._parts.timers, self._stats.rates
+        timers, rates = self._context.timers, self._stats.rates
         return {
             "timerCongestNum": str(timers.waiting if timers else 0),
             "timerDequeueTps": str(round(rates.per_second(TIMERS_OUT, RATE_SECONDS[0]), 4)),
@@ -148,8 +148,8 @@ class RuntimeInfo:
         )
 
     def _delay_levels(self) -> Iterator[tuple[str, str]]:
-        """How many messages of a level were delivered, and how many there are."""
-        store = self._parts.store
+        """Yields how many messages of each delay level were delivered, and how many there are."""
+        store = self._context.store
         for level in range(1, store.delay_levels.count + 1):
             end = store.max_queue_offset(SCHEDULE_TOPIC, level - 1)
             if end:

@@ -1,20 +1,20 @@
-"""Statistics (315), system topics (305), a look into a queue (321); housekeeping on demand (306, 316, 329);
-how the log is read from disk (2004).
+"""Handlers of statistics (315), system topics (305), queue entries (321), retention on demand (306, 316, 329)
+and the read mode of the log (2004).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor.
 """
 
 from typing import Final
 
-from broker.stats.core.series import Growth
+from broker.admin.retention_service import RetentionService
+from broker.metadata.topics import TopicTable
+from broker.stats.core.stats_items import StatsSnapshot
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
-from broker.topics import TopicTable
-from broker.upkeep import StoreUpkeep
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.broker import GET_BROKER_HA_STATUS, HaRuntimeInfo
-from remoting.operations.broker_admin import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS, HaRuntimeInfo
+from keelmq.remoting.operations.broker_admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
     CLEAN_UNUSED_TOPIC,
     DELETE_EXPIRED_COMMITLOG,
@@ -30,7 +30,7 @@ from remoting.operations.broker_admin import (
     StatsItem,
     ViewStatsRequest,
 )
-from remoting.operations.route import TopicList
+from keelmq.remoting.operations.route import TopicList
 
 ENTRIES_MAX: Final = 1_000
 READ_NORMAL: Final = 0
@@ -38,10 +38,12 @@ READ_RANDOM: Final = 1
 
 
 class StatisticsHandlers:
+    """Reads store, topics and statistics; changes nothing but the read mode of the log."""
+
     def __init__(
-        self, store: MessageStore, topics: TopicTable, stats: BrokerStats, upkeep: StoreUpkeep
+        self, store: MessageStore, topics: TopicTable, stats: BrokerStats, retention: RetentionService
     ) -> None:
-        self._store, self._topics, self._stats, self._upkeep = store, topics, stats, upkeep
+        self._store, self._topics, self._stats, self._retention = store, topics, stats, retention
 
     def bind(self, table: OperationTable) -> None:
         table.bind(VIEW_BROKER_STATS_DATA, self.view_stats)
@@ -52,7 +54,7 @@ class StatisticsHandlers:
             table.bind(operation, self.clean)
 
     def bind_alone(self, table: OperationTable) -> None:
-        """Without controllers there are no replicas."""
+        """Binds the HA status (907) of a broker without controllers, which has no replicas."""
         table.bind(GET_BROKER_HA_STATUS, self.get_ha_status)
 
     async def get_ha_status(self, header: Empty, call: Call) -> Reply:
@@ -60,7 +62,7 @@ class StatisticsHandlers:
         return Reply(body=HaRuntimeInfo(master=True, master_commit_log_max_offset=end))
 
     async def view_stats(self, header: ViewStatsRequest, call: Call) -> Reply:
-        found = self._stats.growth(header.stats_name, header.stats_key)
+        found = self._stats.snapshot(header.stats_name, header.stats_key)
         if found is None:
             known = ", ".join(self._stats.names)
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist (kinds: {known})"
@@ -89,13 +91,13 @@ class StatisticsHandlers:
         return Reply(body=body)
 
     async def clean(self, header: Empty, call: Call) -> Reply:
-        """The next round of housekeeping comes at once, at any hour of the day. Queues of deleted topics go
-        with their messages; an empty one stays, because it knows how its topic's numbering goes on."""
-        self._upkeep.asked = True
+        """Starts a round of retention at once, at any hour of the day. Queues of deleted topics are deleted
+        with their messages; an empty queue stays, because it has the topic's next offset."""
+        self._retention.asked = True
         return Reply()
 
     async def set_read_mode(self, header: ReadAheadRequest, call: Call) -> Reply:
-        """Until the broker stops."""
+        """Sets the read mode until the broker stops."""
         if header.mode not in (READ_NORMAL, READ_RANDOM):
             remark = "set commitlog readahead mode param value error"
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: it is 0 (normal) or 1 (random)")
@@ -103,5 +105,5 @@ class StatisticsHandlers:
         return Reply(remark=f"set commitlog readahead mode success, mode: {header.mode}")
 
 
-def _item(growth: Growth) -> StatsItem:
-    return StatsItem(sum=growth.sum, tps=round(growth.tps, 4), avgpt=round(growth.per_time, 4))
+def _item(snapshot: StatsSnapshot) -> StatsItem:
+    return StatsItem(sum=snapshot.sum, tps=round(snapshot.tps, 4), avgpt=round(snapshot.per_time, 4))

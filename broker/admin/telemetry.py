@@ -1,35 +1,34 @@
-"""What a broker writes down for analytics: a sample each second, and every finished role change.
+"""What a broker writes to files for analytics: a sample each second, and every finished role change.
 
-The event loop reads a few numbers; a thread makes lines and files of them (remoting/telemetry.py). Nothing
-is sampled before the broker's id is known. Without controller mode the broker is its own master, with id 0
-and masterEpoch 0, and the SyncStateSet is itself.
+The event loop reads a few numbers; a thread writes them (keelmq/remoting/telemetry.py). Nothing is sampled
+before the broker's id is known. Without controller mode the broker is its own master, with id 0 and
+masterEpoch 0, and the SyncStateSet is itself.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core.lag import LagMeter
+from broker.core.readiness import RoleName
 from broker.core.role import Role
 from broker.ha.ports import ReplicatedStore
+from broker.ha.report import replica_samples
 from broker.ha.service import HaService
-from remoting.clock import now_ms, wall_ms
-from remoting.codes import MASTER_ID
-from remoting.records import HaSample, RoleChange
-from remoting.tasks import TaskSet
-from remoting.telemetry import TelemetryWriter
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.records import HaSample, RoleChange
+from keelmq.remoting.telemetry import TelemetryWriter
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import TaskSet
 
 TICK_MS = 100
 SAMPLE_PERIOD_MS = 1_000
 ALONE = Role(broker_id=MASTER_ID, master_broker_id=MASTER_ID)
 """The role without controller mode."""
 
-RoleName = Literal["master", "slave", "none"]
-
 
 class BrokerTelemetry:
-    """Owned by the event loop's thread. The broker serves on whatever happens to the files."""
+    """Owned by the event loop's thread. A fault of the files does not stop the broker."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class BrokerTelemetry:
         ha: HaService | None,
         role: Callable[[], Role],
     ) -> None:
-        """`role`: the last finished one."""
+        """node: part of the files' names. ha: None without controller mode. role: the last finished one."""
         self.writer = TelemetryWriter(
             config.telemetry_path,
             node=node,
@@ -55,7 +54,7 @@ class BrokerTelemetry:
         tasks.start("telemetry samples", self._sample_forever)
 
     async def close(self) -> None:
-        """After the tasks were stopped."""
+        """Writes what is left. Called after the tasks were stopped."""
         await self.writer.close()
 
     async def _sample_forever(self) -> None:
@@ -75,13 +74,13 @@ class BrokerTelemetry:
                 self.writer.put(sample)
 
     def sample(self) -> HaSample | None:
-        """Now; None while the broker's id is not known."""
+        """Returns the values of now; None while the broker's id is not known."""
         role, ha, config = self._role(), self._ha, self._config
         max_offset, confirm_offset = self._store.commit_log.max_offset, self._store.confirm_offset
         lag = self._lag.read(now_ms(), max_offset=max_offset, confirm_offset=confirm_offset)
         if ha is not None and role.broker_id == 0:
             return None
-        name, epoch, members, set_epoch = self._standing(role)
+        name, epoch, members, set_epoch = self._role_and_set(role)
         return HaSample(
             ts=wall_ms(),
             cluster_name=config.broker_cluster_name,
@@ -97,22 +96,22 @@ class BrokerTelemetry:
             sync_state_set=members,
             sync_state_set_epoch=set_epoch,
             min_in_sync_replicas=config.min_in_sync_replicas,
-            replicas=ha.replica_samples() if ha is not None else (),
+            replicas=replica_samples(ha) if ha is not None else (),
         )
 
-    def _standing(self, role: Role) -> tuple[RoleName, int, tuple[int, ...], int]:
-        """Role, masterEpoch, SyncStateSet and its epoch. The HA service knows them first: offsets mean
-        nothing beside another epoch than that in which they were written."""
+    def _role_and_set(self, role: Role) -> tuple[RoleName, int, tuple[int, ...], int]:
+        """Returns role, masterEpoch, SyncStateSet and its epoch, as the HA service has them: offsets are only
+        true together with the epoch in which they were written."""
         ha = self._ha
         if ha is None:
             return "master", role.epoch, (MASTER_ID,), 0
         if ha.mastership is not None:
-            agreed = ha.mastership.keeper.agreed
+            agreed = ha.mastership.sync_state_set_manager.agreed
             return "master", ha.mastership.epoch, tuple(sorted(agreed.members)), agreed.epoch
         return "slave" if ha.client is not None else "none", role.epoch, (), 0
 
     def role_changed(self, before: Role, after: Role, took_ms: int) -> None:
-        """A change has just been finished: as master, messages are accepted from now on."""
+        """Writes a role change that has just been finished."""
         now, is_master = wall_ms(), self._is_master(after)
         self.writer.put(
             RoleChange(

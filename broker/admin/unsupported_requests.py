@@ -1,12 +1,11 @@
-"""Requests that RocketMQ's brokers serve and ours do not: their callers are told why, and what to do instead.
+"""Requests that RocketMQ's brokers serve and ours do not. The answer says why, and what to do instead.
 
-The answer's code is 3, as for an unknown one: tools take it for "another kind of broker". docs/requests.md
-has the same table, and a test compares them.
+Its code is 3, as for an unknown request. docs/requests.md has the same table, and a test compares them.
 """
 
 from typing import Final
 
-from remoting.codes import RequestCode as Code
+from keelmq.remoting.codes import RequestCode as Code
 
 _FOR_CLIENTS: Final = "is asked of consumers: ask a broker for 222 (reset offsets) or 223 (how far they are)"
 _NO_ROCKSDB: Final = "there is no RocksDB here"
@@ -16,7 +15,7 @@ _NO_ACL: Final = (
     "so let only your own networks reach them"
 )
 
-NOT_SERVED: Final[dict[int, str]] = {
+UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.RESET_CONSUMER_CLIENT_OFFSET: _FOR_CLIENTS,
     Code.GET_CONSUMER_STATUS_FROM_CLIENT: _FOR_CLIENTS,
     Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: f"{_NO_ROCKSDB}: queues are files below consumequeue/",

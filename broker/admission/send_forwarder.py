@@ -1,53 +1,130 @@
-"""Messages that reach a broker while, or after, the mastership leaves it: held, stored here, or forwarded.
+"""Messages that reach a broker that is not master any more: held, stored here after all, or forwarded.
 
-A stock client asks for the route again after up to 30 s, and gives up a message after three refusals, which
-take it some milliseconds. So a broker that is not master takes the message all the same and hands it to the
-master, over its own connection; the answer says where it was stored (masterAddress), and our client reads
-the route again. A forwarded message is never forwarded again: two brokers that believe in each other would
-play ping-pong.
+A stock client reads the route again after up to 30 s, and gives up a message after three refusals, within
+milliseconds. So a broker that is not master takes the message, and sends it to the master over its own
+connection. The answer says where it was stored (masterAddress), and our client then reads the route again. A
+forwarded message is never forwarded again: two brokers that each take the other one for the master would
+forward it for ever.
 """
 
 import asyncio
 import logging
+import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from broker.pending import HAND_OVER, HotPeer, SendGate
-from remoting.client import RemotingClient
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.command import FLAG_ONEWAY, response_frame
-from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
-
-if TYPE_CHECKING:
-    from broker.handlers.send_commands import SendCommand
+from broker.admission.fast_path import FastPathPeer
+from broker.admission.send_gate import HAND_OVER, SendGate
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import FLAG_ONEWAY, response_frame
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
 FORWARDED_GROUP: Final = "KEELMQ_FORWARDED"
-"""producerGroup of a message that another broker sent on."""
+"""producerGroup of a message that another broker has forwarded."""
 TAKEN_MAX: Final = 4_096
 TAKEN_BYTES_MAX: Final = 64 << 20
-"""Messages held or on their way; more are refused."""
+"""Limits of the messages that are held or being forwarded; more are refused."""
 FORWARD_TIMEOUT_MS: Final = 2_500
-"""Below the three seconds that clients wait."""
+"""Below the clients' timeout of 3 s."""
 RETRY_MIN_MS: Final = 2
 RETRY_MAX_MS: Final = 20
+MOVE_MS_MAX: Final = 2_000
+"""How long a request waits for a mastership that moves; below the clients' timeout of 3 s."""
+MOVE_STEP_MS: Final = 10
 
 NOT_YET: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SERVICE_NOT_AVAILABLE)
-"""Surely not stored; the new master may be a moment away."""
+"""Codes of messages that were not stored for sure; the new master may take them in a moment."""
 TOO_FEW: Final = "in-sync replicas not enough"
 _NO_MASTER: Final = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")
 
 Resp = TypeVar("Resp", bound=Wire)
-Taken: TypeAlias = "tuple[SendCommand, bytes, HotPeer, int]"
-"""Command, body, connection, deadline."""
 
 
-class LateSends:
-    """Owned by the event loop's thread. take() is the gate's detour."""
+class SendFields(Protocol):
+    """Header fields of a send that are forwarded; broker/put/send_commands.py has the types of both codes.
+
+    310 has `group` in addition.
+    """
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def default_topic(self) -> str: ...
+    @property
+    def default_topic_queue_nums(self) -> int: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def properties(self) -> str: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def max_reconsume_times(self) -> int: ...
+    @property
+    def batch(self) -> bool: ...
+
+
+class ForwardableSend(Protocol):
+    """A decoded send request, as this module needs it."""
+
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def ext(self) -> SendFields: ...
+
+
+Taken: TypeAlias = tuple[ForwardableSend, bytes, FastPathPeer, int]
+"""Command, body, connection, deadline (ms, monotonic)."""
+
+ForwardToMaster: TypeAlias = Callable[
+    [Operation[Any, Any], Wire, Wire | None], Awaitable[Outcome[Any] | None]
+]
+"""Sends a request (operation, header, body) to the master. None: no other broker is known as master."""
+
+
+async def no_other_master(
+    operation: Operation[Any, Any], header: Wire, body: Wire | None
+) -> Outcome[Any] | None:
+    """ForwardToMaster of a broker without controller mode: there is no other master."""
+    return None
+
+
+async def answer_of_master(
+    gate: SendGate,
+    forward_to_master: ForwardToMaster,
+    operation: Operation[Any, Any],
+    header: Wire,
+    body: Wire | None = None,
+    *,
+    clock: Callable[[], int] = now_ms,
+) -> Outcome[Any] | None:
+    """Returns the master's answer; asks again while the mastership moves. None: this broker is master now."""
+    deadline_ms = clock() + MOVE_MS_MAX
+    while not gate.writable:
+        outcome = await forward_to_master(operation, header, body)
+        moves = gate.is_closed_by(HAND_OVER) or (isinstance(outcome, Failed) and outcome.code in NOT_YET)
+        if isinstance(outcome, Ok) or not moves or clock() >= deadline_ms:
+            return outcome or Failed(ResponseCode.SERVICE_NOT_AVAILABLE, gate.remark)
+        await asyncio.sleep(MOVE_STEP_MS / 1000)
+    return None
+
+
+class SendForwarder:
+    """Owned by the event loop's thread. take() is the gate's hold_or_forward."""
 
     def __init__(
         self,
@@ -56,28 +133,30 @@ class LateSends:
         *,
         broker_name: str,
         master: Callable[[], str | None],
+        send_here: Callable[[Any, bytes, FastPathPeer], bytes | None],
     ) -> None:
-        """master: who is, if it is another broker; None: not known, or this one."""
+        """master: returns the address of the master if it is another broker; else None. send_here: the send
+        handler, for held messages when this broker stays master after all."""
         self._client, self._gate, self._master, self._broker_name = client, gate, master, broker_name
-        self._send_here: Callable[[SendCommand, bytes, HotPeer], bytes | None] | None = None
+        self._send_here = send_here
         self._held: deque[Taken] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
-        self._trouble = False
+        self._master_refuses = False
         self._probe = asyncio.Lock()
         self._pause_ms = RETRY_MIN_MS
         self.forwarded = 0
         self.last_taken_ms = 0
-
-    def serve(self, send_here: "Callable[[SendCommand, bytes, HotPeer], bytes | None]") -> None:
-        """send_here: the send handler, for what was held when this broker stays master after all."""
-        self._send_here = send_here
+        self.senders: weakref.WeakSet[FastPathPeer] = weakref.WeakSet()
+        """Connections that brought messages to forward. They may be closing by now."""
 
     @property
     def count(self) -> int:
+        """Messages that are held or being forwarded."""
         return len(self._held) + len(self._tasks)
 
-    def take(self, command: "SendCommand", body: bytes, peer: HotPeer) -> bool:
+    def take(self, command: ForwardableSend, body: bytes, peer: FastPathPeer) -> bool:
+        """Holds the message during a hand-over, else forwards it. False: it must be refused."""
         holds = self._gate.is_closed_by(HAND_OVER)
         if not holds and self._master() is None:
             return False
@@ -87,6 +166,7 @@ class LateSends:
             return False
         now = now_ms()
         self.last_taken_ms = now
+        self.senders.add(peer)
         self._bytes += len(body)
         taken = (command, body, peer, now + FORWARD_TIMEOUT_MS)
         if holds:
@@ -95,15 +175,17 @@ class LateSends:
             self._forward_soon(taken)
         return True
 
-    async def hand_on(self, operation: Operation[Any, Resp], header: Wire) -> Outcome[Resp] | None:
-        """Another request for the master, once. None: no other master is known."""
+    async def forward_to_master(
+        self, operation: Operation[Any, Resp], header: Wire, body: Wire | None = None
+    ) -> Outcome[Resp] | None:
+        """Sends another request to the master, once. None: no other master is known."""
         address = self._master()
         if address is None:
             return None
-        return await self._client.call(address, operation, header, timeout_ms=FORWARD_TIMEOUT_MS)
+        return await self._client.call(address, operation, header, body, timeout_ms=FORWARD_TIMEOUT_MS)
 
     def settle(self) -> None:
-        """It is decided who is master: what was held is stored here, or goes to the other one."""
+        """Stores or forwards the held messages, when it is decided which broker is master."""
         held, self._held = self._held, deque()
         for taken in held:
             command, body, peer, _ = taken
@@ -113,17 +195,8 @@ class LateSends:
             else:
                 self._forward_soon(taken)
 
-    async def quiet(self, quiet_ms: int) -> None:
-        """Everything is answered, and for so long nothing new came."""
-        self.last_taken_ms = now_ms()
-        while True:
-            left_ms = self.last_taken_ms + quiet_ms - now_ms()
-            if left_ms <= 0 and not self.count:
-                return
-            await asyncio.sleep(max(left_ms, RETRY_MAX_MS) / 1000)
-
     async def close(self) -> None:
-        """What is still on its way gets no answer."""
+        """Cancels the forwarding. Messages that are being forwarded get no answer."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -147,57 +220,58 @@ class LateSends:
         elif not command.flag & FLAG_ONEWAY and not peer.is_closing():
             peer.send(_answer(command.opaque, outcome, self._master()))
 
-    def _store_here(self, command: "SendCommand", body: bytes, peer: HotPeer) -> None:
-        assert self._send_here is not None
+    def _store_here(self, command: ForwardableSend, body: bytes, peer: FastPathPeer) -> None:
         reply = self._send_here(command, body, peer)
         if reply is not None and not peer.is_closing():
             peer.send(reply)
 
     async def _deliver(
-        self, command: "SendCommand", body: bytes, deadline_ms: int
+        self, command: ForwardableSend, body: bytes, deadline_ms: int
     ) -> Outcome[SendMessageResponse] | None:
-        """While the new master does not take messages yet, one at a time asks, and the others wait for it.
-        None: this broker is master by now."""
+        """Returns the master's answer. None: this broker is master by now.
+
+        While the new master takes no messages yet, one message at a time is tried, and the others wait.
+        """
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         while now_ms() < deadline_ms:
             if self._gate.writable:
                 return None
-            if not self._trouble:
+            if not self._master_refuses:
                 outcome = await self._attempt(command, body, deadline_ms)
             else:
                 async with self._probe:
-                    if not self._trouble:
+                    if not self._master_refuses:
                         continue
                     await asyncio.sleep(self._pause_ms / 1000)
                     self._pause_ms = min(2 * self._pause_ms, RETRY_MAX_MS)
                     outcome = await self._attempt(command, body, deadline_ms)
-            if not _is_early(outcome):
+            if not _is_too_early(outcome):
                 return outcome
         return outcome
 
     async def _attempt(
-        self, command: "SendCommand", body: bytes, deadline_ms: int
+        self, command: ForwardableSend, body: bytes, deadline_ms: int
     ) -> Outcome[SendMessageResponse]:
         address, left_ms = self._master(), deadline_ms - now_ms()
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         if address is not None and left_ms > 0:
             header = _header(command, self._broker_name)
             outcome = await self._client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=left_ms)
-        self._trouble = _is_early(outcome)
-        if not self._trouble:
+        self._master_refuses = _is_too_early(outcome)
+        if not self._master_refuses:
             self._pause_ms = RETRY_MIN_MS
             self.forwarded += 1
         return outcome
 
 
-def _is_early(outcome: Outcome[SendMessageResponse]) -> bool:
+def _is_too_early(outcome: Outcome[SendMessageResponse]) -> bool:
     if not isinstance(outcome, Failed):
         return False
     too_few = outcome.code == ResponseCode.SYSTEM_ERROR and outcome.remark.startswith(TOO_FEW)
     return outcome.code in NOT_YET or too_few
 
 
-def _header(command: "SendCommand", broker_name: str) -> SendMessageRequestV2:
+def _header(command: ForwardableSend, broker_name: str) -> SendMessageRequestV2:
     ext = command.ext
     return SendMessageRequestV2(  # one-letter names: the wire's own
         a=FORWARDED_GROUP,

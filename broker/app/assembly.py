@@ -1,32 +1,41 @@
-"""The parts of a broker as its configuration asks for them: made here, wired and started in app.py."""
+"""Makers of a broker's store, topics and metadata as the configuration asks for them, and what the start and
+the end of the store need.
+"""
 
 import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable
 
-from broker.config import BrokerConfig
-from broker.delay.levels import DelayLevels
+from broker.admission.send_gate import SendGate
+from broker.config.broker_config import BrokerConfig
+from broker.message.delay_levels import DelayLevels
+from broker.message.record import host_bytes
+from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
-from broker.pending import SendGate
+from broker.metadata.topics import TopicTable
+from broker.store.log.sync_fault import SyncError
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.record import host_bytes
-from broker.topics import TopicTable
-from remoting.clock import now_ms
-from remoting.complaints import Complaints
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 2
 """Flushes per checkpoint: with the default interval, one a second."""
 
-COMPLAINT_PERIOD_MS = 5_000
+LOG_PERIOD_MS = 5_000
+"""One line in this time about a disk that cannot be written."""
 
 MEMORY_PERCENT = 40
 """accessMessageInMemoryMaxRatio."""
 
 
-def make_store(config: BrokerConfig) -> MessageStore:
+def make_store(
+    config: BrokerConfig, topics: TopicTable, *, on_queue: Callable[[str, int], None]
+) -> MessageStore:
+    """Returns the store, not loaded. on_queue(topic, queueId): a record of a new queue was dispatched."""
     return MessageStore(
         StoreConfig(
             root=config.store_path_root_dir,
@@ -41,11 +50,14 @@ def make_store(config: BrokerConfig) -> MessageStore:
             index_enable=config.message_index_enable,
             index_slots=config.max_hash_slot_num,
             index_entries=config.max_index_num,
-        )
+        ),
+        topics=topics,
+        on_queue=on_queue,
     )
 
 
-def make_topics(config: BrokerConfig) -> TopicTable:
+def make_topics(config: BrokerConfig, *, on_change: Callable[[], None]) -> TopicTable:
+    """Returns the topics, not loaded. on_change: name servers have to hear of a change."""
     return TopicTable(
         config.store_path_root_dir / "config" / "topics.json",
         broker_name=config.broker_name,
@@ -53,14 +65,17 @@ def make_topics(config: BrokerConfig) -> TopicTable:
         auto_create=config.auto_create_topic_enable,
         default_queue_nums=config.default_topic_queue_nums,
         trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else "",
+        on_change=on_change,
     )
 
 
-def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate) -> Metadata:
+def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate, store: MessageStore) -> Metadata:
+    """Returns the metadata, not loaded."""
     return Metadata(
         config.store_path_root_dir / "config",
         topics,
         gate,
+        StoreQueues(store),
         auto_create_groups=config.auto_create_subscription_group,
         waits=config.waits_for_replicas,
         timeout_ms=config.slave_timeout,
@@ -69,13 +84,13 @@ def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate) -> M
 
 
 def cached_bytes() -> int:
-    """A log tail of so much is taken to be in the machine's memory."""
+    """Returns how many bytes of the log's tail are taken to be in the machine's memory."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return pages * page_bytes * MEMORY_PERCENT // 100
 
 
 def store_host(host: str, port: int) -> bytes:
-    """How records name this broker: 4 address bytes (16 where it has an IPv6 address only) and the port."""
+    """Returns how records name this broker: 4 address bytes (16 of an IPv6 address), and the port."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -89,33 +104,36 @@ def store_host(host: str, port: int) -> bytes:
 
 
 async def flush_forever(store: MessageStore, interval_ms: int) -> None:
-    """What changed goes to the disk, in a thread; now and then with a checkpoint."""
+    """Writes changes to the disk, in a thread; every CHECKPOINT_EVERY rounds with a checkpoint. Writes
+    nothing more after a sync fault, which the store has logged. Runs until it is cancelled."""
     rounds, flushed = 0, -1
-    complaints = Complaints(logger, period_ms=COMPLAINT_PERIOD_MS, level=logging.ERROR)
+    limited_logger = RateLimitedLogger(logger, period_ms=LOG_PERIOD_MS, level=logging.ERROR)
     while True:
         await asyncio.sleep(interval_ms / 1000)
         rounds += 1
         checkpoint = rounds % CHECKPOINT_EVERY == 0
         seen = store.commit_log.max_offset + store.dispatch_offset
-        if seen != flushed:
+        if seen != flushed and not store.sync_fault.text:
             try:
                 await asyncio.to_thread(store.flush_checkpoint if checkpoint else store.flush)
+            except SyncError:
+                continue
             except OSError as error:
-                complaints.tell(now_ms(), "what is stored cannot be made durable yet: %s", error)
+                limited_logger.tell(now_ms(), "stored messages cannot be made durable yet: %s", error)
                 continue
             flushed = seen if checkpoint else flushed
 
 
 async def close_store(store: MessageStore, *, is_trusted: bool) -> None:
-    """is_trusted: nothing has gone wrong with its disk. Else, and where the disk is full, it is left as a
-    crash leaves it: the next start looks at the end of the log."""
+    """Closes the store. is_trusted: its disk had no fault. Without that, or if the last flush fails, the
+    store is left as a crash leaves it, and the next start checks the end of the log."""
     end = store.commit_log.max_offset
     if is_trusted:
         try:
             await asyncio.to_thread(store.flush)
-            store.close(clean=True)
+            await asyncio.to_thread(store.close, clean=True)
         except OSError as error:
-            logger.error("the store cannot be closed cleanly: %s; the next start looks at its end", error)
+            logger.error("the store cannot be closed cleanly: %s; the next start checks its end", error)
         else:
             logger.info("store closed at %d", end)
             return

@@ -1,87 +1,172 @@
-"""All operations of a broker in one table: what they work with, and who handles them."""
+"""The operations of a broker in one table: makes their handlers, and the context that the handlers share."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
-from broker.assembly import cached_bytes
+from broker.admin.live_settings import LiveSettings
+from broker.admin.notifications import Notifications
+from broker.admin.retention_service import RetentionService
+from broker.admin.runtime_info import RuntimeInfo
+from broker.admin.statistics import StatisticsHandlers
+from broker.admin.unsupported_requests import UNSUPPORTED_REQUESTS
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_forwarder import no_other_master
+from broker.admission.send_gate import SendGate
+from broker.app.assembly import cached_bytes
+from broker.app.background_services import BackgroundServices, make_transactions
+from broker.app.handlers import BrokerHandlers, bind_broker_operations
 from broker.clients.admin import ClientAdmin
 from broker.clients.calls import ConsumerCalls
-from broker.clients.progress import Progress
-from broker.deliveries import Deliveries
-from broker.handlers.admin import BrokerHandlers, bind_broker_operations
-from broker.handlers.parts import BrokerParts
-from broker.handlers.statistics import StatisticsHandlers
-from broker.live_settings import LiveSettings
+from broker.clients.consume_stats import ConsumeStats
+from broker.clients.service import Clients
+from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.service import ControllerMode
+from broker.message.unique_keys import UniqueKeys
 from broker.metadata.handlers import MetadataHandlers
-from broker.neighbours import Neighbours
-from broker.not_served import NOT_SERVED
-from broker.stats.runtime import RuntimeInfo
-from broker.topics import PERM_READ, PERM_WRITE
-from remoting.operation import OperationTable
+from broker.metadata.service import Metadata
+from broker.metadata.topics import PERM_READ
+from broker.put.handler_context import HandlerContext
+from broker.put.message_writer import MessageWriter
+from broker.stats.service import BrokerStats
+from broker.store.message_store import MessageStore
+from broker.timers.service import Timers
+from broker.transactions.service import Transactions
+from keelmq.remoting.config_store import Given
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
+from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.runtime.clock import now_ms
 
-if TYPE_CHECKING:
-    from broker.app import Broker
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedParts:
+    """The parts of a broker that its operations work on.
+
+    given: where the configuration came from. controlled: None without controller mode. end_of_tick: called
+    once per loop iteration in which something was put. find_route: asks the name servers. address: host:port
+    that clients are told. detected_settings: keys whose value was detected or chosen. ha_info: the answer to
+    906.
+    """
+
+    config: BrokerConfig
+    given: Given
+    store: MessageStore
+    gate: SendGate
+    pending: PendingReplies
+    metadata: Metadata
+    clients: Clients
+    stats: BrokerStats
+    retention: RetentionService
+    controlled: ControllerMode | None
+    end_of_tick: Callable[[], None]
+    find_route: Callable[[str], Awaitable[TopicRouteData | None]]
+    address: Callable[[], str]
+    detected_settings: Callable[[], Mapping[str, str]]
+    ha_info: Callable[[], ExchangeHaInfo]
 
 
-def bind_operations(
-    broker: "Broker", end_of_tick: Callable[[], None]
-) -> tuple[OperationTable, BrokerHandlers, Deliveries]:
-    """end_of_tick: once per loop iteration in which something is put."""
-    config, metadata, clients, table = broker.config, broker.metadata, broker.clients, OperationTable()
-    parts = BrokerParts(
-        store=broker.store,
-        topics=broker.topics,
-        gate=broker.gate,
-        pending=broker.pending,
+def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers, BackgroundServices]:
+    """Returns the table, the handlers of the data path, and the services that the handlers hand messages to.
+    Called in the event loop's thread."""
+    config, store, metadata, table = parts.config, parts.store, parts.metadata, OperationTable()
+    writer = MessageWriter(
+        store,
+        parts.gate,
+        parts.pending,
         call_soon=asyncio.get_running_loop().call_soon,
-        end_of_tick=end_of_tick,
+        end_of_tick=parts.end_of_tick,
+    )
+    transactions = make_transactions(config, metadata, parts.clients, store, writer)
+    timers = Timers(store, metadata, writer, settings=config)
+    context = _handler_context(parts, transactions, timers)
+    handlers = bind_broker_operations(table, context, writer)
+    services = BackgroundServices(
+        context, writer, metadata, parts.clients, transactions=transactions, timers=timers
+    )
+    services.bind(table)
+    parts.clients.bind(table)
+    _bind_metadata(table, parts, context)
+    _bind_admin(table, parts, context, handlers)
+    table.unsupported |= UNSUPPORTED_REQUESTS
+    return table, handlers, services
+
+
+def _handler_context(parts: ServedParts, transactions: Transactions, timers: Timers) -> HandlerContext:
+    config, metadata, controlled = parts.config, parts.metadata, parts.controlled
+    return HandlerContext(
+        store=parts.store,
+        topics=metadata.topics,
+        gate=parts.gate,
+        pending=parts.pending,
+        call_soon=asyncio.get_running_loop().call_soon,
         cluster_name=config.broker_cluster_name,
         broker_name=config.broker_name,
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
+        runtime_info=dict if controlled is None else controlled.runtime_info,
         readable=bool(config.broker_permission & PERM_READ),
-        permits_write=bool(config.broker_permission & PERM_WRITE),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,
-        registry=clients.registry,
-        locks=clients.locks,
+        registry=parts.clients.registry,
+        locks=parts.clients.locks,
+        sends_to_master=_never if controlled is None else controlled.sends_to_master,
         resets=metadata.resets,
+        forward_to_master=no_other_master if controlled is None else controlled.forward_to_master,
+        find_route=parts.find_route,
         settings=config,
         cached_bytes=cached_bytes(),
-        find_route=broker.find_route,
-        reads=broker.stats.reads,
+        new_unique_key=UniqueKeys().next,
+        now_ms=now_ms,
+        reads=parts.stats.reads,
+        transactional_messages=transactions,
+        timers=timers,
     )
-    handlers = bind_broker_operations(table, parts)
-    deliveries = Deliveries(config, metadata, clients, parts, handlers.send.writer)
-    deliveries.bind(table)
-    timers = deliveries.timers
-    broker.stats.timer_counts = lambda: (timers.added, timers.delivered)
-    MetadataHandlers(metadata, broker.store, parts.cached_bytes, reads=parts.reads).bind(table)
-    clients.bind(table)
-    ClientAdmin(metadata, broker.store, clients.registry, config, config.broker_name).bind(table)
-    Progress(
+
+
+def _never() -> bool:
+    return False
+
+
+def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerContext) -> None:
+    """Topics, groups, offsets, and what tools ask about clients and their progress."""
+    config, metadata, store, registry = parts.config, parts.metadata, parts.store, parts.clients.registry
+    MetadataHandlers(
         metadata,
-        broker.store,
-        clients.registry,
-        config.broker_name,
-        tps=broker.stats.tps,
-        address=lambda: broker.address,
+        store,
+        context.cached_bytes,
+        reads=context.reads,
+        forward_to_master=context.forward_to_master,
     ).bind(table)
-    RuntimeInfo(parts, broker.stats, metadata.delays).bind(table)
-    statistics = StatisticsHandlers(broker.store, broker.topics, broker.stats, broker.upkeep)
+    ClientAdmin(metadata, store, registry, config, config.broker_name).bind(table)
+    ConsumeStats(
+        metadata, store, registry, config.broker_name, tps=parts.stats.tps, address=parts.address
+    ).bind(table)
+    ConsumerCalls(parts.clients, store).bind(table)
+
+
+def _bind_admin(
+    table: OperationTable, parts: ServedParts, context: HandlerContext, handlers: BrokerHandlers
+) -> None:
+    """The broker itself: what it is, its settings, its statistics, its role."""
+    config, metadata, controlled = parts.config, parts.metadata, parts.controlled
+    RuntimeInfo(context, parts.stats, metadata.delays).bind(table)
+    statistics = StatisticsHandlers(parts.store, metadata.topics, parts.stats, parts.retention)
     statistics.bind(table)
-    LiveSettings(broker, handlers).bind(table)
-    ConsumerCalls(clients, broker.store).bind(table)
-    Neighbours(broker).bind(table)
-    table.not_served |= NOT_SERVED
-    controlled = broker.controlled
+    LiveSettings(
+        config,
+        parts.given,
+        topics=metadata.topics,
+        groups=metadata.groups,
+        gate=parts.gate,
+        handlers=handlers,
+        detected=parts.detected_settings,
+    ).bind(table)
+    Notifications(
+        config.broker_name, hint=None if controlled is None else controlled.hint, ha_info=parts.ha_info
+    ).bind(table)
     if controlled is not None:
         controlled.bind(table)
-        parts.runtime_info = controlled.runtime_info
-        parts.sends_to_master = controlled.sends_to_master
-        parts.hand_on = controlled.hand_on
     else:
         statistics.bind_alone(table)
-    return table, handlers, deliveries

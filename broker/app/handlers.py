@@ -1,12 +1,13 @@
-"""What tools, slaves and consumers ask beside the data path: 30, 31, 21; and the binding of the handlers."""
+"""The handlers of the data path (send, pull, send-back, query), and those of 21, 30 and 31."""
 
-from broker.handlers.parts import BrokerParts
 from broker.handlers.pull import PullHandler
 from broker.handlers.query import QueryHandlers
 from broker.handlers.send import SendHandler
 from broker.handlers.send_back import SendBackHandler
-from remoting.operation import Call, Empty, OperationTable, Reply
-from remoting.operations.broker import (
+from broker.put.handler_context import HandlerContext
+from broker.put.message_writer import MessageWriter
+from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import (
     GET_ALL_TOPIC_CONFIG,
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
@@ -15,9 +16,11 @@ from remoting.operations.broker import (
 )
 
 
-class AdminHandlers:
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+class OffsetAndTopicHandlers:
+    """Handlers of 30 (max offset), 31 (min offset) and 21 (all topics)."""
+
+    def __init__(self, context: HandlerContext) -> None:
+        self._context = context
 
     def bind(self, table: OperationTable) -> None:
         table.bind(GET_MAX_OFFSET, self.get_max_offset)
@@ -25,46 +28,64 @@ class AdminHandlers:
         table.bind(GET_ALL_TOPIC_CONFIG, self.get_all_topic_config)
 
     async def get_max_offset(self, header: QueueRequest, call: Call) -> OffsetResponse:
-        """The next offset that a consumer can see; 0 for a queue without messages."""
-        return OffsetResponse(offset=self._parts.store.max_queue_offset(header.topic, header.queue_id))
+        """Answers the end of what a consumer can see; 0 for a queue without messages."""
+        return OffsetResponse(offset=self._context.store.max_queue_offset(header.topic, header.queue_id))
 
     async def get_min_offset(self, header: QueueRequest, call: Call) -> OffsetResponse:
-        return OffsetResponse(offset=self._parts.store.min_queue_offset(header.topic, header.queue_id))
+        return OffsetResponse(offset=self._context.store.min_queue_offset(header.topic, header.queue_id))
 
     async def get_all_topic_config(self, header: Empty, call: Call) -> Reply:
-        return Reply(body=self._parts.topics.wrapper())
+        return Reply(body=self._context.topics.wrapper())
 
 
 class BrokerHandlers:
-    """Everything bound; the app calls expire() once or several times a second."""
+    """The handlers of the data path. The app calls expire() once or several times a second."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
-        self.send, self.pull, self.admin = SendHandler(parts), PullHandler(parts), AdminHandlers(parts)
-        self.send_back = SendBackHandler(parts, self.send.writer)
-        self.query = QueryHandlers(parts)
+    def __init__(self, context: HandlerContext, writer: MessageWriter) -> None:
+        self._context = context
+        self.send, self.pull = SendHandler(context, writer), PullHandler(context)
+        self.offsets_and_topics = OffsetAndTopicHandlers(context)
+        self.send_back = SendBackHandler(context, writer)
+        self.query = QueryHandlers(context)
 
     def configure(
-        self, *, message_bytes_max: int, readable: bool, permits_write: bool, flush_timeout_ms: int
+        self,
+        *,
+        message_bytes_max: int,
+        readable: bool,
+        permits_write: bool,
+        accept_from_ms: int,
+        flush_timeout_ms: int,
     ) -> None:
-        """Settings that were changed while the broker runs."""
-        parts = self._parts
-        parts.message_bytes_max, parts.flush_timeout_ms = message_bytes_max, flush_timeout_ms
-        parts.readable, parts.permits_write = readable, permits_write
+        """Applies settings that were changed while the broker runs."""
+        context = self._context
+        context.message_bytes_max, context.flush_timeout_ms = message_bytes_max, flush_timeout_ms
+        context.readable = readable
+        context.gate.configure(permits_write=permits_write, accept_from_ms=accept_from_ms)
         self.send.configure()
         self.pull.configure()
 
+    @property
+    def refusal(self) -> str:
+        """The remark with which all sends are refused now; empty: they are taken."""
+        refused = self._context.gate.refuse_all()
+        return "" if refused is None else refused.remark
+
     def expire(self, now_ms: int) -> None:
+        """Answers waiting pulls and replies whose time is over."""
         self.pull.expire(now_ms)
-        parts = self._parts
-        parts.pending.expire(now_ms, parts.replication_timeout_ms, parts.flush_timeout_ms)
+        context = self._context
+        context.pending.expire(now_ms, context.replication_timeout_ms, context.flush_timeout_ms)
 
 
-def bind_broker_operations(table: OperationTable, parts: BrokerParts) -> BrokerHandlers:
-    handlers = BrokerHandlers(parts)
+def bind_broker_operations(
+    table: OperationTable, context: HandlerContext, writer: MessageWriter
+) -> BrokerHandlers:
+    """Makes the handlers of the data path, and binds their operations."""
+    handlers = BrokerHandlers(context, writer)
     handlers.send.bind(table)
     handlers.pull.bind(table)
     handlers.send_back.bind(table)
-    handlers.admin.bind(table)
+    handlers.offsets_and_topics.bind(table)
     handlers.query.bind(table)
     return handlers

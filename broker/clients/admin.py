@@ -1,5 +1,5 @@
-"""What operators and consumers ask about groups: offsets reset (222), subscriptions (343, 345), producers
-(328), forbidden topics (353), and whether a filter is one (46).
+"""Administration of groups: reset of offsets (222), subscriptions (343, 345), producers (328), forbidden
+topics (353), and the check of a filter (46).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ClientManageProcessor.
 """
@@ -8,21 +8,21 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from broker.client_settings import ClientSettings
 from broker.clients.core.registry import ClientRegistry
 from broker.clients.service import subscription_body
+from broker.config.client_settings import ClientSettings
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import SQL92, parse
-from broker.metadata.groups import Group
+from broker.message.record import tag_code
+from broker.metadata.groups import FORBIDDEN_READ, Group
 from broker.metadata.service import Metadata
+from broker.metadata.topics import Topic
 from broker.store.message_store import MessageStore
 from broker.store.querying import offset_by_time
-from broker.store.record import tag_code
-from broker.topics import Topic
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.broker_metadata import GroupRequest
-from remoting.operations.clients import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker_metadata import GroupRequest
+from keelmq.remoting.operations.clients import (
     CHECK_CLIENT_CONFIG,
     GET_ALL_PRODUCER_INFO,
     INVOKE_BROKER_TO_RESET_OFFSET,
@@ -36,11 +36,10 @@ from remoting.operations.clients import (
     ResetOffsetRequest,
     TopicNames,
 )
-from remoting.queue_map import QueueKey, dump_queue_map
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map
 
 LATEST: Final = -1
-"""timestamp of a reset to the queue's end."""
-FORBIDDEN_READ: Final = 1
+"""timestamp of a reset to the end of the queue."""
 
 
 class ClientAdmin:
@@ -52,7 +51,7 @@ class ClientAdmin:
         settings: ClientSettings,
         name: str,
     ) -> None:
-        """name: the broker's, as queues have it."""
+        """name: brokerName."""
         self._metadata, self._store, self._registry = metadata, store, registry
         self._settings, self._broker_name = settings, name
 
@@ -67,13 +66,14 @@ class ClientAdmin:
     # -- offsets -----------------------------------------------------------------------------------------
 
     async def reset_offset(self, header: ResetOffsetRequest, call: Call) -> Reply:
-        """Written here, and told to the consumers with their next pull. Answered when replicas have it."""
+        """Sets the offsets of a group. Consumers get them with their next pull. Answered when replicated."""
         metadata = self._metadata
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
         topic, _ = self._known(header.topic, header.group)
         if header.queue_id >= topic.queue_count:
-            remark = f"queueId {header.queue_id} is none of topic {header.topic}: it has {topic.queue_count}"
+            count = topic.queue_count
+            remark = f"queueId {header.queue_id} does not exist: topic {header.topic} has {count} queues"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         queue_ids = range(topic.queue_count) if header.queue_id < 0 else [header.queue_id]
         targets = {queue_id: self._target(header, queue_id) for queue_id in queue_ids}
@@ -81,7 +81,7 @@ class ClientAdmin:
             if not metadata.offsets.commit(header.group, header.topic, queue_id, offset):
                 raise CommandError(ResponseCode.SYSTEM_ERROR, "there are too many pairs of topic and group")
             metadata.resets.set(header.group, header.topic, queue_id, offset)
-        metadata.seal()
+        metadata.commit_staged()
         await metadata.replicated(metadata.offsets, metadata.offsets.table.version)
         return Reply(body=self._offset_table(header.topic, targets))
 
@@ -106,7 +106,7 @@ class ClientAdmin:
             offset = offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
         committed = self._metadata.offsets.query(header.group, header.topic, queue_id)
         if committed >= 0 and not header.is_force:
-            return min(offset, committed)  # only a reset by force leaves messages out
+            return min(offset, committed)  # only a reset with isForce skips messages
         return offset
 
     def _offset_table(self, topic: str, offsets: Mapping[int, int]) -> bytes:
@@ -116,7 +116,7 @@ class ClientAdmin:
         )
         return dump_queue_map("offsetTable", queues)
 
-    # -- who wants what ----------------------------------------------------------------------------------
+    # -- groups ------------------------------------------------------------------------------------------
 
     async def query_topics(self, header: GroupRequest, call: Call) -> Reply:
         return Reply(body=TopicNames(topic_list=self._metadata.offsets.topics_of(header.group)))
@@ -147,13 +147,13 @@ class ClientAdmin:
     # -- rules -------------------------------------------------------------------------------------------
 
     async def update_forbidden(self, header: GroupForbiddenRequest, call: Call) -> Reply:
-        """readable absent: only asks."""
+        """Forbids or permits a group to read a topic; without readable, only returns the state."""
         metadata = self._metadata
         _, row = self._known(header.topic, header.group)
         bits = row.forbidden.get(header.topic, 0)
         if header.readable is not None:
             if not metadata.gate.writable:
-                raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master changes that")
+                raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master changes forbidden topics")
             bits = bits & ~FORBIDDEN_READ if header.readable else bits | FORBIDDEN_READ
             forbidden = {**row.forbidden, header.topic: bits}
             forbidden = {topic: each for topic, each in forbidden.items() if each}
@@ -163,7 +163,7 @@ class ClientAdmin:
         return Reply(body=GroupForbidden(group=header.group, topic=header.topic, readable=readable))
 
     async def check_client(self, header: Empty, call: Call) -> Reply:
-        """A consumer asks before it starts whether its filter would be taken."""
+        """Checks the filter of a consumer that is about to start; CommandError: it is illegal."""
         body = call.body
         data = body.subscription_data if isinstance(body, CheckClientBody) else None
         if data is None:

@@ -1,7 +1,7 @@
-"""Questions that are for a consumer: its running state (307), one message to handle now (309), how far it is
-in its queues (223, asked of the consumers as 221).
+"""Requests for a consumer: its running state (307), one message to consume now (309), and its offsets (223,
+which the consumer gets as 221).
 
-The broker hands them on over the connection that the consumer opened, and gives back what it answers. Source:
+The broker forwards them over the connection that the consumer opened, and returns the answer. Source:
 RocketMQ 5.3.3 AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus.
 """
 
@@ -9,15 +9,15 @@ import asyncio
 import logging
 from typing import Final
 
+from broker.clients.client_requests import ClientRequests
 from broker.clients.core.registry import Client
-from broker.clients.exchange import Exchange
 from broker.clients.service import Clients
 from broker.store.message_store import MessageStore
 from broker.store.querying import record_at
-from remoting.codes import RequestCode, ResponseCode
-from remoting.command import RemotingCommand
-from remoting.operation import Call, CommandError, OperationTable, Reply
-from remoting.operations.clients import (
+from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_CONSUMER_RUNNING_INFO,
     GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -25,12 +25,12 @@ from remoting.operations.clients import (
     ConsumerCallRequest,
     ConsumerStatusRequest,
 )
-from remoting.queue_map import QueueKey, dump_queue_maps, load_queue_map
+from keelmq.remoting.queue_map import QueueKey, dump_queue_maps, load_queue_map
 
 logger = logging.getLogger(__name__)
 
 ANSWER_MS_MAX: Final = 10_000
-STATUS_MS_MAX: Final = 3_000  # for all members together: who asks 223 waits for 5 s
+STATUS_MS_MAX: Final = 3_000  # for all members in parallel: the sender of 223 waits for 5 s
 VERSION_MIN: Final = 62  # V3_1_8_SNAPSHOT: older clients do not know these requests
 STATUS_VERSION_MIN: Final = 28  # V3_0_7_SNAPSHOT, for 221
 WAITING_MAX: Final = 256
@@ -38,6 +38,8 @@ MESSAGE_ID_DIGITS: Final = 32  # of IPv4: address, port, offset
 
 
 class ConsumerCalls:
+    """answer_ms_max: timeout of 307 and 309. status_ms_max: timeout of 221."""
+
     def __init__(
         self,
         clients: Clients,
@@ -47,8 +49,8 @@ class ConsumerCalls:
         status_ms_max: int = STATUS_MS_MAX,
     ) -> None:
         self._clients, self._store = clients, store
-        self._exchange = Exchange(clients, answer_ms_max=answer_ms_max, waiting_max=WAITING_MAX)
-        self._status = Exchange(clients, answer_ms_max=status_ms_max, waiting_max=WAITING_MAX)
+        self._requests = ClientRequests(clients, answer_ms_max=answer_ms_max, waiting_max=WAITING_MAX)
+        self._status = ClientRequests(clients, answer_ms_max=status_ms_max, waiting_max=WAITING_MAX)
 
     def bind(self, table: OperationTable) -> None:
         table.bind(INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.get_status)
@@ -56,10 +58,11 @@ class ConsumerCalls:
         table.bind(CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
 
     async def get_running_info(self, header: ConsumerCallRequest, call: Call) -> Reply:
+        """Returns the running state of a consumer, as it reports it."""
         return await self._ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header, call, b"")
 
     async def consume_directly(self, header: ConsumerCallRequest, call: Call) -> Reply:
-        """The consumer gets the message as it is stored."""
+        """Sends a stored message to a consumer, which consumes it at once and reports the result."""
         digits = header.msg_id or ""
         try:
             offset = int(digits[-16:], 16) if len(digits) == MESSAGE_ID_DIGITS else -1
@@ -71,8 +74,8 @@ class ConsumerCalls:
         return await self._ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, call, bytes(record))
 
     async def get_status(self, header: ConsumerStatusRequest, call: Call) -> Reply:
-        """client id -> its queues of the topic, and how far it is in each. Members that do not answer are
-        left out; the remark says how many."""
+        """Returns, by client id, the offsets of the member in its queues of the topic. Members that do not
+        answer are left out; the remark gives their number."""
         group = self._clients.registry.consumers.get(header.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
@@ -97,7 +100,7 @@ class ConsumerCalls:
         return Reply(body=dump_queue_maps("consumerTable", maps), remark=note)
 
     async def _status_of(self, member: Client, header: ConsumerStatusRequest) -> dict[QueueKey, int] | None:
-        """None: it does not say."""
+        """Returns the offsets of one member; None: it does not answer."""
         peer = self._clients.peer_of(member.connection_id)
         if peer is None:
             return None
@@ -122,5 +125,5 @@ class ConsumerCalls:
             remark = f"the consumer <{header.client_id}> is too old for that: {client.version}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         question = RemotingCommand(code, 0, 0, None, dict(call.ext_fields), body)
-        answer = await self._exchange.ask(peer, question)
+        answer = await self._requests.ask(peer, question)
         return Reply(code=answer.code, remark=answer.remark, body=answer.body)

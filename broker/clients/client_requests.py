@@ -1,25 +1,30 @@
-"""Requests of the broker to a client, over the connection that the client opened, and their answers."""
+"""ClientRequests: sends requests to a client over the connection that the client opened."""
 
 import asyncio
 from typing import TypeAlias
 
 from broker.clients.service import Clients
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, encode
-from remoting.operation import CommandError, Peer
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand, encode
+from keelmq.remoting.operation import CommandError, Peer
 
 Pending: TypeAlias = "dict[int, asyncio.Future[RemotingCommand | None]]"
-"""Of a connection: who waits for which answer."""
+"""Requests on a connection that wait for their answers, by opaque."""
 
 
-class Exchange:
+class ClientRequests:
+    """answer_ms_max: timeout of a request. waiting_max: limit of requests that wait for an answer."""
+
     def __init__(self, clients: Clients, *, answer_ms_max: int, waiting_max: int) -> None:
         self._clients, self._answer_ms_max, self._waiting_max = clients, answer_ms_max, waiting_max
         self._waiting = 0
 
     async def ask(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        """command: without an opaque. CommandError 2: too many wait already; 207: no answer in time."""
-        pending: Pending | None = getattr(peer, "pending", None)  # a connection has it, the HTTP door not
+        """Returns the answer of the client. command: its opaque is set here.
+
+        Raises CommandError: 2 if too many requests wait, 207 if there is no answer in time.
+        """
+        pending: Pending | None = getattr(peer, "pending", None)  # none over HTTP
         if pending is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{peer.address} cannot be asked")
         if self._waiting >= self._waiting_max:

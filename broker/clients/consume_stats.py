@@ -1,5 +1,5 @@
-"""How far the queues of a topic are (202), and how far groups are in them (208, 303, 308, 317); a group that
-begins where another one is (314).
+"""Offsets of queues (202) and of the groups that consume them (208, 303, 308, 317); a copy of a group's
+offsets (314).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerOffsetManager.
 """
@@ -13,11 +13,10 @@ from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.store.message_store import MessageStore
 from broker.store.querying import earliest_time, stored_at
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, OperationTable, Reply
-from remoting.operations.broker import TopicRequest
-from remoting.operations.broker_admin import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations.broker import TopicRequest
+from keelmq.remoting.operations.broker_admin import (
     CLONE_GROUP_OFFSET,
     GET_BROKER_CONSUME_STATS,
     QUERY_CONSUME_TIME_SPAN,
@@ -29,26 +28,23 @@ from remoting.operations.broker_admin import (
     CorrectionOffsetRequest,
     CorrectionOffsets,
 )
-from remoting.operations.clients import (
+from keelmq.remoting.operations.clients import (
     GET_CONSUME_STATS,
     GET_TOPIC_STATS_INFO,
     ConsumeStatsRequest,
     GroupTopicRequest,
     MessageQueueBody,
 )
-from remoting.queue_map import QueueKey, dump_queue_map
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map
+from keelmq.runtime.clock import wall_ms
 
 BEYOND: Final = 2**63 - 1
-"""A correction: the group is ahead of the others already."""
+"""Correction offset of a group that is ahead of the others."""
 Row = dict[str, int]
 
 
-def _no_rate(name: str, key: str) -> float:
-    return 0.0
-
-
-class Progress:
-    """tps: of a counter within the last minute (BrokerStats.tps). address: of this broker."""
+class ConsumeStats:
+    """tps: the rate of a counter in the last minute (BrokerStats.tps). address: of this broker, host:port."""
 
     def __init__(
         self,
@@ -57,8 +53,8 @@ class Progress:
         registry: ClientRegistry,
         broker_name: str,
         *,
-        tps: Callable[[str, str], float] = _no_rate,
-        address: Callable[[], str] = str,
+        tps: Callable[[str, str], float],
+        address: Callable[[], str],
         clock: Callable[[], int] = wall_ms,
     ) -> None:
         self._metadata, self._store, self._registry = metadata, store, registry
@@ -95,13 +91,13 @@ class Progress:
     # -- groups ------------------------------------------------------------------------------------------
 
     async def get_consume_stats(self, header: ConsumeStatsRequest, call: Call) -> Reply:
-        """Of the topics that are named, or else of all in which the group has committed."""
+        """Returns the offsets of a group in the named topics, or in all in which it has committed."""
         named = [header.topic] if header.topic else (header.topic_list or "").split(";")
         topics = [topic for topic in named if topic] or self._topics_of(header.consumer_group)
         return Reply(body=self._stats_of(header.consumer_group, topics)[0])
 
     async def get_broker_consume_stats(self, header: BrokerConsumeStatsRequest, call: Call) -> Reply:
-        """Of every group of the broker: a list of {group: [stats of a topic, ...]}."""
+        """Returns those of every group: a list of {group: [stats of a topic, ...]}."""
         groups, total = [], 0
         for group in sorted(self._metadata.groups.table.rows):
             stats = []
@@ -125,7 +121,7 @@ class Progress:
         return self._metadata.offsets.topics_of(group)
 
     def _stats_of(self, group: str, topics: Iterable[str]) -> tuple[bytes, int]:
-        """The body of a 208, and how many messages the group has not consumed yet."""
+        """Returns the body of a 208, and the number of messages that the group has not consumed yet."""
         rows = list(self._rows_of(group, topics))
         names = {queue.topic for queue, _ in rows}
         tps = sum((self._tps("GROUP_GET_NUMS", f"{topic}@{group}") for topic in sorted(names)), 0.0)
@@ -133,10 +129,10 @@ class Progress:
         return dump_queue_map("offsetTable", rows, consumeTps=tps), behind
 
     def _rows_of(self, group: str, topics: Iterable[str]) -> Iterator[tuple[QueueKey, Row]]:
-        """A topic that a group on line does not subscribe to any more is left out."""
+        """Leaves out topics that an online group does not subscribe to any more."""
         for name in topics:
             topic = self._metadata.topics.get(name)
-            if topic is None or self._is_left(group, name):
+            if topic is None or self._is_unsubscribed(group, name):
                 continue
             for queue_id in range(topic.read_queue_nums):
                 offset = max(self._metadata.offsets.query(group, name, queue_id), 0)
@@ -148,7 +144,7 @@ class Progress:
                 }
                 yield QueueKey(name, self._broker_name, queue_id), row
 
-    def _is_left(self, group: str, topic: str) -> bool:
+    def _is_unsubscribed(self, group: str, topic: str) -> bool:
         online = self._registry.consumers.get(group)
         return online is not None and topic not in online.subscriptions
 
@@ -174,7 +170,7 @@ class Progress:
     # -- offsets of several groups -----------------------------------------------------------------------
 
     async def query_correction(self, header: CorrectionOffsetRequest, call: Call) -> Reply:
-        """The lowest offset of all groups in each queue."""
+        """Returns the lowest offset of all groups in each queue."""
         left_out = {group.strip() for group in (header.filter_groups or "").split(",")}
         offsets, lowest = self._metadata.offsets, dict[int, int]()
         for group in offsets.groups_of(header.topic):
@@ -189,30 +185,30 @@ class Progress:
         return Reply(body=CorrectionOffsets(correction_offsets=corrected))
 
     async def clone_offsets(self, header: CloneOffsetRequest, call: Call) -> Reply:
-        """Answered when replicas have it."""
+        """Copies the offsets of a group to another one. Answered when replicated."""
         metadata = self._metadata
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master clones offsets")
         if metadata.find_group(header.dest_group) is None:
-            remark = f"group {header.dest_group} does not exist, and must not be created"
+            remark = f"group {header.dest_group} does not exist, and cannot be created"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         topics = [header.topic] if header.topic else self._topics_of(header.src_group)
         for topic in topics:
             if metadata.topics.get(topic) is None:
                 continue
-            if not header.offline and self._is_left(header.src_group, topic):
+            if not header.offline and self._is_unsubscribed(header.src_group, topic):
                 continue
             for queue_id, offset in metadata.offsets.row(header.src_group, topic).items():
                 if not metadata.offsets.commit(header.dest_group, topic, queue_id, offset):
                     remark = "there are too many pairs of topic and group"
                     raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        metadata.seal()
+        metadata.commit_staged()
         await metadata.replicated(metadata.groups, metadata.groups.table.version)
         await metadata.replicated(metadata.offsets, metadata.offsets.table.version)
         return Reply()
 
     def _stored_at(self, topic: str, queue_id: int, index: int) -> int:
-        """When the message was stored (ms), the last one for -1; 0: there is none."""
+        """Returns when a message was stored (ms since 1970), the last one for -1; 0: there is none."""
         queue = self._store.find_queue(topic, queue_id)
         if queue is None:
             return 0

@@ -1,28 +1,40 @@
-"""Clients of this broker: heartbeats (34), farewells (35), members (38, 203, 204), queue locks (41, 42), and
-the push that tells a group's members to share out the queues again (40).
+"""Clients of this broker: heartbeats (34, 35), members of groups (38, 203, 204), queue locks (41, 42), and
+the notification of a group's members that starts a rebalance (40).
 
-The registry is of one broker and of one run: clients tell every broker, and tell it again every 30 s.
-Source: RocketMQ 5.3.3 ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener.
+The registry is neither stored nor replicated: clients send a heartbeat to every broker, every 30 s. Source:
+RocketMQ 5.3.3 ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener.
 """
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from broker.client_settings import ClientSettings
+from broker.admission.send_forwarder import ForwardToMaster, answer_of_master
 from broker.clients.core.locks import Queue, QueueLocks
 from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
+from broker.config.client_settings import ClientSettings
 from broker.filter.core.sql import BadSubscription
-from broker.filter.core.subscription import EVERYTHING, Wanted, parse, tags_of
+from broker.filter.core.subscription import MATCH_ALL, MessageFilter, parse, tags_of
+from broker.message.record import tag_code
+from broker.metadata.core.topic_names import RETRY_PREFIX
 from broker.metadata.service import Metadata
-from broker.store.record import tag_code
-from broker.topics import RETRY_PREFIX, illegal_name
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.command import encode, request_command
-from remoting.operation import Call, CommandError, Empty, OperationTable, Peer, Reply, Wire
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.clients import (
+from broker.metadata.topics import illegal_name
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import encode, request_command
+from keelmq.remoting.operation import (
+    Call,
+    CommandError,
+    Empty,
+    Ok,
+    Operation,
+    OperationTable,
+    Outcome,
+    Peer,
+    Reply,
+    Wire,
+)
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.clients import (
     GET_CONSUMER_CONNECTION_LIST,
     GET_CONSUMER_LIST_BY_GROUP,
     GET_PRODUCER_CONNECTION_LIST,
@@ -46,28 +58,41 @@ from remoting.operations.clients import (
     SubscriptionData,
     UnregisterClientRequest,
 )
-from remoting.operations.route import TopicConfig
+from keelmq.remoting.operations.route import TopicConfig
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
-UNIT_SUB_FLAG: Final = 2  # of a topic's topicSysFlag: groups of a unit subscribe to it
+UNIT_SUB_FLAG: Final = 2  # bit of topicSysFlag: groups of a unit subscribe to the topic
 SCAN_PERIOD_MS: Final = 10_000
+START_UP_MS: Final = 1_500
+"""A new member of a group gets no 40 for that group until this time after its first heartbeat. Java clients
+merge the rebalance of an early 40 with the one of their start. They then find the retry topic and their own
+subscriptions only 20 s later: first retries come after 18 s, and pulls are answered 25."""
 
 Body = TypeVar("Body", bound=Wire)
 
 
 class Clients:
-    """Owned by the event loop's thread. `registry` is read by pulls, `locks` by sends."""
+    """Owned by the event loop's thread. Pulls read `registry`, sends read `locks`."""
 
     def __init__(
-        self, metadata: Metadata, settings: ClientSettings, *, clock: Callable[[], int] = now_ms
+        self,
+        metadata: Metadata,
+        settings: ClientSettings,
+        *,
+        forward_to_master: ForwardToMaster,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
+        """forward_to_master: for queue locks, which only a master gives. clock: ms, monotonic."""
         self.registry = ClientRegistry()
         self.locks = QueueLocks()
         self._metadata, self._settings, self._clock = metadata, settings, clock
+        self._forward_to_master = forward_to_master
         self._peers: dict[int, Peer] = {}
         self._opaque = self._turn = 0
         self._locks_epoch = 0
+        self._starting: dict[tuple[int, str], int] = {}  # connection id and group -> when its 40 is due, ms
         self._next_scan_ms = clock() + SCAN_PERIOD_MS
 
     def bind(self, table: OperationTable) -> None:
@@ -79,10 +104,11 @@ class Clients:
         table.bind(LOCK_BATCH_MQ, self.lock_batch)
         table.bind(UNLOCK_BATCH_MQ, self.unlock_batch)
 
-    # -- coming and going --------------------------------------------------------------------------------
+    # -- heartbeats ----------------------------------------------------------------------------------------
 
     async def heart_beat(self, header: Empty, call: Call) -> HeartbeatResponse:
-        """Registered when it is answered: the client asks for the members of its group right after it."""
+        """Registers the client before the answer: the client asks for the members of its group right
+        after."""
         data = _body_of(call, HeartbeatData)
         client = Client(
             call.peer.connection_id, data.client_id, call.peer.address, call.language, call.version
@@ -90,16 +116,26 @@ class Clients:
         consumers = []
         for consumer in data.consumer_data_set:
             config = self._group(consumer)
-            if config is not None:  # an unknown group is passed over, the others count (broker-ops pitfall 8)
+            if config is not None:  # an unknown group does not hinder the others (broker-ops pitfall 8)
                 consumers.append(_consumer(consumer, without_sub=data.without_sub))
         producers = [producer.group_name for producer in data.producer_data_set if producer.group_name]
         if not call.peer.is_closing():
             self._peers[client.connection_id] = call.peer
-            self._notify(self.registry.heartbeat(client, consumers, producers, now_ms=self._clock()))
+            self._register(client, consumers, producers)
         return HeartbeatResponse()
 
+    def _register(self, client: Client, consumers: list[Consumer], producers: list[str]) -> None:
+        """Tells the other members of each group that changed at once, and a new member START_UP_MS later."""
+        now, connection_id = self._clock(), client.connection_id
+        joins = {each.group for each in consumers if not self.registry.is_member(each.group, connection_id)}
+        changed = self.registry.heartbeat(client, consumers, producers, now_ms=now)
+        for name in changed:
+            if name in joins:
+                self._starting[connection_id, name] = now + START_UP_MS
+        self._notify(changed)
+
     def _group(self, consumer: ConsumerData) -> SubscriptionGroupConfig | None:
-        """The group's settings; the group and its retry topic are created by its first member."""
+        """Returns the group's settings. Creates the group and its retry topic for the first member."""
         group = self._metadata.find_group(consumer.group_name)
         if group is None:
             return None
@@ -111,8 +147,8 @@ class Clients:
         return group.config
 
     def _keep_retry_topic(self, config: SubscriptionGroupConfig, *, unit: bool) -> None:
-        """Created if it is not there. Its flag is as the newest heartbeat says: it goes, too, when the group
-        is of no unit any more (broker-ops pitfall 13)."""
+        """Creates the retry topic if it does not exist, and sets its unit flag as the newest heartbeat says.
+        The flag is cleared, too, when the group leaves its unit (broker-ops pitfall 13)."""
         name, topics = RETRY_PREFIX + config.group_name, self._metadata.topics
         flag, known = UNIT_SUB_FLAG if unit else 0, topics.topics.get(name)
         if known is not None:
@@ -128,29 +164,39 @@ class Clients:
             )
 
     async def unregister_client(self, header: UnregisterClientRequest, call: Call) -> Reply:
+        """Removes the client from the groups in the header."""
         changed = self.registry.unregister(
             call.peer.connection_id,
             header.client_id,
             producer_group=header.producer_group or "",
             consumer_group=header.consumer_group or "",
         )
+        member = (call.peer.connection_id, header.consumer_group or "")
+        if member in self._starting and not self.registry.is_member(member[1], member[0]):
+            del self._starting[member]  # START_UP_MS starts again when it joins again
         self._notify(changed)
         return Reply()
 
     def connection_closed(self, connection_id: int) -> None:
+        """Removes the connection from all groups, and notifies the other members."""
         if self._peers.pop(connection_id, None) is not None:
             self._notify(self.registry.closed(connection_id))
 
     def peer_of(self, connection_id: int) -> Peer | None:
+        """Returns the connection of a client; None: it is closed."""
         return self._peers.get(connection_id)
 
     def next_opaque(self) -> int:
-        """Of a request to a client."""
+        """Returns the opaque for a request to a client."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
     def expire(self, now: int) -> None:
-        """As often as the caller likes."""
+        """Notifies new members whose START_UP_MS is over, and expires clients and locks. now: ms, monotonic.
+
+        Called at any interval; START_UP_MS is as exact as that interval.
+        """
+        self._notify_started(now)
         if now < self._next_scan_ms:
             return
         self._next_scan_ms = now + SCAN_PERIOD_MS
@@ -158,8 +204,8 @@ class Clients:
         self.locks.expire(now_ms=now)
 
     def find_producer(self, group: str) -> Peer | None:
-        """A connection of this producer group, another one each time, and none that closes (broker-ops
-        pitfall 6). None: nobody is there."""
+        """Returns an open connection of this producer group, in turn (broker-ops pitfall 6). None: there is
+        none."""
         members = list(self.registry.producers.get(group, ()))
         self._turn += 1
         for step in range(len(members)):
@@ -169,21 +215,37 @@ class Clients:
         return None
 
     def _notify(self, groups: Iterable[str]) -> None:
-        """40 to every member. Bounded by who is there: a member that does not read is cut off by its own
-        connection."""
-        for name in groups if self._settings.notify_consumer_ids_changed_enable else ():
-            group, config = self.registry.consumers.get(name), self._metadata.groups.get(name)
-            if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
-                continue
-            command = request_command(NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupRequest(consumer_group=name))
-            command.opaque = self.next_opaque()
-            frame = encode(command)
-            for connection_id in group.members:
-                peer = self._peers.get(connection_id)
-                if peer is not None:
-                    peer.send(frame)
+        """Sends 40 to every member of these groups whose START_UP_MS is over."""
+        for name in groups:
+            group = self.registry.consumers.get(name)
+            if group is not None:
+                self._push(name, [each for each in group.members if (each, name) not in self._starting])
 
-    # -- who is there ------------------------------------------------------------------------------------
+    def _notify_started(self, now: int) -> None:
+        """Sends 40 to new members whose START_UP_MS is over. `_starting` ascends by time."""
+        while self._starting:
+            (connection_id, name), due_ms = next(iter(self._starting.items()))
+            if due_ms > now:
+                return
+            del self._starting[connection_id, name]
+            if self.registry.is_member(name, connection_id):
+                self._push(name, [connection_id])
+
+    def _push(self, name: str, connection_ids: list[int]) -> None:
+        """Sends 40 on these connections. A connection whose peer does not read closes itself."""
+        config = self._metadata.groups.get(name)
+        group_allows = config is None or config.notify_consumer_ids_changed_enable
+        if not (connection_ids and group_allows and self._settings.notify_consumer_ids_changed_enable):
+            return
+        command = request_command(NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupRequest(consumer_group=name))
+        command.opaque = self.next_opaque()
+        frame = encode(command)
+        for connection_id in connection_ids:
+            peer = self._peers.get(connection_id)
+            if peer is not None:
+                peer.send(frame)
+
+    # -- members -------------------------------------------------------------------------------------------
 
     async def get_consumer_list(self, header: ConsumerGroupRequest, call: Call) -> Reply:
         group = self.registry.consumers.get(header.consumer_group)
@@ -219,10 +281,15 @@ class Clients:
     # -- queue locks -------------------------------------------------------------------------------------
 
     async def lock_batch(self, header: Empty, call: Call) -> Reply:
-        """Only a master gives locks: two brokers that do would give each queue twice."""
+        """Locks queues for a consumer. Only a master gives locks: with two brokers, a queue could be locked
+        twice. A replica forwards the request, for clients with an old route."""
         body = _body_of(call, LockBatchBody)
+        if not self._metadata.gate.writable:
+            outcome = await self._by_master(LOCK_BATCH_MQ, body)
+            if isinstance(outcome, Ok):
+                return Reply(body=outcome.body)
         mine: list[Queue] = []
-        if self._metadata.epoch != self._locks_epoch:  # another master has given locks since those here
+        if self._metadata.epoch != self._locks_epoch:  # another master has given locks since
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
@@ -232,8 +299,21 @@ class Clients:
 
     async def unlock_batch(self, header: Empty, call: Call) -> Reply:
         body = _body_of(call, LockBatchBody)
+        if not self._metadata.gate.writable:
+            await self._by_master(UNLOCK_BATCH_MQ, body)
         self.locks.unlock(body.consumer_group, body.client_id, [_queue(each) for each in body.mq_set])
         return Reply()
+
+    async def _by_master(self, operation: Operation[Any, Any], body: LockBatchBody) -> Outcome[Any] | None:
+        """Forwards a lock request. One with onlyThisBroker comes from another broker, and is refused: that
+        broker repeats it while this one becomes master."""
+        if body.only_this_broker:
+            remark = f"service not available now: {self._metadata.gate.remark}"
+            raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        marked = body.model_copy(update={"only_this_broker": True})
+        return await answer_of_master(
+            self._metadata.gate, self._forward_to_master, operation, Empty(), marked
+        )
 
 
 def _body_of(call: Call, kind: type[Body]) -> Body:
@@ -254,18 +334,19 @@ def _consumer(data: ConsumerData, *, without_sub: bool) -> Consumer:
 
 
 def _subscription(data: SubscriptionData) -> Subscription:
-    """An expression that is none is kept as text: the pulls that use it are told (23)."""
-    wanted: Wanted | None = EVERYTHING
+    """Returns the subscription. An illegal expression is kept as text; pulls that use it get code 27."""
+    message_filter: MessageFilter | None = MATCH_ALL
     if not data.class_filter_mode:
         try:
-            wanted = parse(data.sub_string, data.expression_type, tag_code)
+            message_filter = parse(data.sub_string, data.expression_type, tag_code)
         except BadSubscription as error:
             logger.warning("subscription of %s: %s", data.topic, error)
-            wanted = None
-    return Subscription(data.topic, data.sub_string, data.expression_type, data.sub_version, wanted)
+            message_filter = None
+    return Subscription(data.topic, data.sub_string, data.expression_type, data.sub_version, message_filter)
 
 
 def subscription_body(subscription: Subscription) -> SubscriptionData:
+    """Returns the subscription as it is on the wire, with the tags and their codes."""
     tags = tags_of(subscription.sub_string) if subscription.expression_type in ("TAG", "") else []
     return SubscriptionData(
         topic=subscription.topic,

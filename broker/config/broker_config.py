@@ -1,7 +1,7 @@
-"""BrokerConfig: RocketMQ's keys that this broker honours, with the reason and the unit of each.
+"""BrokerConfig: the keys of RocketMQ that this broker honours, with the purpose and the unit of each.
 
-An unknown key stops the broker: a typo must not start it with a default. Source: RocketMQ 5.3.3 BrokerConfig
-and MessageStoreConfig; where a default differs from theirs, the description says so.
+An unknown key stops the start: a typo must not lead to a default value. Source: RocketMQ 5.3.3 BrokerConfig
+and MessageStoreConfig; where a default differs from RocketMQ's, the description says so.
 """
 
 import re
@@ -11,12 +11,12 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from broker.client_settings import ClientSettings
-from broker.core.promise import Durability, rpo
-from broker.foreign_keys import look_up
-from broker.store_settings import StoreSettings
-from remoting.config import Foreign, home_path
-from remoting.config_store import StoredConfig
+from broker.config.client_settings import ClientSettings
+from broker.config.ignored_keys import look_up
+from broker.config.store_settings import StoreSettings
+from broker.core.durability import Durability, rpo
+from keelmq.remoting.config_store import StoredConfig
+from keelmq.runtime.config import Foreign, home_path
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -50,6 +50,7 @@ AT_RUN_TIME = frozenset(
         "notifyConsumerIdsChangedEnable",
         "rejectTransactionMessage",
         "shortPollingTimeMills",
+        "shutdownForwardTimeout",
         "shutdownHandOverTimeout",
         "slaveReadEnable",
         "startAcceptSendRequestTimeStamp",
@@ -59,16 +60,16 @@ AT_RUN_TIME = frozenset(
         "transactionTimeOut",
     }
 )
-"""Keys that a request (25) can change; the others are read at start."""
+"""Keys that a request (25) can change. The others are read at the start."""
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """ "a:1;b:2" -> ("a:1", "b:2"); commas and blanks are forgiven."""
+    """ "a:1;b:2" -> ("a:1", "b:2"); commas and blanks are accepted."""
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
 class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
-    """One mqbroker process. Their key names win over ours; the description has the unit."""
+    """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"brokerConfigPath"}
@@ -136,12 +137,12 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         "", description="ALL controllers, host:port;host:port: heartbeats go to each"
     )
     sync_broker_metadata_period: int = Field(
-        1_000, gt=0, description="ms between two polls of the master (1004); theirs is 5000"
+        1_000, gt=0, description="ms between two polls of the master (1004); RocketMQ: 5000"
     )
     controller_heart_beat_timeout_mills: int = Field(
         3_000,
         gt=0,
-        description="ms without heartbeat until the controller takes us for dead; theirs is 10000",
+        description="ms without heartbeat until the controller takes the broker for dead; RocketMQ: 10000",
     )
     broker_heartbeat_interval: int = Field(
         1_000, gt=0, description="ms between two heartbeats to every controller"
@@ -150,7 +151,7 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
 
     register_name_server_period: int = Field(30_000, gt=0, description="ms between two registrations")
     register_broker_timeout_mills: int = Field(
-        3_000, gt=0, description="ms per registration; theirs is 24000"
+        3_000, gt=0, description="ms per registration; RocketMQ: 24000"
     )
 
     auto_create_topic_enable: bool = Field(True, description="create a topic on its first message")
@@ -160,7 +161,7 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
     flush_consumer_offset_interval: int = Field(
         5_000,
         gt=0,
-        description="ms between two writes of consumerOffset.json; what came since then is in its journal",
+        description="ms between two writes of consumerOffset.json; later commits are in its journal",
     )
     default_topic_queue_nums: int = Field(8, gt=0, le=1024, description="queues of such a topic")
     broker_permission: Literal[2, 4, 6] = Field(6, description="2 write, 4 read")
@@ -170,17 +171,17 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
     )
     in_sync_replicas: int = Field(1, ge=1, description="copies before a message is acknowledged")
     min_in_sync_replicas: int = Field(
-        1, ge=1, description="members of the SyncStateSet below which we refuse"
+        1, ge=1, description="members of the SyncStateSet below which messages are refused"
     )
     slave_timeout: int = Field(
-        3_000, gt=0, description="ms until a message that waits is answered with code 12"
+        3_000, gt=0, description="ms until a message that waits for replicas is answered with code 12"
     )
     async_learner: bool = Field(False, description="replicate, but never join the SyncStateSet")
 
     sync_from_last_file: bool = Field(
         False,
-        description="an empty replica begins with the master's last file: older messages are not on it, "
-        "and are gone for consumers if it is elected",
+        description="an empty replica begins with the master's last file: it has no older messages, "
+        "and these are lost for consumers if it is elected",
     )
 
     isolation_lease_enable: bool = Field(
@@ -189,16 +190,23 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
     )
     forward_late_sends: bool = Field(
         True,
-        description="a slave hands messages on to the master, for clients whose route is old",
+        description="a slave forwards messages to the master, for clients with an old route",
     )
     shutdown_hand_over_timeout: int = Field(
         4_000,
         ge=0,
-        description="ms that a master takes at SIGTERM to hand over before it stops; 0: it just stops",
+        description="ms that a master has at SIGTERM to hand over before it stops; 0: it stops without",
+    )
+    shutdown_forward_timeout: int = Field(
+        40_000,
+        ge=0,
+        description="ms after a hand-over for which a stopping broker serves clients of RocketMQ that are "
+        "connected to it: they poll the route every 30 s. It stops earlier if there are none. 0: it does not "
+        "wait for them",
     )
 
     ha_send_heartbeat_interval: int = Field(
-        1_000, gt=0, description="ms of silence before one; theirs is 5000"
+        1_000, gt=0, description="ms of silence before one; RocketMQ: 5000"
     )
     ha_housekeeping_interval: int = Field(20_000, gt=0, description="ms of silence that close a link")
     ha_transfer_batch_size: int = Field(131_072, ge=4_096, le=1_048_576, description="bytes per HA packet")
@@ -228,22 +236,22 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         2_000,
         gt=0,
         description="ms of lag that cost the membership; below slaveTimeout, so that a hung slave delays "
-        "acknowledgements but fails none; theirs is 15000",
+        "acknowledgements but fails none; RocketMQ: 15000",
     )
     check_sync_state_set_period: int = Field(
-        500, gt=0, description="ms between two looks at who lags; theirs is 5000"
+        500, gt=0, description="ms between two checks for replicas that lag; RocketMQ: 5000"
     )
 
     @field_validator("broker_permission", mode="before")
     @classmethod
     def _number(cls, value: object) -> object:
-        """As a file has it, text: a Literal of numbers does not convert."""
+        """Converts the text of a file: pydantic does not convert text for a Literal of numbers."""
         return int(value) if isinstance(value, str) and value.isdecimal() else value
 
     @field_validator("broker_name", "broker_cluster_name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        """It becomes part of the names of topics and files."""
+        """Refuses names that cannot be part of the names of topics and files."""
         if not _PLAIN_NAME.fullmatch(name):
             raise ValueError("letters, digits and . _ - % | only, and at most 100 of them")
         return name
@@ -261,7 +269,7 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
         return home_path(path)
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.enable_controller_mode and not self.controllers:
             raise ValueError("enableControllerMode needs controllerAddr")
         if not self.enable_controller_mode and (self.broker_role == "SLAVE" or self.broker_id != 0):
@@ -320,7 +328,7 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
 
     @property
     def waits_for_replicas(self) -> bool:
-        """Are replies held back until replicas have the message?"""
+        """Whether replies wait until replicas have the message."""
         return self.enable_controller_mode and (self.all_ack_in_sync_state_set or self.in_sync_replicas > 1)
 
     @property
@@ -337,14 +345,16 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
             sync_flush=self.sync_flush,
             flush_interval_ms=self.flush_interval_commit_log,
             heartbeat_timeout_ms=self.controller_heart_beat_timeout_mills,
+            hands_over=bool(self.shutdown_hand_over_timeout),
+            forward_ms=self.shutdown_forward_timeout if self.forward_late_sends else 0,
         )
 
     def promise(self) -> str:
-        """What these settings lose when a broker is lost; the start banner says more."""
+        """Returns what is lost, with these settings, when a broker is lost. The start banner says more."""
         return rpo(self.durability)
 
     def warnings(self) -> list[str]:
-        """Settings that are legal and probably not meant."""
+        """Returns texts about settings that are legal and probably a mistake."""
         found = []
         if not self.name_servers:
             found.append("namesrvAddr is empty: no client will find this broker")
@@ -357,8 +367,8 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
 
 
 def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
-    """The address that others reach us at: the bound one, else the interface that leads to the first peer.
-    A UDP connect sends nothing; it only asks the routing table."""
+    """Returns the address at which others reach this broker: the bound one, else that of the interface to the
+    first peer. A UDP connect sends nothing; it only asks the routing table."""
     if bind_address not in ("", "0.0.0.0", "::"):
         return bind_address
     for peer in (*peers, "192.0.2.1:9"):

@@ -1,4 +1,4 @@
-"""The settings of what clients ask a broker for: pulls, filters, delays. A part of BrokerConfig.
+"""ClientSettings: the settings of pulls, filters, delays, timers and transactions. A part of BrokerConfig.
 
 Source: RocketMQ 5.3.3 BrokerConfig, MessageStoreConfig.
 """
@@ -7,20 +7,22 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
-from broker.delay.levels import DEFAULT_LEVELS, DelayLevels
-from broker.topics import illegal_name
-from remoting.telemetry import TelemetryConfig
+from broker.message.delay_levels import DEFAULT_LEVELS, DelayLevels
+from broker.metadata.topics import illegal_name
+from keelmq.remoting.telemetry import TelemetryConfig
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SUSPEND_MS_MAX: Final = 120_000
 
 
 class ClientSettings(TelemetryConfig):
+    """Names are RocketMQ's keys; the description has the unit."""
+
     long_polling_enable: bool = Field(
-        True, description="a pull of an empty queue waits for as long as the client says"
+        True, description="a pull of an empty queue waits for as long as the client asks"
     )
     short_polling_time_mills: int = Field(
-        1_000, gt=0, description="ms that it waits at most without longPollingEnable"
+        1_000, gt=0, description="ms that such a pull waits without longPollingEnable"
     )
     enable_property_filter: bool = Field(
         False, description="consumers may filter by SQL92 expressions over properties"
@@ -38,13 +40,13 @@ class ClientSettings(TelemetryConfig):
         0, ge=0, description="ms since 1970 before which messages are refused, with code 1"
     )
 
-    reject_transaction_message: bool = Field(False, description="take no transactional messages")
+    reject_transaction_message: bool = Field(False, description="refuse transactional messages")
     transaction_time_out: int = Field(
-        6_000, ge=0, description="ms until a producer is asked what became of its transaction"
+        6_000, ge=0, description="ms until a producer is asked for the state of its transaction"
     )
     transaction_check_interval: int = Field(30_000, gt=0, description="ms until it is asked again")
     transaction_check_max: int = Field(
-        15, ge=1, description="questions until a transaction is given up: TRANS_CHECK_MAX_TIME_TOPIC"
+        15, ge=1, description="checks until a transaction is given up: TRANS_CHECK_MAX_TIME_TOPIC"
     )
 
     timer_wheel_enable: bool = Field(True, description="take timer messages (TIMER_DELIVER_MS and others)")
@@ -55,7 +57,7 @@ class ClientSettings(TelemetryConfig):
         1_000, description="ms; a timer is delivered at the next multiple; equal on all replicas"
     )
     timer_stop_enqueue: bool = Field(
-        False, description="pause: timers that come now wait in their queue; those of before the start go out"
+        False, description="pause: new timers wait in their queue; those from before the start are delivered"
     )
     store_reply_message_enable: bool = Field(
         True, description="keep replies (324, 325) in the topic <cluster>_REPLY_TOPIC, too"
@@ -69,7 +71,7 @@ class ClientSettings(TelemetryConfig):
     recall_message_enable: bool = Field(False, description="producers may take timer messages back (370)")
 
     notify_consumer_ids_changed_enable: bool = Field(
-        True, description="tell consumers at once who came to their group, and who left (40)"
+        True, description="notify consumers of new and lost members of their group (40)"
     )
     channel_expired_timeout: int = Field(
         120_000, gt=0, description="ms without a heartbeat after which a client is gone"
@@ -79,10 +81,10 @@ class ClientSettings(TelemetryConfig):
         1_024, gt=0, description="pops that may wait for one topic (or queue) and group; 209 for more"
     )
     default_message_request_mode: Literal["PULL", "POP"] = Field(
-        "PULL", description="how groups consume that let the broker decide, and are not told by 401"
+        "PULL", description="how groups consume for which the broker decides, and 401 has set nothing"
     )
     default_pop_share_queue_num: int = Field(
-        -1, description="whose queues a popping consumer shares, beside its own; 0 or -1: everybody's"
+        -1, description="consumers whose queues a popping consumer shares, beside its own; 0 or -1: all"
     )
 
     @field_validator("msg_trace_topic_name")
@@ -101,5 +103,5 @@ class ClientSettings(TelemetryConfig):
 
     @property
     def suspend_ms_max(self) -> int:
-        """How long a pull may wait."""
+        """How long a pull may be suspended, ms."""
         return SUSPEND_MS_MAX if self.long_polling_enable else self.short_polling_time_mills

@@ -1,14 +1,14 @@
-"""RocketMQ's keys that stand in many a broker.conf, and that this broker has no use for.
+"""Keys of RocketMQ that many a broker.conf has, and that this broker does not use.
 
-Those that would change nothing here may stay, and the log names them with the reason; those that ask for what
-is not there stop the broker: it would start with another meaning than the file has. Source: RocketMQ 5.3.3
+A key that would change nothing is ignored, and logged with the reason. A key that asks for a missing feature
+stops the start: the broker would not do what the file says. Source: RocketMQ 5.3.3
 BrokerConfig, MessageStoreConfig, NettyServerConfig.
 """
 
 import re
 from typing import Final
 
-from remoting.config import Foreign
+from keelmq.runtime.config import Foreign
 
 _THREADS: Final = "one event loop does all the work"
 _NETWORK: Final = "the system's sizes are used"
@@ -22,7 +22,7 @@ _METRICS: Final = "httpPort has /metrics"
 _RECOVERY: Final = "recovery begins at the checkpoint"
 _DLEDGER: Final = "there is no DLedger log; enableControllerMode is the way to a fail-over"
 
-PASSED_OVER: Final[tuple[tuple[str, str], ...]] = (
+IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"\w+ThreadPoolNums|\w+ThreadPoolQueueCapacity|\w+ThreadQueueCapacity", _THREADS),
     (r"server(Worker|Selector|CallbackExecutor)Threads|server(Oneway|Async)SemaphoreValue", _THREADS),
     (r"brokerFastFailureEnable|waitTimeMillsIn\w+Queue|asyncSendEnable|putMessageTimeout", _THREADS),
@@ -52,9 +52,9 @@ PASSED_OVER: Final[tuple[tuple[str, str], ...]] = (
     (r"isolateLogEnable|enableShutdownGracefully|shutdownWaitTimeSeconds|subscriptionExpiredTimeout",
      "shutdownHandOverTimeout says how long a stop may take; there is one log, on stderr"),
 )  # fmt: skip
-"""Patterns of keys, whatever their value is, and why that changes nothing."""
+"""Patterns of keys that are ignored whatever their value is, and why."""
 
-ONLY: Final[dict[str, tuple[str, str]]] = {
+ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
     "aclEnable": ("false", "users and access rules do not exist here yet"),
     "authenticationEnabled": ("false", "users and access rules do not exist here yet"),
     "authorizationEnabled": ("false", "users and access rules do not exist here yet"),
@@ -92,26 +92,26 @@ ONLY: Final[dict[str, tuple[str, str]]] = {
     "regionId": ("DefaultRegion", "messages have the region DefaultRegion"),
     "accessMessageInMemoryMaxRatio": ("40", "40 percent of the memory are taken to hold the log's tail"),
 }
-"""Keys with the one value that fits; any other asks for what is not there."""
+"""Keys with the only value that is possible here; any other one asks for a missing feature."""
 
-NOT_HERE: Final[dict[str, str]] = {
+UNSUPPORTED: Final[dict[str, str]] = {
     "haMasterAddress": "a slave needs enableControllerMode=true; it asks the controllers for its master",
     "quotaPercentForDiskPartition": "maxCommitLogBytes holds a log that shares its disk to a size",
     "logicalDiskSpaceCleanForciblyThreshold": "maxCommitLogBytes holds a log that shares its disk to a size",
     "readOnlyCommitLogStorePaths": "there is one directory of the CommitLog",
 }
 
-_PASSED_OVER: Final = tuple((re.compile(pattern), why) for pattern, why in PASSED_OVER)
+_IGNORED: Final = tuple((re.compile(pattern), why) for pattern, why in IGNORED)
 
 
 def look_up(key: str, value: str) -> Foreign | None:
-    """What RocketMQ's key means here; None: RocketMQ has none of that name that we know of."""
-    if key in NOT_HERE:
-        return Foreign(NOT_HERE[key], is_refused=True)
-    if key in ONLY:
-        fits, why = ONLY[key]
+    """Returns what a key of RocketMQ means here; None: it is not a known key of RocketMQ."""
+    if key in UNSUPPORTED:
+        return Foreign(UNSUPPORTED[key], is_refused=True)
+    if key in ONE_VALUE:
+        fits, why = ONE_VALUE[key]
         return Foreign(why, is_refused=value.strip().lower() != fits.lower())
-    for pattern, why in _PASSED_OVER:
+    for pattern, why in _IGNORED:
         if pattern.fullmatch(key):
             return Foreign(why, is_refused=False)
     return None

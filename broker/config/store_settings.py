@@ -1,4 +1,4 @@
-"""The settings of queues of batches, of checksums, of the index and of retention. A part of BrokerConfig.
+"""StoreSettings: the settings of the index, batch queues, checksums and retention. A part of BrokerConfig.
 
 Ratios outside RocketMQ's bounds are taken as the nearest bound, as RocketMQ does. Source: RocketMQ 5.3.3
 MessageStoreConfig.
@@ -7,13 +7,15 @@ MessageStoreConfig.
 from pydantic import Field, field_validator
 
 from broker.core.retention import RetentionRules
-from broker.store.batch_queue import BATCH_UNIT_BYTES
-from remoting.telemetry import TelemetryConfig
+from broker.store.queue.batch_queue import BATCH_UNIT_BYTES
+from keelmq.remoting.telemetry import TelemetryConfig
 
 HOUR_MS = 3_600_000
 
 
 class StoreSettings(TelemetryConfig):
+    """Names are RocketMQ's keys; the description has the unit."""
+
     message_index_enable: bool = Field(True, description="make messages findable by their keys")
     max_hash_slot_num: int = Field(5_000_000, ge=1, le=500_000_000, description="slots of an index file")
     max_index_num: int = Field(20_000_000, ge=3, le=500_000_000, description="entries of an index file")
@@ -51,7 +53,7 @@ class StoreSettings(TelemetryConfig):
     clean_file_forcibly_enable: bool = Field(
         True, description="delete the oldest files, whatever their age, when the disk is nearly full"
     )
-    clean_resource_interval: int = Field(10_000, ge=100, description="ms between two looks at old files")
+    clean_resource_interval: int = Field(10_000, ge=100, description="ms between two checks for old files")
     disk_max_used_space_ratio: int = Field(
         75, description="percent of the disk from which old files go at any hour; 10 to 95"
     )
@@ -104,7 +106,7 @@ class StoreSettings(TelemetryConfig):
 
 
 def hours_of(text: str) -> frozenset[int]:
-    """ "04;16" -> {4, 16}. ValueError."""
+    """Returns the hours of a text: "04;16" -> {4, 16}. Raises ValueError."""
     parts = [part.strip() for part in text.split(";") if part.strip()]
     hours = frozenset(int(part) if part.isascii() and part.isdigit() else -1 for part in parts)
     if not all(0 <= hour <= 23 for hour in hours):

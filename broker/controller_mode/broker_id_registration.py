@@ -1,7 +1,7 @@
-"""Settling the identity: the effects of core/registration.py, carried out against disk and controller.
+"""Registration with the controllers: carries out the effects of core/registration.py on disk and controller.
 
-Nothing here decides: `step()` does. A lost reply or a silent controller is repeated with a back-off and
-jitter (several new replicas start together and want the same next id).
+Never decides what comes next: `step()` does. After a lost reply, or without an answer, an effect is repeated
+with a back-off and jitter, because several new replicas may start together and want the same next id.
 """
 
 import asyncio
@@ -10,14 +10,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from broker.controller_client import ControllerClient
+from broker.controller_mode.broker_meta_file import MetaFiles
+from broker.controller_mode.controller_client import ControllerClient
 from broker.core.registration import Effect, Event, RegisterState, Registration, event_of, recover, step
-from broker.core.role import MasterNews
-from broker.store.meta_file import MetaFiles
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Outcome, in_short
-from remoting.operations.controller import (
+from broker.core.role import RoleUpdate
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Outcome, in_short
+from keelmq.remoting.operations.controller import (
     APPLY_BROKER_ID,
     GET_NEXT_BROKER_ID,
     REGISTER_BROKER_TO_CONTROLLER,
@@ -27,6 +26,7 @@ from remoting.operations.controller import (
     RegisterBrokerToControllerRequest,
     SyncStateSet,
 )
+from keelmq.runtime.clock import wall_ms
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,11 @@ EXPLAIN_EVERY = 30
 """A hopeless situation is explained again after so many tries."""
 
 
-def news_of(header: MasterInfo, sync_state_set: SyncStateSet | None) -> MasterNews:
-    """What 1002, 1003 and 1004 answer. Without masterEpoch nothing is known: epoch 0, no master."""
+def role_update_of(header: MasterInfo, sync_state_set: SyncStateSet | None) -> RoleUpdate:
+    """Returns what an answer to 1002, 1003 or 1004 says. Without masterEpoch nothing is known: epoch 0, no
+    master."""
     members = sync_state_set or SyncStateSet()
-    return MasterNews(
+    return RoleUpdate(
         master_epoch=header.master_epoch or 0,
         master_broker_id=header.master_broker_id if header.master_address else None,
         master_address=header.master_address or None,
@@ -49,7 +50,7 @@ def news_of(header: MasterInfo, sync_state_set: SyncStateSet | None) -> MasterNe
 
 
 class Identity:
-    """This broker's id, and the way to it."""
+    """The id of this broker, and its registration."""
 
     def __init__(
         self,
@@ -58,28 +59,32 @@ class Identity:
         *,
         cluster_name: str,
         broker_name: str,
-        broker_address: str,
-        on_registered: Callable[[], None] = lambda: None,
-        last_epoch: Callable[[], int | None] = lambda: None,
+        broker_address: Callable[[], str],
+        on_registered: Callable[[], None],
+        last_epoch: Callable[[], int | None],
     ) -> None:
-        """Reads the files: raises BrokerMetaError. on_registered: the controllers may hear of us now.
-        last_epoch: of the log; None if that is not known for certain."""
+        """broker_address: host:port that clients are told. on_registered: called when heartbeats may begin.
+        last_epoch: of the log; None: not known."""
         self._files, self._controller, self._on_registered = files, controller, on_registered
-        self._cluster_name, self._broker_name, self._broker_address = (
-            cluster_name,
-            broker_name,
-            broker_address,
-        )
-        temp, meta = files.load()
+        self._cluster_name, self._broker_name = cluster_name, broker_name
+        self._broker_address = broker_address
+        self._last_epoch = last_epoch
+        self._check_code = ""
+        self.now = Registration()
+        self._is_loaded, self._is_new = False, True
+        self._tries = 0
+
+    def load(self) -> None:
+        """Reads the files. BrokerMetaError: they cannot be trusted."""
+        temp, meta = self._files.load()
         self._check_code = temp.register_check_code if temp else ""
         self.now = recover(temp.broker_id if temp else None, meta.broker_id if meta else None)
-        self._last_epoch = last_epoch
-        self._is_new = meta is None  # whoever had no id has led nothing, whatever its epoch file says
-        self._tries = 0
+        self._is_new = meta is None  # without an id it was never master, whatever its epoch file says
+        self._is_loaded = True
 
     @property
     def broker_id(self) -> int | None:
-        """Ours for life; None until the controller has granted it."""
+        """The id for life; None until the controller has granted it."""
         granted = self.now.state in (RegisterState.CREATE_METADATA_FILE_DONE, RegisterState.REGISTERED)
         return self.now.broker_id if granted else None
 
@@ -87,14 +92,15 @@ class Identity:
     def is_registered(self) -> bool:
         return self.now.state is RegisterState.REGISTERED
 
-    async def settle(self) -> MasterNews:
-        """Registered when it returns, with what the controller knows about the master. Never gives up."""
+    async def settle(self) -> RoleUpdate:
+        """Registers, and returns what the controller knows about the master. Never gives up."""
+        assert self._is_loaded, "a broker that forgot its id would take another one"
         backoff_ms = BACKOFF_FIRST_MS
-        news = MasterNews(master_epoch=0)
+        role_update = RoleUpdate(master_epoch=0)
         while self.now.state is not RegisterState.REGISTERED:
             if self.now.effect is Effect.REGISTER_TO_CONTROLLER:
                 assert self.now.broker_id is not None
-                event, news = await self._register(self.now.broker_id)
+                event, role_update = await self._register(self.now.broker_id)
                 broker_id = None
             else:
                 event, broker_id = await self._perform(self.now)
@@ -105,13 +111,13 @@ class Identity:
         self._is_new = False
         self._on_registered()
         logger.info("registered with the controller as brokerId %d", self.now.broker_id)
-        return news
+        return role_update
 
-    async def register_again(self) -> MasterNews | None:
-        """1003 once more (the controller forgot us, or our address changed). None: not now."""
+    async def register_again(self) -> RoleUpdate | None:
+        """Sends 1003 once more: the controller has forgotten this broker. None: it failed."""
         assert self.broker_id is not None
-        event, news = await self._register(self.broker_id)
-        return news if event is Event.OK else None
+        event, role_update = await self._register(self.broker_id)
+        return role_update if event is Event.OK else None
 
     async def _perform(self, now: Registration) -> tuple[Event, int | None]:
         match now.effect:
@@ -119,7 +125,7 @@ class Identity:
                 return await self._next_broker_id()
             case Effect.WRITE_TEMP:
                 assert now.broker_id is not None
-                self._check_code = f"{self._broker_address};{wall_ms()}"
+                self._check_code = f"{self._broker_address()};{wall_ms()}"
                 self._files.write_temp(now.broker_id, self._check_code)
             case Effect.APPLY_BROKER_ID:
                 return await self._apply(now), None
@@ -145,23 +151,23 @@ class Identity:
         )
         return self._event(Effect.APPLY_BROKER_ID, await self._controller.call(APPLY_BROKER_ID, request))
 
-    async def _register(self, broker_id: int) -> tuple[Event, MasterNews]:
+    async def _register(self, broker_id: int) -> tuple[Event, RoleUpdate]:
         request = RegisterBrokerToControllerRequest(
             cluster_name=self._cluster_name,
             broker_name=self._broker_name,
             broker_id=broker_id,
-            broker_address=self._broker_address,
+            broker_address=self._broker_address(),
             invoke_time=wall_ms(),
             epoch=0 if self._is_new else self._last_epoch(),
         )
         outcome = await self._controller.call(REGISTER_BROKER_TO_CONTROLLER, request)
         event = self._event(Effect.REGISTER_TO_CONTROLLER, outcome)
         if isinstance(outcome, Ok):
-            return event, news_of(outcome.header, outcome.body)
-        return event, MasterNews(master_epoch=0)
+            return event, role_update_of(outcome.header, outcome.body)
+        return event, RoleUpdate(master_epoch=0)
 
     def _event(self, effect: Effect, outcome: Outcome[Any]) -> Event:
-        """Logs what went wrong, not at every try."""
+        """Returns the event for an outcome. A failure is logged at the first try, and every EXPLAIN_EVERY."""
         event = event_of(effect, outcome)
         if event is Event.OK:
             self._tries = 0

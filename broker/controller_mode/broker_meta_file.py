@@ -1,10 +1,9 @@
 """The broker's identity on disk: `.broker.meta.temp` while an id is applied for, `.broker.meta` for life.
 
 One line of JSON with a checksum: {"brokerId":1,"brokerName":"b","clusterName":"C","crc32":N,
-"registerCheckCode":"host:port;millis"}. Written beside, fsynced, renamed, directory fsynced: a crash leaves
-the old file or the new one, never half of one. So a file that does not read is damage or a foreign disk, and
-stops the broker with an explanation: taking a new id silently would leave the old one in the SyncStateSet for
-ever (broker-ha pitfall 27).
+"registerCheckCode":"host:port;millis"}. A crash leaves the old file or the new one, never half of one. So an
+unreadable file is damaged, or of another disk, and the broker does not start with it: a new id, taken
+silently, would leave the old one in the SyncStateSet for ever (broker-ha pitfall 27).
 """
 
 import json
@@ -21,13 +20,14 @@ META_BYTES_MAX = 65_536
 
 
 class BrokerMetaError(Exception):
-    """The identity cannot be trusted; an operator must decide. The text is one line that says what to do."""
+    """The identity cannot be trusted, and an operator must decide. The text is one line that says what to
+    do."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerMeta:
-    """Who this disk belongs to. register_check_code: "<brokerAddr>;<millis>", the proof that makes 1013
-    repeatable; it is the same one at every try."""
+    """The broker that this disk belongs to. register_check_code: "<brokerAddr>;<millis>", the proof that
+    makes 1013 repeatable; it is the same one at every try."""
 
     cluster_name: str
     broker_name: str

@@ -1,10 +1,10 @@
-"""The broker's way to the controllers: find the active one, ask it, tell all of them that we live.
+"""The broker's calls to the controllers: finds the active one, asks it, and sends heartbeats to all of them.
 
-A controller never forwards. So: 1005 goes to every configured address at once, the active one is remembered,
-and "not leader", a lost connection or a timeout means looking again at once with a short back-off (upstream
-waits for its next round, up to 10 s). Heartbeats go to every controller, so that a new active one knows us
-already: also to those that joined the controllers' group after our configuration was written, of which its
-leader tells in its answers. One that led without having heard us would take us for dead.
+A controller never forwards. So 1005 goes to every configured address at once, and the active one is
+remembered. After "not leader", a lost connection or a timeout the look-up is repeated at once, with a short
+back-off (upstream waits for its next round, up to 10 s). Heartbeats go to every controller, so that a new
+active one knows this broker already: it would take a broker that it has not heard for dead. They go to
+controllers that joined later as well; the leader names those in its answers.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from remoting.client import RemotingClient
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire, in_short
-from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata, MasterInfo
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
-from remoting.tasks import TaskSet, wait_for_event
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire, in_short
+from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata, MasterInfo
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS = 3_000
 LOOKUP_TIMEOUT_MS = 1_000
 LOOKUP_HEARSAY_MS = 200
-"""How long a follower's word about the active one waits for that one's own answer."""
+"""How long the answer of a follower, which names the active one, waits for that one's own answer."""
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 200
 REDIAL_MS = 500
@@ -36,18 +36,25 @@ LEARNED_MAX = 16
 _ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")
 
 LOOK_AGAIN = (ResponseCode.CONTROLLER_NOT_LEADER, ResponseCode.RPC_SEND_TO_CHANNEL_FAILED)
-"""Surely not done, and another controller may do it."""
+"""Codes of requests that were certainly not done, and that another controller may do."""
 
 
 class ControllerClient:
-    """Calls to the active controller. Everything that it asks for is repeatable, or fenced by an epoch.
+    """Calls to the active controller. Every request is repeatable, or fenced by an epoch.
 
-    `addresses`: of all controllers, configured or learned; on_addresses is told when they change."""
+    addresses: of all controllers, configured or learned."""
 
-    def __init__(self, client: RemotingClient, addresses: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        addresses: Sequence[str],
+        *,
+        on_addresses: Callable[[Sequence[str]], None],
+    ) -> None:
+        """addresses: the configured ones. on_addresses: told of all addresses when they change."""
         self._client, self._configured = client, tuple(addresses)
         self.addresses = self._configured
-        self.on_addresses: Callable[[Sequence[str]], None] = lambda addresses: None
+        self._on_addresses = on_addresses
         self._active: str | None = None
         self._looking = asyncio.Lock()
         self._silent = False
@@ -67,8 +74,8 @@ class ControllerClient:
         timeout_ms: int = CALL_TIMEOUT_MS,
         good: Collection[int] = (ResponseCode.SUCCESS,),
     ) -> Outcome[Any]:
-        """Ask the active controller, looking for it until timeout_ms. Unknown is not repeated here: the
-        caller knows whether that is right."""
+        """Sends a request to the active controller, and looks for it until timeout_ms is over. An Unknown is
+        not repeated here: the caller knows whether it may be."""
         deadline_ms, backoff_ms = now_ms() + timeout_ms, BACKOFF_FIRST_MS
         outcome: Outcome[Any] = Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, "no active controller found")
         while (left_ms := deadline_ms - now_ms()) > 0:
@@ -91,16 +98,16 @@ class ControllerClient:
         return outcome
 
     def learn(self, added: str | None) -> None:
-        """The controllers beside those of our configuration, as the active one says; None: there are none."""
+        """Takes the addresses of further controllers ("host:port;..."), as the active one names them."""
         found = [each for each in (added or "").split(";") if _ADDRESS.fullmatch(each)][:LEARNED_MAX]
         addresses = tuple(dict.fromkeys((*self._configured, *found)))
         if addresses != self.addresses:
             logger.info("controllers: %s", ";".join(addresses))
             self.addresses = addresses
-            self.on_addresses(addresses)
+            self._on_addresses(addresses)
 
     def connection_lost(self, address: str) -> None:
-        """The connection to a controller closed: if it was the active one, look again at the next call."""
+        """The connection to this controller closed: the next call looks for the active one again."""
         if address == self._active:
             self._active = None
 
@@ -122,7 +129,7 @@ class ControllerClient:
             return self._active
 
     async def _look_up(self) -> str | None:
-        """Ask everybody at once; who says "it is me" wins, else the first who names another."""
+        """Asks all of them at once. Returns the one that says that it leads, else the first one named."""
         pending = {asyncio.create_task(self._metadata(address)) for address in self.addresses}
         hearsay: str | None = None
         try:
@@ -155,8 +162,9 @@ class ControllerClient:
 
 
 class Heartbeats:
-    """904 to every controller: each interval, at once on `beat_now`, and again soon after a failure. The
-    answer tells that the controller has heard us (core/lease.py); RocketMQ's brokers ask for none."""
+    """Sends 904 to every controller: each interval, at once on beat_now(), and soon after a failure. The
+    answer proves that the controller has heard this broker (core/lease.py); RocketMQ's brokers ask for
+    none."""
 
     def __init__(
         self,
@@ -165,9 +173,9 @@ class Heartbeats:
         *,
         interval_ms: int,
         heartbeat: Callable[[], BrokerHeartbeatRequest | None],
-        on_answer: Callable[[str, int, int], None] = lambda controller, sent_ms, answered_ms: None,
+        on_answer: Callable[[str, int, int], None],
     ) -> None:
-        """heartbeat: what to say now; None says nothing (not registered yet)."""
+        """heartbeat: what to send now; None sends nothing. on_answer(controller, sent_ms, answered_ms)."""
         self._client, self._interval_ms, self._heartbeat = client, interval_ms, heartbeat
         self._on_answer = on_answer
         self._addresses = tuple(addresses)
@@ -179,7 +187,7 @@ class Heartbeats:
         self.follow(self._addresses)
 
     def follow(self, addresses: Sequence[str]) -> None:
-        """To these from now on, and to no others."""
+        """Sends to these from now on, and to no others. Called after start()."""
         assert self._tasks is not None, "started"
         for address in self._wake.keys() - set(addresses):
             self._wake.pop(address).set()
@@ -193,7 +201,7 @@ class Heartbeats:
             wake.set()
 
     def connection_lost(self, address: str) -> None:
-        """Dial again at once: a controller that loses our connection suspects us within milliseconds."""
+        """Dials again at once: a controller that lost the connection suspects this broker within ms."""
         if wake := self._wake.get(address):
             wake.set()
 

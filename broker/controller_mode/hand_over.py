@@ -1,29 +1,37 @@
-"""Planned hand-over: the mastership moves while producers send, and nobody's send fails.
+"""Planned hand-over (leadership transfer): the mastership moves while producers send, and no send fails.
 
-    close the gate, sends are held -> drain: every reply has left, the heir has every byte and all metadata
-        -> electMaster (1002) for the heir -> this broker is its slave -> what was held is forwarded
+    close the gate, sends are held -> drain: every reply has left, the target has every byte and all metadata
+        -> electMaster (1002) for the target -> this broker is its slave -> held sends are forwarded
 
-The election keeps those in the SyncStateSet who have every byte, so that the new master need not refuse
-messages until enough replicas have joined. If a step fails, this broker goes on as master and stores what
-was held: nothing has happened. If the answer of the election is lost, the set epoch is raised (a fencing
-read), so that a late request finds another epoch and is void.
+The election keeps the replicas in the SyncStateSet that have every byte, so that the new master does not
+refuse messages until enough replicas have joined. If a step fails, this broker goes on as master and stores
+the held sends: nothing has happened. If the answer of the election is lost, the set epoch is raised (a
+fencing read), so that a late request finds another epoch and is void.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
-from broker.controller_client import ControllerClient
-from broker.core.heir import HeirLink, choose_heir, equals
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_forwarder import SendForwarder
+from broker.admission.send_gate import HAND_OVER, SendGate
+from broker.controller_mode.controller_client import ControllerClient
+from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.core.role import Role
+from broker.core.transfer_target import TransferCandidate, choose_transfer_target, fully_replicated
 from broker.ha.service import HaService
-from broker.late_sends import LateSends
 from broker.metadata.service import Metadata
-from broker.pending import HAND_OVER, PendingReplies, SendGate
-from broker.replicas_manager import ReplicasManager
-from remoting.clock import now_ms, wall_ms
-from remoting.operation import Failed, Ok, Outcome
-from remoting.operations.controller import ELECT_MASTER, ElectMasterRequest, MasterInfo
+from keelmq.remoting.operation import Call, Failed, Ok, OperationTable, Outcome
+from keelmq.remoting.operations.controller import (
+    ELECT_MASTER,
+    ElectMasterRequest,
+    HandOverRequest,
+    MasterInfo,
+)
+from keelmq.remoting.operations.controller import HAND_OVER as HAND_OVER_OPERATION
+from keelmq.runtime.clock import now_ms, wall_ms
 
 logger = logging.getLogger(__name__)
 
@@ -35,111 +43,112 @@ STEP_MS = 1
 
 
 class HandOverError(Exception):
-    """This broker goes on as it was; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Names for the request."""
-
-    cluster_name: str
-    broker_name: str
+    """The mastership was not handed over, and this broker goes on as it was. The text says why."""
 
 
 class HandOver:
-    """One at a time."""
+    """Hands the mastership over; one hand-over at a time."""
 
     def __init__(
         self,
-        names: Groups,
         *,
+        cluster_name: str,
+        broker_name: str,
         ha: HaService,
         gate: SendGate,
         pending: PendingReplies,
-        late: LateSends,
+        forwarder: SendForwarder,
         metadata: Metadata,
         manager: ReplicasManager,
         controller: ControllerClient,
     ) -> None:
-        self._names, self._ha, self._gate, self._pending = names, ha, gate, pending
-        self._late, self._manager, self._controller = late, manager, controller
+        self._cluster_name, self._broker_name = cluster_name, broker_name
+        self._ha, self._gate, self._pending = ha, gate, pending
+        self._forwarder, self._manager, self._controller = forwarder, manager, controller
         self._metadata = metadata
         self._running = asyncio.Lock()
 
-    async def give(self, heir: int | None = None, *, leaves: bool = False) -> int:
-        """The id of the new master, which is `heir` if one is named. leaves: this broker stops afterwards,
-        and is not kept in the SyncStateSet if it can be spared. HandOverError."""
+    async def give(self, wanted: int | None = None, *, leaves: bool = False) -> int:
+        """Returns the id of the new master, which is `wanted` if that is not None. leaves: this broker stops
+        afterwards, and is not kept in the SyncStateSet unless minInSyncReplicas needs it. HandOverError."""
         async with self._running:
             role = self._manager.role
             if not role.is_master or self._ha.mastership is None:
                 raise HandOverError("this broker is not master")
-            heir = choose_heir(self._links(), heir)
-            if heir is None:
+            transfer_target = choose_transfer_target(self._links(), wanted)
+            if transfer_target is None:
                 raise HandOverError("no other member of the SyncStateSet is connected")
             began_ms = now_ms()
-            logger.info("hand-over to broker %d begins", heir)
-            self._gate.close(HAND_OVER, f"the mastership goes to broker {heir}")
+            logger.info("hand-over to broker %d begins", transfer_target)
+            self._gate.close(HAND_OVER, f"the mastership goes to broker {transfer_target}")
             try:
-                self._metadata.seal()  # oneway commits of offsets; a closed gate takes no further ones
-                await self._drain(heir)
+                self._metadata.commit_staged()  # the last oneway offset commits: the gate is closed
+                await self._drain(transfer_target)
                 drained_ms = now_ms()
-                await self._elect(heir, leaves=leaves)
+                await self._elect(transfer_target, leaves=leaves)
                 elected_ms = now_ms()
                 await self._switched(role.epoch)
             except HandOverError as error:
-                logger.warning("hand-over to broker %d failed: %s", heir, error)
+                logger.warning("hand-over to broker %d failed: %s", transfer_target, error)
                 raise
             finally:
                 self._gate.open(HAND_OVER)
-                self._late.settle()
+                self._forwarder.settle()
             logger.info(
                 "hand-over to broker %d took %d ms: drain %d, election %d",
-                heir,
+                transfer_target,
                 now_ms() - began_ms,
                 drained_ms - began_ms,
                 elected_ms - drained_ms,
             )
-            return heir
+            return transfer_target
 
-    def _links(self) -> Collection[HeirLink]:
+    def _links(self) -> Collection[TransferCandidate]:
         mastership = self._ha.mastership
         if mastership is None:
             return ()
-        links, members = self._ha.links, mastership.keeper.agreed.members
+        links, members = self._ha.links, mastership.sync_state_set_manager.agreed.members
         return [
-            HeirLink(broker_id, link.ack_offset)
+            TransferCandidate(broker_id, link.ack_offset)
             for broker_id, link in links.items()
             if broker_id in members and not link.learner
         ]
 
-    async def _drain(self, heir: int) -> None:
-        """Nothing is stored any more, so the end of the log and the tables stand still."""
+    async def _drain(self, transfer_target: int) -> None:
+        """Waits until the target has everything. Nothing is stored meanwhile, so the log does not grow."""
         deadline_ms = now_ms() + DRAIN_MS
         while True:
             end, links = self._ha.store.commit_log.max_offset, self._links()
-            lacks_metadata = self._metadata.is_behind(heir)
-            if not len(self._pending) and heir in equals(links, end) and not lacks_metadata:
+            lacks_metadata = self._metadata.is_behind(transfer_target)
+            if (
+                not len(self._pending)
+                and transfer_target in fully_replicated(links, end)
+                and not lacks_metadata
+            ):
                 return
-            if self._ha.mastership is None or heir not in {link.broker_id for link in links}:
-                raise HandOverError(f"broker {heir} left the SyncStateSet meanwhile")
+            if self._ha.mastership is None or transfer_target not in {link.broker_id for link in links}:
+                raise HandOverError(f"broker {transfer_target} left the SyncStateSet meanwhile")
             if now_ms() >= deadline_ms:
                 raise HandOverError(
                     f"not drained within {DRAIN_MS} ms: {len(self._pending)} replies wait for replicas, and "
-                    f"broker {heir} has to copy up to {end}{' and metadata' if lacks_metadata else ''}"
+                    f"broker {transfer_target} has to copy up to {end}"
+                    f"{' and metadata' if lacks_metadata else ''}"
                 )
             await asyncio.sleep(STEP_MS / 1000)
 
-    async def _elect(self, heir: int, *, leaves: bool) -> None:
+    async def _elect(self, transfer_target: int, *, leaves: bool) -> None:
         role, mastership = self._manager.role, self._ha.mastership
         assert mastership is not None
-        end, agreed = self._ha.store.commit_log.max_offset, mastership.keeper.agreed
-        kept = equals(self._links(), end) & agreed.members
-        if not leaves or len(kept) < self._gate.min_in_sync:
+        end, agreed = self._ha.store.commit_log.max_offset, mastership.sync_state_set_manager.agreed
+        kept = fully_replicated(self._links(), end) & agreed.members
+        # A broker that cannot copy must leave the set: the new master would wait for its acks.
+        can_copy = not self._ha.store.commit_log.sync_fault.text
+        if can_copy and (not leaves or len(kept) < self._gate.min_in_sync):
             kept |= {role.broker_id}
         request = ElectMasterRequest(
-            cluster_name=self._names.cluster_name,
-            broker_name=self._names.broker_name,
-            broker_id=heir,
+            cluster_name=self._cluster_name,
+            broker_name=self._broker_name,
+            broker_id=transfer_target,
             designate_elect=True,
             invoke_time=wall_ms(),
             master_broker_id=role.broker_id,
@@ -164,3 +173,20 @@ class HandOver:
             if now_ms() >= deadline_ms:
                 raise HandOverError("the election's answer was lost, and this broker is still master")
             await asyncio.sleep(STEP_MS / 1000)
+
+
+class HandOverRequests:
+    """Handler of the request that a controller sends to the master whose mastership an operator moves."""
+
+    def __init__(self, hand_over: HandOver, role: Callable[[], Role], *, broker_name: str) -> None:
+        self._hand_over, self._role, self._broker_name = hand_over, role, broker_name
+
+    def bind_pushed(self, table: OperationTable) -> None:
+        """table: of the connections that this broker opened, so the peer is a controller."""
+        table.bind(HAND_OVER_OPERATION, self.hand_over)
+
+    async def hand_over(self, request: HandOverRequest, call: Call) -> None:
+        """Hands over to the named broker; a request of another group or term is ignored."""
+        if request.broker_name == self._broker_name and request.master_epoch == self._role().epoch:
+            with contextlib.suppress(HandOverError):  # it is logged, and the controller elects without us
+                await self._hand_over.give(request.broker_id)

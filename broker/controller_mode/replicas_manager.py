@@ -1,41 +1,46 @@
-"""Role changes in controller mode: news from the controllers in, one change at a time out.
+"""The role of this broker in controller mode: takes role updates, and carries out one change at a time.
 
-News (1003, 1002, 1004, 1008) are decided by core/role.py. A change is: fence (no writes) -> HA service ->
-topics -> unfence -> remember the epoch -> announce. The epoch is remembered last, so a change that failed
-half-way is repeated, and the broker stays fenced until one succeeds. Newer news interrupt a change that waits
-for the master's HA address.
+Role updates come from the controllers: answers to 1002, 1003 and 1004, and the notification 1008.
+core/role.py decides what each means. A change is: fence (no writes), HA service, metadata, unfence, remember
+the epoch, announce. The epoch is remembered last, so a change that failed half-way is repeated, and the
+broker stays fenced until one succeeds. A newer role update interrupts a change that waits for the master's HA
+address.
 
-A promotion that fails again and again, or does not end, is given up: the mastership goes to another member of
-the SyncStateSet, or, if there is none, this broker falls silent, so that the controllers see a group without
-a master and say so. It goes on trying.
-Source: RIP-44, RocketMQ 5.3.3 ReplicasManager (pitfalls 25, 42, 50, 51 mended).
+A promotion that fails PROMOTIONS_MAX times, or does not end, is given up: the mastership goes to another
+member of the SyncStateSet. If there is none, this broker sends no more heartbeats, so that the controllers
+see and report a group without a master. It goes on trying. Source: RIP-44, RocketMQ 5.3.3 ReplicasManager
+(pitfalls 25, 42, 50, 51 mended).
 """
 
 import asyncio
-import errno
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
-from broker.controller_client import ControllerClient
+from broker.controller_mode.broker_id_registration import Identity, role_update_of
+from broker.controller_mode.controller_client import ControllerClient
+from broker.controller_mode.role_change import (
+    HaRoles,
+    RoleChange,
+    RoleChangeEffects,
+    failure_text,
+    sync_state_set_of,
+)
 from broker.core.role import (
     AdoptSyncStateSet,
     AskForElection,
     ChangeToMaster,
     ChangeToSlave,
-    MasterNews,
     Role,
+    RoleUpdate,
     Stay,
     decide_role,
     finished,
     newest,
 )
-from broker.ha.ports import EpochPassed, MasterDoor
-from broker.identity import Identity, news_of
-from remoting.clock import now_ms, wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, LocalProtocolError, Ok, in_short
-from remoting.operations.controller import (
+from broker.ha.ports import EpochPassed
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, LocalProtocolError, Ok, in_short
+from keelmq.remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     ELECT_MASTER,
     GET_REPLICA_INFO,
@@ -46,15 +51,13 @@ from remoting.operations.controller import (
     ReplicaInfoRequest,
     SyncStateSet,
 )
-from remoting.tasks import TaskSet, Trouble, wait_for_event
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import TaskSet, Trouble, wait_for_event
 
 logger = logging.getLogger(__name__)
 
 ELECT_BACKOFF_FIRST_MS = 100
 ELECT_BACKOFF_MAX_MS = 1_000
-HA_ADDRESS_RETRY_MS = 200
-PROMOTION_MS = 10_000
-"""A promotion takes some milliseconds; one that takes so long is taken for stuck."""
 PROMOTIONS_MAX = 3
 """Failures of one promotion until the mastership is given back."""
 
@@ -62,91 +65,58 @@ MASTER_EXISTS_IS_GOOD = (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_ST
 FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
 
 
-class HaRoles(Protocol):
-    """What a role change needs of the HA service."""
-
-    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None: ...
-    async def become_slave(
-        self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
-    ) -> None: ...
-    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None: ...
-
-
-class RoleShell(Protocol):
-    """What a role change does to the rest of the broker."""
-
-    def fence(self, remark: str) -> None:
-        """No more writes. Replies that wait go on waiting: what replicas have confirmed is safe."""
-        ...
-
-    def send_clients_away(self) -> None:
-        """We are no longer master: replies that wait get an answer of unknown fate, connections close."""
-        ...
-
-    def unfence(self) -> None: ...
-
-    async def find_master(self, master_address: str) -> MasterDoor | None: ...
-
-    async def serve_as(self, role: Role) -> None:
-        """Topics and versions for the new role; called while still fenced."""
-        ...
-
-    def announce(self, role: Role) -> None:
-        """Tell name servers and controllers, without waiting for them."""
-        ...
-
-
 class ReplicasManager:
-    """Who is master, as far as this broker knows, and every change of that."""
+    """Keeps the role of this broker, and changes it when the controllers say so."""
 
     def __init__(
         self,
         identity: Identity,
         controller: ControllerClient,
         ha: HaRoles,
-        shell: RoleShell,
+        effects: RoleChangeEffects,
         *,
         cluster_name: str,
         broker_name: str,
         poll_period_ms: int,
-        on_change: Callable[[Role, Role, int], None] | None = None,
-        on_confirmed: Callable[[int], None] = lambda asked_ms: None,
+        on_change: Callable[[Role, Role, int], None],
+        on_confirmed: Callable[[int], None],
     ) -> None:
-        """`on_change(before, after, took_ms)`: a change has just been finished. `on_confirmed(asked_ms)`: the
-        active controller, asked then, says that this broker is master."""
-        self._identity, self._controller, self._ha, self._shell = identity, controller, ha, shell
+        """on_change(before, after, took_ms): a change has just been finished. on_confirmed(asked_ms): the
+        active controller, asked at that time, says that this broker is master."""
+        self._identity, self._controller, self._ha, self._effects = identity, controller, ha, effects
+        self._role_change = RoleChange(ha, effects)
         self._cluster_name, self._broker_name = cluster_name, broker_name
         self._poll_period_ms = poll_period_ms
         self._role = self._acting = Role(broker_id=0)  # _acting: of the change that is under way, too
-        self._news: MasterNews | None = None
-        self._news_came, self._poll_now, self._master_wanted = (
-            asyncio.Event(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
+        self._role_update: RoleUpdate | None = None
+        self._role_update_came, self._poll_now = asyncio.Event(), asyncio.Event()
+        self._master_wanted = asyncio.Event()
         self._changing = asyncio.Lock()
         self._on_change, self._on_confirmed = on_change, on_confirmed
         self._no_master_because = ""
         self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
         self.fault = ""
-        """Why this broker cannot be what the controllers say; it is silent towards them then."""
-        self._door: MasterDoor | None = None
+        """Why this broker cannot take the role that the controllers gave it; it sends no heartbeats then."""
 
     @property
     def role(self) -> Role:
-        """The last finished role; broker_id 0 until the identity is settled."""
+        """The last finished role; broker_id 0 until the broker has its id."""
         return self._role
 
     def start(self, tasks: TaskSet) -> None:
+        """Starts the background task, which starts two more when the broker is registered."""
         tasks.start("replicas manager", lambda: self._run(tasks))
 
-    def offer(self, news: MasterNews) -> None:
-        """Take note of what a controller said; acted upon by the role task."""
-        self._news = newest(self._news, news)
-        self._news_came.set()
+    def offer(self, role_update: RoleUpdate) -> None:
+        """Keeps a role update for the background task. Of several that wait, the newest one counts."""
+        self._role_update = newest(self._role_update, role_update)
+        self._role_update_came.set()
 
-    def notified(self, request: NotifyBrokerRoleChangedRequest, body: SyncStateSet | None) -> None:
-        """1008. Without a master it says that one is missing: the poll asks for an election."""
+    def notify_broker_role_changed(
+        self, request: NotifyBrokerRoleChangedRequest, body: SyncStateSet | None
+    ) -> None:
+        """Takes a 1008 of the active controller. One without a master makes this broker ask for an
+        election."""
         if request.broker_name not in (None, self._broker_name):
             return
         header = MasterInfo(
@@ -155,62 +125,68 @@ class ReplicasManager:
             master_epoch=request.master_epoch,
             sync_state_set_epoch=request.sync_state_set_epoch,
         )
-        self.offer(news_of(header, body))
+        self.offer(role_update_of(header, body))
 
     def poll_now(self) -> None:
-        """Something happened (a connection came back, a proposal was refused): ask before the period is
-        over."""
+        """Asks the controllers for the role at once, before the poll period is over."""
         self._poll_now.set()
 
     async def _run(self, tasks: TaskSet) -> None:
-        """Identity first, then roles. Restarted by its supervisor, it finds the identity settled already."""
+        """Registers, then handles role updates. After an error its supervisor calls it again, and it goes on
+        with the id that it has."""
         if self._role.broker_id == 0:
-            news = await self._identity.settle()
+            role_update = await self._identity.settle()
             assert self._identity.broker_id is not None
             self._role = self._acting = Role(broker_id=self._identity.broker_id)
-            self.offer(news)
+            self.offer(role_update)
             tasks.start("poll of the replica info", self._poll_forever)
             tasks.start("elections", self._elect_when_wanted)
         while True:
-            await self._news_came.wait()
-            self._news_came.clear()
-            news_now, self._news = self._news, None
-            if news_now is not None:
-                await self._act_on(news_now)
+            await self._role_update_came.wait()
+            self._role_update_came.clear()
+            role_update_now, self._role_update = self._role_update, None
+            if role_update_now is not None:
+                await self._act_on(role_update_now)
 
-    async def _act_on(self, news: MasterNews) -> None:
+    async def _act_on(self, role_update: RoleUpdate) -> None:
         try:
-            await self._carry_out_unless_late(news)
+            await self._carry_out_unless_late(role_update)
         except BaseException as error:
-            self._news = newest(news, self._news or news)  # not done: the supervisor starts us again
-            self._news_came.set()
-            if isinstance(error, Exception) and news.master_broker_id == self._role.broker_id:
-                await self._promotion_failed(news, error)
+            # it is not done: the supervisor starts this task again
+            self._role_update = newest(role_update, self._role_update or role_update)
+            self._role_update_came.set()
+            if isinstance(error, Exception) and role_update.master_broker_id == self._role.broker_id:
+                await self._promotion_failed(role_update, error)
             if isinstance(error, (OSError, LocalProtocolError)):  # the text says what to do
-                raise Trouble(f"no role change at masterEpoch {news.master_epoch}: {_said(error)}") from error
+                raise Trouble(
+                    f"no role change at masterEpoch {role_update.master_epoch}: {failure_text(error)}"
+                ) from error
             raise
 
-    async def _carry_out_unless_late(self, news: MasterNews) -> None:
-        """The master's link may tell of a term before a controller can; news that arrive after that are late
-        and are dropped. EpochPassed: the controllers, asked now, do not know of that term either."""
+    async def _carry_out_unless_late(self, role_update: RoleUpdate) -> None:
+        """The link to the master may tell of a term before a controller does. A role update that is older
+        than that term is dropped. EpochPassed: the controllers, asked now, do not know of the term either."""
         try:
-            await self._carry_out(news)
+            await self._carry_out(role_update)
         except EpochPassed as passed:
             self._acting = self._role
             present = await self._poll()
             if present is not None and present.master_epoch < passed.known_epoch:
                 raise
             logger.info(
-                "news of masterEpoch %d came late: the log knows %d", news.master_epoch, passed.known_epoch
+                "role update of masterEpoch %d came late: the log knows %d",
+                role_update.master_epoch,
+                passed.known_epoch,
             )
 
-    async def _promotion_failed(self, news: MasterNews, error: Exception) -> None:
+    async def _promotion_failed(self, role_update: RoleUpdate, error: Exception) -> None:
         epoch, count = self._failed
-        self._failed = (news.master_epoch, count + 1 if epoch == news.master_epoch else 1)
+        self._failed = (role_update.master_epoch, count + 1 if epoch == role_update.master_epoch else 1)
         if self._failed[1] < PROMOTIONS_MAX:
             return
-        reason = f"this broker cannot become master at masterEpoch {news.master_epoch}: {_said(error)}"
-        if await self._give_back(news):
+        why = failure_text(error)
+        reason = f"this broker cannot become master at masterEpoch {role_update.master_epoch}: {why}"
+        if await self._give_back(role_update):
             logger.critical("%s", reason)
         elif self.fault != reason:  # told once, not at every try
             self.fault = reason
@@ -219,9 +195,10 @@ class ReplicasManager:
                 reason,
             )
 
-    async def _give_back(self, news: MasterNews) -> bool:
-        """Nothing was stored in this term: every other member is as good. False: nobody takes it."""
-        for other in sorted(news.sync_state_set - {self._role.broker_id}):
+    async def _give_back(self, role_update: RoleUpdate) -> bool:
+        """Asks for the election of each other member, which is as good: nothing was stored in this term.
+        False: none was elected."""
+        for other in sorted(role_update.sync_state_set - {self._role.broker_id}):
             request = ElectMasterRequest(
                 cluster_name=self._cluster_name,
                 broker_name=self._broker_name,
@@ -234,91 +211,66 @@ class ReplicasManager:
                 return True
         return False
 
-    async def _carry_out(self, news: MasterNews) -> None:
-        match decide_role(self._role, news):
+    async def _carry_out(self, role_update: RoleUpdate) -> None:
+        match decide_role(self._role, role_update):
             case ChangeToMaster():
                 async with self._changing:
-                    await self._change("master", news, self._become_master)
+                    await self._change_to_master(role_update)
             case ChangeToSlave():
                 async with self._changing:
-                    await self._change(f"slave of {news.master_broker_id}", news, self._become_slave)
+                    await self._change_to_slave(role_update)
             case AdoptSyncStateSet():
-                self._ha.adopt_sync_state_set(sync_state_set_of(news))
-                self._role = self._acting = finished(self._role, news)
+                self._ha.adopt_sync_state_set(sync_state_set_of(role_update))
+                self._role = self._acting = finished(self._role, role_update)
             case AskForElection():
-                if news.master_epoch > self._role.epoch and self._role.is_master:
-                    self._shell.fence("the controllers have ended this broker's term as master")
-                self.fault = ""  # whoever is elected now may be this one: it is a new try
+                if role_update.master_epoch > self._role.epoch and self._role.is_master:
+                    self._effects.fence("the controllers have ended this broker's term as master")
+                self.fault = ""  # the next election may choose this broker: that is a new try
                 self._master_wanted.set()
             case Stay(reason):
                 logger.debug("role stays: %s", reason)
 
-    async def _change(
-        self, name: str, news: MasterNews, become: Callable[[MasterNews], Awaitable[bool]]
-    ) -> None:
-        """Fence, change, serve, unfence, remember: in this order."""
+    async def _change_to_master(self, role_update: RoleUpdate) -> None:
+        started_ms = now_ms()
+        after = self._acting = finished(self._role, role_update)  # the HA service may propose before the end
+        self.poll_now()  # the lease of a master with replicas begins with the answer
+        await self._role_change.change_to_master(after, role_update)
+        self._changed(after, role_update, now_ms() - started_ms)
+
+    async def _change_to_slave(self, role_update: RoleUpdate) -> None:
         before, started_ms = self._role, now_ms()
-        self._shell.fence(f"role is changing: {name} at masterEpoch {news.master_epoch}")
-        after = self._acting = finished(before, news)  # the HA service may propose before this returns
-        if after.is_master:
-            self.poll_now()  # the lease of a new master with heirs begins with the answer
-        async with asyncio.timeout(PROMOTION_MS / 1000 if after.is_master else None):
-            if not await become(news):
-                return  # newer news are waiting
-        await self._shell.serve_as(after)
-        if after.is_master:
-            self._shell.unfence()
-        self._role, self._no_master_because, self.fault = after, "", ""
+        after = self._acting = finished(before, role_update)
+        if await self._role_change.change_to_slave(
+            before, after, role_update, is_superseded=self._is_superseded
+        ):
+            self._changed(after, role_update, now_ms() - started_ms)
+
+    def _is_superseded(self) -> bool:
+        """Returns whether the update that waits names another master, or this one at another address."""
+        waiting = self._role_update
+        return waiting is not None and not isinstance(decide_role(self._acting, waiting), Stay)
+
+    def _changed(self, after: Role, role_update: RoleUpdate, took_ms: int) -> None:
+        before, self._role = self._role, after
+        self._no_master_because = self.fault = ""
         self._master_wanted.clear()
-        took_ms = now_ms() - started_ms
-        if self._on_change is not None:
-            self._on_change(before, after, took_ms)
-        self._shell.announce(after)
+        self._on_change(before, after, took_ms)
+        self._effects.announce(after)
         logger.info(
             "role change: %s at masterEpoch %d in %d ms (was %s); SyncStateSet %s",
-            name,
-            news.master_epoch,
+            "master" if after.is_master else f"slave of {after.master_broker_id}",
+            role_update.master_epoch,
             took_ms,
             before,
-            sorted(news.sync_state_set),
+            sorted(role_update.sync_state_set),
         )
-
-    async def _become_master(self, news: MasterNews) -> bool:
-        await self._ha.become_master(
-            broker_id=self._role.broker_id,
-            epoch=news.master_epoch,
-            sync_state_set=sync_state_set_of(news),
-        )
-        self._door = None
-        return True
-
-    async def _become_slave(self, news: MasterNews) -> bool:
-        assert news.master_address is not None
-        if self._role.is_master:
-            self._shell.send_clients_away()
-        while (door := await self._shell.find_master(news.master_address)) is None:
-            logger.info("the HA address of master %s is not known yet", news.master_address)
-            await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
-            if self._news is not None and not isinstance(decide_role(self._acting, self._news), Stay):
-                return False  # another master, or this one at another address
-        await self._follow(news.master_epoch, door)
-        return True
-
-    async def _follow(self, epoch: int, door: MasterDoor) -> None:
-        await self._ha.become_slave(
-            broker_id=self._role.broker_id,
-            epoch=epoch,
-            master_ha_address=door.ha_address,
-            master_file_bytes=door.file_bytes,
-        )
-        self._door = door
 
     async def _poll_forever(self) -> None:
         while True:
             await wait_for_event(self._poll_now, self._poll_period_ms)
             await self._poll()
 
-    async def _poll(self, fence: tuple[Role, int] | None = None) -> MasterNews | None:
+    async def _poll(self, fence: tuple[Role, int] | None = None) -> RoleUpdate | None:
         request = ReplicaInfoRequest(broker_name=self._broker_name)
         if fence is not None:
             role, doubted_epoch = fence
@@ -331,9 +283,9 @@ class ReplicasManager:
         asked_ms = now_ms()
         match await self._controller.call(GET_REPLICA_INFO, request):
             case Ok(header=header, body=body):
-                news = news_of(header, body)
+                role_update = role_update_of(header, body)
                 acting = self._acting
-                if acting.is_master and (news.master_epoch, news.master_broker_id) == (
+                if acting.is_master and (role_update.master_epoch, role_update.master_broker_id) == (
                     acting.epoch,
                     acting.broker_id,
                 ):
@@ -342,15 +294,15 @@ class ReplicasManager:
                 again = await self._identity.register_again()
                 if again is None:
                     return None
-                news = again
+                role_update = again
             case other:
                 logger.debug("poll of the replica info: %s", other)
                 return None
-        self.offer(news)
-        return news
+        self.offer(role_update)
+        return role_update
 
     async def _elect_when_wanted(self) -> None:
-        """1002 with back-off for as long as no master is known."""
+        """Sends 1002, with a back-off, for as long as no master is known."""
         backoff_ms = ELECT_BACKOFF_FIRST_MS
         while True:
             await self._master_wanted.wait()
@@ -377,17 +329,19 @@ class ReplicasManager:
         return self.elected(outcome)
 
     def elected(self, outcome: Ok[MasterInfo]) -> bool:
-        """The answer to an 1002. False: nobody is master."""
+        """Takes the answer to a 1002. False: nobody is master."""
         members = outcome.body.sync_state_set if outcome.body else []
         epoch = outcome.header.sync_state_set_epoch or 0
-        news = news_of(outcome.header, SyncStateSet(sync_state_set=members, sync_state_set_epoch=epoch))
-        if news.master_broker_id is None:
+        role_update = role_update_of(
+            outcome.header, SyncStateSet(sync_state_set=members, sync_state_set_epoch=epoch)
+        )
+        if role_update.master_broker_id is None:
             return False
-        self.offer(news)
+        self.offer(role_update)
         return True
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
-        """1001 for the HA service. None: refused or unknown, and the truth must be read again."""
+        """Sends 1001 for the HA service. None: refused or unknown, and the set must be read again."""
         role = self._acting
         if not role.is_master:
             return None
@@ -409,38 +363,25 @@ class ReplicasManager:
         return agreed if self._acting.epoch == role.epoch else None
 
     async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
-        """1004 for the HA service, which does not know what became of a 1001. None: not known, or no longer
-        ours to know. A KeelMQ controller raises the set epoch before it answers, if it still is the doubted
-        one: the 1001 is refused from then on. RocketMQ's skip the fields, and answer with the same epoch."""
-        news = await self._poll((self._acting, doubted_epoch))
+        """Sends 1004 for the HA service, which does not know what became of a 1001. None: not known, or this
+        broker is no longer master. A KeelMQ controller raises the set epoch before it answers, if it still is
+        doubted_epoch: the 1001 is refused from then on. RocketMQ's ignore the fields, and answer with the
+        same epoch."""
+        role_update = await self._poll((self._acting, doubted_epoch))
         role = self._acting
-        if news is None or news.master_epoch != role.epoch or not role.is_master:
+        if role_update is None or role_update.master_epoch != role.epoch or not role.is_master:
             return None
-        return sync_state_set_of(news)
+        return sync_state_set_of(role_update)
 
     async def refresh_ha_address(self) -> None:
-        """The same master may have come back with another HA port: dial that one."""
+        """Dials the master of this slave again, if it is at another HA address now."""
         role = self._role
         if role.epoch == 0 or role.is_master or role.master_address is None:
             return
-        door = await self._shell.find_master(role.master_address)
+        master = await self._effects.find_master(role.master_address)
         async with self._changing:
-            if door is not None and door != self._door and role is self._role:
+            if master is not None and role is self._role:
                 try:
-                    await self._follow(role.epoch, door)
+                    await self._role_change.refresh_ha_address(role, master)
                 except EpochPassed:  # its link told of a later term before the controllers could
                     self.poll_now()
-
-
-def sync_state_set_of(news: MasterNews) -> SyncStateSet:
-    return SyncStateSet(
-        sync_state_set=sorted(news.sync_state_set), sync_state_set_epoch=news.sync_state_set_epoch
-    )
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"it did not end within {PROMOTION_MS} ms"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "the disk of storePathRootDir is full: make room, it goes on trying"
-    return str(error) or type(error).__name__

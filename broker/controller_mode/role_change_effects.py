@@ -1,28 +1,27 @@
-"""What a role change, and the HA service, do to the rest of the broker: gate, store, topics, announcements.
+"""What a role change, and the HA service, do to the rest of the broker: gate, replies, metadata, clients.
 
-The ReplicasManager decides and orders; the HaService replicates; both act on the broker through the two
-classes here. Nothing in them decides anything.
+The ReplicasManager decides and the HaService replicates; both act on the broker through the two classes here.
+Nothing in them decides anything.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_gate import HAND_OVER, ROLE, SendGate
+from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.core.role import Role
-from broker.ha.ports import MasterDoor
+from broker.ha.ports import MasterHaAddress
+from broker.metadata.ports import Replicas
 from broker.metadata.service import Metadata
-from broker.pending import HAND_OVER, ROLE, PendingReplies, SendGate
-from broker.replicas_manager import ReplicasManager
-from broker.slave_sync import Leader, SlaveSync
-from remoting.codes import ResponseCode
-from remoting.operations.controller import SyncStateSet
-
-logger = logging.getLogger(__name__)
+from broker.stats.messages_in import MessagesIn
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.controller import SyncStateSet
 
 FATE_UNKNOWN = "the broker stopped being master before enough replicas confirmed; the message may be stored"
 
 
-class BrokerRoleShell:
-    """RoleShell of this broker."""
+class BrokerRoleChangeEffects:
+    """The RoleChangeEffects of this broker."""
 
     def __init__(
         self,
@@ -30,36 +29,46 @@ class BrokerRoleShell:
         gate: SendGate,
         pending: PendingReplies,
         metadata: Metadata,
+        replicas: Replicas,
+        on_released: Callable[[], None],
         sync: SlaveSync,
+        messages_in: MessagesIn,
         close_clients: Callable[[], None],
         announce: Callable[[], None],
     ) -> None:
+        """replicas: those whose copies of the metadata count. on_released: metadata were replicated, so
+        replies may be due. close_clients: closes all connections of clients. announce: registers with the
+        name servers and sends heartbeats to the controllers, at once and in the background."""
         self._gate, self._pending, self._metadata, self._sync = gate, pending, metadata, sync
+        self._replicas, self._on_released = replicas, on_released
+        self._messages_in = messages_in
         self._close_clients, self._announce = close_clients, announce
 
     def fence(self, remark: str) -> None:
         self._gate.close(ROLE, remark)
+        self._messages_in.term_ends()  # before the log is truncated
 
     def send_clients_away(self) -> None:
-        """A producer of ours reads the route again when its connection closes. Not in a hand-over: nobody's
-        fate is unknown then, and what is held wants its answers (late_sends.py)."""
+        """Our producers read the route again when their connection closes. In a hand-over the connections
+        stay: no message has an unknown fate then, and the held ones still get their answers."""
         self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
         if not self._gate.is_closed_by(HAND_OVER):
             self._close_clients()  # after those answers have left
 
     def unfence(self) -> None:
+        self._messages_in.term_begins()  # the next offset of each queue is known now
         self._gate.open(ROLE)
 
-    async def find_master(self, master_address: str) -> MasterDoor | None:
+    async def find_master(self, master_address: str) -> MasterHaAddress | None:
         return await self._sync.find_master(master_address)
 
     async def serve_as(self, role: Role) -> None:
         if role.is_master:
-            self._sync.lead(None)
-            self._metadata.begin_term(role.epoch)
+            self._sync.follow(None)
+            self._metadata.begin_term(role.epoch, self._replicas, on_released=self._on_released)
         else:
             self._metadata.end_term()
-            self._sync.lead(Leader(role.master_address or "", role.epoch, role.broker_id))
+            self._sync.follow(Leader(role.master_address or "", role.epoch, role.broker_id))
 
     def announce(self, role: Role) -> None:
         if not role.is_master:
@@ -68,32 +77,41 @@ class BrokerRoleShell:
 
 
 class BrokerHaEvents:
-    """HaEvents of this broker."""
+    """The HaEvents of this broker."""
 
-    def __init__(self, *, gate: SendGate, pending: PendingReplies, metadata: Metadata, copies: int) -> None:
-        """copies: of inSyncReplicas, if replies wait for so many."""
-        self._gate, self._pending, self._metadata, self._copies = gate, pending, metadata, copies
+    def __init__(
+        self,
+        *,
+        gate: SendGate,
+        pending: PendingReplies,
+        hold_offset: Callable[[], int],
+        copies: int,
+        alter_sync_state_set: Callable[[frozenset[int], int], Awaitable[SyncStateSet | None]],
+        read_sync_state_set: Callable[[int], Awaitable[SyncStateSet | None]],
+    ) -> None:
+        """hold_offset: messages that end behind it wait for their topic to be replicated. copies:
+        inSyncReplicas, if replies wait for that many."""
+        self._gate, self._pending, self._hold_offset, self._copies = gate, pending, hold_offset, copies
+        self._alter_sync_state_set, self._read_sync_state_set = alter_sync_state_set, read_sync_state_set
         self._replicated = 0
-        metadata.on_released = self._release
-        self.manager: ReplicasManager | None = None
 
     def on_confirm(self, offset: int) -> None:
-        """The HA service has told the store."""
+        """Does nothing: the HA service has told the store."""
 
     def on_replicated(self, offset: int) -> None:
         self._replicated = offset
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
-        """Messages of a topic that they created wait for the topic, too."""
-        self._pending.release(min(self._replicated, self._metadata.hold_offset()))
+    def release(self) -> None:
+        """Sends the replies that wait for replicas no more. Called when log or metadata were replicated."""
+        self._pending.release(min(self._replicated, self._hold_offset()))
 
     def on_in_sync_changed(self, count: int) -> None:
         self._gate.in_sync = count
         self._pending.few_replicas = count < self._copies
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
-        return await self.manager.alter_sync_state_set(new_set, current_epoch) if self.manager else None
+        return await self._alter_sync_state_set(new_set, current_epoch)
 
     async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
-        return await self.manager.read_sync_state_set(doubted_epoch) if self.manager else None
+        return await self._read_sync_state_set(doubted_epoch)

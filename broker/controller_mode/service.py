@@ -1,126 +1,215 @@
-"""Controller mode of a broker: identity, roles, heartbeats and replication, wired to the rest of the
-broker."""
+"""Controller mode of a broker: makes its parts (identity, roles, heartbeats, replication, hand-over),
+connects them with the rest of the broker, and starts and stops them.
 
-import asyncio
+Decides nothing itself: core/role.py decides about roles, core/registration.py about the id, core/lease.py
+about the isolation lease.
+"""
+
 import contextlib
-import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from broker.controller_client import ControllerClient, Heartbeats
-from broker.core.lease import Lease
+from broker.admission.disk_fault import DiskFault
+from broker.admission.fast_path import FastPathPeer
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_forwarder import SendForwarder
+from broker.admission.send_gate import SendGate
+from broker.clients.core.registry import ClientRegistry
+from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.broker_id_registration import Identity
+from broker.controller_mode.broker_meta_file import MetaFiles
+from broker.controller_mode.controller_client import ControllerClient, Heartbeats
+from broker.controller_mode.ha_requests import HaRequests
+from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
+from broker.controller_mode.isolation_lease import IsolationLease
+from broker.controller_mode.planned_stop import PlannedStop
+from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.controller_mode.role_change_effects import BrokerHaEvents, BrokerRoleChangeEffects
+from broker.controller_mode.role_change_notifications import RoleChangeNotifications, RoleHints
+from broker.controller_mode.slave_sync import SlaveSync
+from broker.core.readiness import RoleName
 from broker.core.role import Role
 from broker.ha.ports import HaSettings
-from broker.ha.report import runtime_info
+from broker.ha.report import status_of
 from broker.ha.service import HaService
-from broker.hand_over import Groups, HandOver, HandOverError
-from broker.identity import Identity
-from broker.late_sends import LateSends
-from broker.replicas_manager import ReplicasManager
-from broker.role_shell import BrokerHaEvents, BrokerRoleShell
-from broker.route_registration import RouteRegistration
-from broker.slave_sync import SlaveSync
-from broker.store.meta_file import MetaFiles
-from broker.telemetry import BrokerTelemetry
-from remoting.client import RemotingClient
-from remoting.config import ConfigError, why_refused
-from remoting.operation import Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
-from remoting.operations.broker import (
-    GET_BROKER_EPOCH_CACHE,
-    GET_BROKER_HA_STATUS,
-    BrokerNameOptionalRequest,
-    EpochEntryBody,
-    EpochEntryCache,
-)
-from remoting.operations.controller import (
-    HAND_OVER,
-    NOTIFY_BROKER_ROLE_CHANGED,
-    HandOverRequest,
-    NotifyBrokerRoleChangedRequest,
-)
-from remoting.operations.route import BrokerHeartbeatRequest
-from remoting.tasks import TaskSet
-
-if TYPE_CHECKING:
-    from broker.app import Broker
-
-logger = logging.getLogger(__name__)
-
-NO_ROLE = Role(broker_id=0)
-WITNESS_BEATS = 3
-"""A slave that missed so many of its reports is not known to be a slave."""
-LEASE_LOOK_MS = 100
-QUIET_MS = 300
-"""So long nobody sends to a master that handed over and wants to stop: then it does."""
+from broker.metadata.service import Metadata
+from broker.put.send_commands import SendCommand
+from broker.stats.messages_in import MessagesIn
+from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.runtime.config import ConfigError, why_refused
+from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tasks import TaskSet
 
 
-class Controlled:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlledParts:
+    """The parts of the broker that controller mode works on, and what it calls.
+
+    client, pushed: for controllers, name servers and the master, and the requests that come over these
+    connections. commit: None without SYNC_FLUSH. address: host:port that clients are told. announce:
+    registers with the name servers, at once and in the background. send_here: the send handler.
+    close_clients: closes all connections of clients. on_role_changed(before, after, took_ms): a role change
+    has just been finished.
+    """
+
+    client: RemotingClient
+    pushed: OperationTable
+    gate: SendGate
+    pending: PendingReplies
+    store: MessageStore
+    commit: GroupCommit | None
+    disk_fault: DiskFault
+    metadata: Metadata
+    registry: ClientRegistry
+    messages_in: MessagesIn
+    address: Callable[[], str]
+    announce: Callable[[], None]
+    send_here: Callable[[SendCommand, bytes, FastPathPeer], bytes | None]
+    close_clients: Callable[[], None]
+    on_role_changed: Callable[[Role, Role, int], None]
+
+
+class ControllerMode:
     """listen() binds the replication port; start() begins to talk to the controllers."""
 
-    def __init__(
-        self,
-        broker: "Broker",
-        files: MetaFiles,
-        sync: SlaveSync,
-        routes: RouteRegistration,
-    ) -> None:
-        self._broker, self._files, self._sync, self._routes = broker, files, sync, routes
-        config = broker.config
+    def __init__(self, config: BrokerConfig, parts: ControlledParts, files: MetaFiles) -> None:
+        """files: of the identity."""
+        self._config, self._parts = config, parts
+        self._names = {"cluster_name": config.broker_cluster_name, "broker_name": config.broker_name}
+        self._tasks: TaskSet | None = None
+        self._make_replication()
+        self._make_roles(files)
+        self._make_hand_over()
+        self._hints = RoleHints(self._manager.poll_now)
+        self._notifications = RoleChangeNotifications(
+            self._manager, self._controller, self._hints, broker_name=config.broker_name
+        )
+        self._notifications.bind_pushed(parts.pushed)
+        HandOverRequests(self._hand_over, lambda: self.role, broker_name=config.broker_name).bind_pushed(
+            parts.pushed
+        )
+
+    def _make_replication(self) -> None:
+        """The metadata and the log of a slave, and the links of a master."""
+        config, parts = self._config, self._parts
+        self.slave_sync = SlaveSync(
+            parts.client,
+            parts.metadata,
+            cluster=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            refresh_ha_address=lambda: self._manager.refresh_ha_address(),
+        )
         self._events = BrokerHaEvents(
-            gate=broker.gate,
-            pending=broker.pending,
-            metadata=broker.metadata,
+            gate=parts.gate,
+            pending=parts.pending,
+            hold_offset=parts.metadata.hold_offset,
             copies=1 if config.all_ack_in_sync_state_set else config.in_sync_replicas,
+            alter_sync_state_set=lambda *change: self._manager.alter_sync_state_set(*change),
+            read_sync_state_set=lambda epoch: self._manager.read_sync_state_set(epoch),
         )
         self.ha = HaService(
-            broker.store,
+            parts.store,
             epoch_path=config.epoch_path,
             host=config.bind_address,
             port=config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0),
-            settings=HaSettings(
-                batch_bytes=config.ha_transfer_batch_size,
-                send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
-                housekeeping_interval_ms=config.ha_housekeeping_interval,
-                max_time_slave_not_catchup_ms=config.ha_max_time_slave_not_catchup,
-                check_sync_state_set_period_ms=config.check_sync_state_set_period,
-                all_ack=config.all_ack_in_sync_state_set,
-                in_sync_replicas=config.in_sync_replicas,
-                sync_from_last_file=config.sync_from_last_file,
-                async_learner=config.async_learner,
-                bytes_per_second=config.max_ha_transfer_byte_in_second
-                if config.ha_flow_control_enable
-                else 0,
-                far_bytes_per_second=config.max_ha_transfer_byte_in_second,
-                catch_up_threads=config.ha_catch_up_threads,
-                stay_awake=config.ha_stay_awake,
-                sync_flush=config.sync_flush,
-            ),
+            settings=ha_settings(config),
             events=self._events,
-            commit=broker.commit,
-            metadata_lag_ms=broker.metadata.lag_ms,
-            one_waits=lambda: len(broker.pending) == 1,
+            commit=parts.commit,
+            metadata_lag_ms=parts.metadata.lag_ms,
+            one_message_waits=lambda: len(parts.pending) == 1,
+            on_truncated=parts.metadata.log_truncated,
+            check_master=self.slave_sync.unverified_peer,
         )
-        self.ha.on_cut = broker.metadata.cut
-        self.ha.stranger = sync.stranger
-        broker.metadata.members = self.ha.metadata_members
-        broker.metadata.on_heard = self.ha.metadata_heard
-        self.appended = self.ha.appended
-        broker.gate.min_in_sync = config.min_in_sync_replicas
-        self._identity: Identity | None = None
-        self._manager: ReplicasManager | None = None
-        self._controller: ControllerClient | None = None
-        self._heartbeats: Heartbeats | None = None
-        self._lease = Lease(
+        self._lease = IsolationLease(
+            self.ha,
             timeout_ms=config.controller_heart_beat_timeout_mills,
-            witness_ms=WITNESS_BEATS * config.ha_send_heartbeat_interval,
+            send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
         )
-        if config.isolation_lease_enable:
-            broker.gate.lease = self._lease_is_over
-        self._hand_over: HandOver | None = None
-        self.late: LateSends | None = None
+
+    def _make_roles(self, files: MetaFiles) -> None:
+        """The way to the controllers, the id that they grant, and the role that they give."""
+        config, parts = self._config, self._parts
+        self._heartbeats = Heartbeats(
+            parts.client,
+            config.controllers,
+            interval_ms=config.broker_heartbeat_interval,
+            heartbeat=self._heartbeat,
+            on_answer=self._lease.heartbeat_answered,
+        )
+        self._controller = ControllerClient(
+            parts.client, config.controllers, on_addresses=self._heartbeats.follow
+        )
+        self._identity = Identity(
+            files,
+            self._controller,
+            **self._names,
+            broker_address=parts.address,
+            on_registered=self._heartbeats.beat_now,
+            last_epoch=lambda: self.ha.last_epoch if self.ha.epochs else None,
+        )
+        effects = BrokerRoleChangeEffects(
+            gate=parts.gate,
+            pending=parts.pending,
+            metadata=parts.metadata,
+            replicas=self.ha,
+            on_released=self._events.release,
+            sync=self.slave_sync,
+            messages_in=parts.messages_in,
+            close_clients=parts.close_clients,
+            announce=self._announce,
+        )
+        self._manager = ReplicasManager(
+            self._identity,
+            self._controller,
+            self.ha,
+            effects,
+            **self._names,
+            poll_period_ms=config.sync_broker_metadata_period,
+            on_change=self._role_changed,
+            on_confirmed=self._confirmed,
+        )
+
+    def _make_hand_over(self) -> None:
+        """What a master does before a planned stop, and with sends that reach it as a slave."""
+        config, parts = self._config, self._parts
+        self.forwarder = SendForwarder(
+            parts.client,
+            parts.gate,
+            broker_name=config.broker_name,
+            master=self._master_address,
+            send_here=parts.send_here,
+        )
+        self._hand_over = HandOver(
+            **self._names,
+            ha=self.ha,
+            gate=parts.gate,
+            pending=parts.pending,
+            forwarder=self.forwarder,
+            metadata=parts.metadata,
+            manager=self._manager,
+            controller=self._controller,
+        )
+        self._planned_stop = PlannedStop(
+            self._hand_over,
+            self.forwarder,
+            parts.registry,
+            role=lambda: self.role,
+            is_linked=lambda: self.ha.client is not None and self.ha.client.connected,
+            settings=config,
+        )
+
+    # -- life --------------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        config = self._broker.config
+        """Reads the identity and binds the replication port. BrokerMetaError: the identity cannot be trusted.
+        ConfigError: the port cannot be had."""
+        config = self._config
+        self._identity.load()
         try:
             await self.ha.start()
         except (OSError, UnicodeError) as error:
@@ -130,193 +219,148 @@ class Controlled:
             ) from error
 
     def bind(self, table: OperationTable) -> None:
-        table.bind(GET_BROKER_EPOCH_CACHE, self._get_broker_epoch)
-        table.bind(GET_BROKER_HA_STATUS, self._get_broker_ha_status)
+        """table: of the broker's own port."""
+        HaRequests(self.ha, role=lambda: self.role, **self._names).bind(table)
+        self._notifications.bind(table)
 
-    def start(
-        self,
-        client: RemotingClient,
-        pushed: OperationTable,
-        tasks: TaskSet,
-        telemetry: BrokerTelemetry | None,
-    ) -> None:
-        """Everything that needs our address."""
-        broker, config = self._broker, self._broker.config
-        self._controller = ControllerClient(client, config.controllers)
-        self._heartbeats = Heartbeats(
-            client,
-            config.controllers,
-            interval_ms=config.broker_heartbeat_interval,
-            heartbeat=self._heartbeat,
-            on_answer=self._lease.beat_answered,
-        )
-        self._controller.on_addresses = self._heartbeats.follow
-        self._identity = Identity(
-            self._files,
-            self._controller,
-            cluster_name=config.broker_cluster_name,
-            broker_name=config.broker_name,
-            broker_address=broker.address,
-            on_registered=self._heartbeats.beat_now,
-            last_epoch=lambda: self.ha.last_epoch if self.ha.epochs else None,
-        )
-        shell = BrokerRoleShell(
-            gate=broker.gate,
-            pending=broker.pending,
-            metadata=broker.metadata,
-            sync=self._sync,
-            close_clients=broker.close_clients,
-            announce=self._announce,
-        )
-        self._manager = ReplicasManager(
-            self._identity,
-            self._controller,
-            self.ha,
-            shell,
-            cluster_name=config.broker_cluster_name,
-            broker_name=config.broker_name,
-            poll_period_ms=config.sync_broker_metadata_period,
-            on_change=telemetry.role_changed if telemetry is not None else None,
-            on_confirmed=self._confirmed,
-        )
-        self._events.manager = self._manager
-        self._prepare_hand_over(client, self._manager, self._controller)
-        self._sync.refresh_by(self._manager.refresh_ha_address)
-        pushed.bind(NOTIFY_BROKER_ROLE_CHANGED, self._notified)
-        pushed.bind(HAND_OVER, self._asked_to_hand_over)
+    def start(self, tasks: TaskSet) -> None:
+        """Starts heartbeats, roles and the slave's side. The broker's address has to be known by now."""
+        self._tasks = tasks
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
-        tasks.start("isolation lease", self._watch_lease)
-        tasks.start("metadata of the master", self._sync.run)
-        tasks.start("HA address of the master", self._sync.refresh_forever)
-
-    def _prepare_hand_over(
-        self, client: RemotingClient, manager: ReplicasManager, controller: ControllerClient
-    ) -> None:
-        broker, config = self._broker, self._broker.config
-        self.late = LateSends(client, broker.gate, broker_name=config.broker_name, master=self._other_master)
-        self.late.serve(broker.send_here)
-        if config.forward_late_sends:
-            broker.gate.detour = self.late.take
-        self._hand_over = HandOver(
-            Groups(config.broker_cluster_name, config.broker_name),
-            ha=self.ha,
-            gate=broker.gate,
-            pending=broker.pending,
-            late=self.late,
-            metadata=broker.metadata,
-            manager=manager,
-            controller=controller,
-        )
-
-    async def stop(self) -> None:
-        if self.late is not None:
-            await self.late.close()
-        await self.ha.stop()
+        tasks.start("isolation lease", lambda: self._lease.watch(lambda: self.is_isolated))
+        tasks.start("metadata of the master", self.slave_sync.run)
+        tasks.start("HA address of the master", self.slave_sync.refresh_forever)
 
     async def leave(self) -> None:
-        """A master that is to stop hands over, and stays until nobody sends to it any more."""
-        if self._hand_over is None or self.late is None or not self.role.is_master:
-            return
-        try:
-            await self._hand_over.give(leaves=True)
-        except HandOverError:
-            return  # it is logged: the controllers will see us go
-        await self.late.quiet(QUIET_MS)
+        """Before a planned stop: hands over, and returns when clients can do without this broker."""
+        await self._planned_stop.run()
 
-    def _confirmed(self, asked_ms: int) -> None:
-        if self._controller is not None and self._controller.active_address is not None:
-            self._lease.confirmed(self._controller.active_address, asked_ms)
+    async def stop(self) -> None:
+        """Closes the links. StopError when a step failed; the others were done."""
+        steps = StopSteps("controller mode")
+        steps.add("forwarded sends", self.forwarder.close)
+        steps.add("HA", self.ha.stop)
+        await steps.run()
 
-    def _lease_is_over(self, now_ms: int) -> bool:
-        return self._lease.is_over(now_ms, self.ha.heirs, self.ha.links)
-
-    async def _watch_lease(self) -> None:
-        """Says it once; the gate looks for itself."""
-        was_over = False
-        while True:
-            await asyncio.sleep(LEASE_LOOK_MS / 1000)
-            is_over = self.is_isolated
-            if is_over and not was_over:
-                logger.error(
-                    "isolated: neither the controller that leads nor every in-sync replica (%s) is heard; "
-                    "nothing is acknowledged, because another master may have been elected",
-                    sorted(self.ha.heirs),
-                )
-            elif was_over and not is_over:
-                logger.warning("no longer isolated")
-            was_over = is_over
-
-    @property
-    def is_isolated(self) -> bool:
-        """Master by its own word only."""
-        return self.role.is_master and self._broker.gate.lease_is_over
-
-    def _other_master(self) -> str | None:
-        role = self.role
-        return None if role.is_master or role.epoch == 0 else role.master_address
-
-    async def hand_on(self, operation: Operation[Any, Any], header: Wire) -> Outcome[Any] | None:
-        return None if self.late is None else await self.late.hand_on(operation, header)
-
-    def sends_to_master(self) -> bool:
-        """Are consumers better served by the master that this replica knows?"""
-        return self._other_master() is not None and not self._broker.config.slave_read_enable
-
-    @property
-    def fault(self) -> str:
-        """Why this broker cannot take the role that the controllers gave it; empty: it can."""
-        return self._manager.fault if self._manager is not None else ""
-
-    def poll_now(self) -> None:
-        """Ask the controllers for the role at once."""
-        if self._manager is not None:
-            self._manager.poll_now()
-
-    @property
-    def role(self) -> Role:
-        return self._manager.role if self._manager is not None else NO_ROLE
-
-    @property
-    def ha_port(self) -> int:
-        return self.ha.address[1]
+    # -- what the broker tells it ------------------------------------------------------------------------
 
     def connection_lost(self, address: str) -> None:
-        """A lost controller may have pushed a change that we never saw: poll."""
-        if self._controller is None or self._heartbeats is None or self._manager is None:
-            return
+        """A lost controller may have notified of a role that never arrived here: asks for it."""
         self._lease.connection_lost(address)
         self._controller.connection_lost(address)
         self._heartbeats.connection_lost(address)
         if address in self._controller.addresses:
             self._manager.poll_now()
 
+    def step_aside_soon(self) -> None:
+        """The disk of this broker failed: hands over in the background."""
+        if self._tasks is not None:
+            self._tasks.start("hand-over after a disk fault", self._step_aside)
+
+    async def _step_aside(self) -> None:
+        """Hands over at once, if this broker is master and can. In any case it sends no more heartbeats
+        (_heartbeat), so the controllers elect another member of the SyncStateSet."""
+        if self.role.is_master:
+            with contextlib.suppress(HandOverError):  # it is logged
+                await self._hand_over.give(leaves=True)
+
+    def hint(self) -> None:
+        """Somebody says that the role may have changed: asks the controllers, at most once a second."""
+        self._hints.hint()
+
+    def poll_now(self) -> None:
+        """Asks the controllers for the role at once."""
+        self._manager.poll_now()
+
+    async def forward_to_master(
+        self, operation: Operation[Any, Any], header: Wire, body: Wire | None = None
+    ) -> Outcome[Any] | None:
+        """Sends a request to the master, once. None: no other master is known."""
+        return await self.forwarder.forward_to_master(operation, header, body)
+
+    # -- what the broker reads ---------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """The last finished role; broker_id 0 until the broker has its id."""
+        return self._manager.role
+
+    @property
+    def role_name(self) -> RoleName:
+        """ "none": no role yet, or a change of it is under way."""
+        if not self.role.epoch:
+            return "none"
+        return (
+            "master" if self.ha.mastership is not None else "slave" if self.ha.client is not None else "none"
+        )
+
+    @property
+    def has_settled_role(self) -> bool:
+        """Returns whether there is a role to announce, and no change of it is under way."""
+        role = self.role
+        return role.epoch > 0 and (self._parts.gate.writable or not role.is_master)
+
+    @property
+    def fault(self) -> str:
+        """Why this broker cannot take the role that the controllers gave it; empty: it can."""
+        return self._manager.fault
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether this broker is master by its own word only."""
+        return self.role.is_master and self._parts.gate.lease_is_over
+
+    def lease_is_over(self, now_ms: int) -> bool:
+        """Returns whether nothing may be acknowledged (isolationLeaseEnable)."""
+        return self._lease.is_over(now_ms)
+
+    def sends_to_master(self) -> bool:
+        """Returns whether consumers are better served by the master that this slave knows."""
+        return self._master_address() is not None and not self._config.slave_read_enable
+
+    @property
+    def ha_port(self) -> int:
+        return self.ha.address[1]
+
     def runtime_info(self) -> Mapping[str, str]:
+        """The part of the runtime information (28) that tells of the role."""
         role = self.role
         return {
             "brokerRole": "SYNC_MASTER" if role.is_master else "SLAVE",
             "masterEpoch": str(role.epoch),
             "brokerControllerId": str(role.broker_id),
-            "haStatus": str(self.ha.status()),
+            "haStatus": str(status_of(self.ha)),
         }
 
+    # -- callbacks of the parts --------------------------------------------------------------------------
+
+    def _role_changed(self, before: Role, after: Role, took_ms: int) -> None:
+        self._planned_stop.role_changed(before, after)
+        self._parts.on_role_changed(before, after, took_ms)
+
+    def _confirmed(self, asked_ms: int) -> None:
+        if self._controller.active_address is not None:
+            self._lease.confirmed(self._controller.active_address, asked_ms)
+
     def _master_address(self) -> str | None:
+        """None: there is no role, or this broker is the master."""
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
 
     def _announce(self) -> None:
-        self._routes.trigger()
-        if self._heartbeats is not None:
-            self._heartbeats.beat_now()
+        self._parts.announce()
+        self._heartbeats.beat_now()
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
-        if self._identity is None or not self._identity.is_registered or self.fault:
+        """None: the controllers are not to know of this broker, or not to elect it."""
+        if not self._identity.is_registered or self.fault or self._parts.disk_fault.text:
             return None
-        config, store = self._broker.config, self._broker.store
+        config, store = self._config, self._parts.store
         return BrokerHeartbeatRequest(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
-            broker_addr=self._broker.address,
+            broker_addr=self._parts.address(),
             broker_id=self._identity.broker_id,
             epoch=self.ha.last_epoch,
             max_offset=store.commit_log.max_offset,
@@ -327,34 +371,21 @@ class Controlled:
             min_in_sync_replicas=config.min_in_sync_replicas,
         )
 
-    async def _notified(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
-        if self._controller is not None and request.controllers is not None:
-            self._controller.learn(request.controllers)
-        if self._manager is not None:
-            self._manager.notified(request, call.body)
 
-    async def _asked_to_hand_over(self, request: HandOverRequest, call: Call) -> None:
-        if self._hand_over is None or request.broker_name != self._broker.config.broker_name:
-            return
-        if request.master_epoch == self.role.epoch:
-            with contextlib.suppress(HandOverError):  # it is logged, and the controller elects without us
-                await self._hand_over.give(request.broker_id)
-
-    async def _get_broker_ha_status(self, request: Empty, call: Call) -> Reply:
-        return Reply(body=runtime_info(self.ha))
-
-    async def _get_broker_epoch(self, request: BrokerNameOptionalRequest, call: Call) -> Reply:
-        config = self._broker.config
-        entries = [
-            EpochEntryBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=entry.end_offset)
-            for entry in self.ha.epochs
-        ]
-        return Reply(
-            body=EpochEntryCache(
-                cluster_name=config.broker_cluster_name,
-                broker_name=config.broker_name,
-                broker_id=self.role.broker_id,
-                epoch_list=entries,
-                max_offset=self._broker.store.commit_log.max_offset,
-            )
-        )
+def ha_settings(config: BrokerConfig) -> HaSettings:
+    """Returns the settings of replication, under the names that the HA service has for them."""
+    return HaSettings(
+        batch_bytes=config.ha_transfer_batch_size,
+        send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
+        housekeeping_interval_ms=config.ha_housekeeping_interval,
+        max_time_slave_not_catchup_ms=config.ha_max_time_slave_not_catchup,
+        all_ack=config.all_ack_in_sync_state_set,
+        in_sync_replicas=config.in_sync_replicas,
+        sync_from_last_file=config.sync_from_last_file,
+        async_learner=config.async_learner,
+        bytes_per_second=config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else 0,
+        far_bytes_per_second=config.max_ha_transfer_byte_in_second,
+        catch_up_threads=config.ha_catch_up_threads,
+        stay_awake=config.ha_stay_awake,
+        sync_flush=config.sync_flush,
+    )

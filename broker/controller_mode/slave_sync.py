@@ -1,13 +1,12 @@
-"""The replica's side of the metadata, and the HA address: what a slave asks its master's broker port for.
+"""The slave's side of the metadata, and the HA address: what a slave asks the broker port of its master for.
 
 A KeelMQ master is asked by one long poll after the other (29001): its change is here, durable, and
-acknowledged by the next poll within a round trip. RocketMQ's answers that with "not supported" and is polled
-the way its own slaves do (21, 43, 45, 201). What comes from anybody but the master of the epoch that we
-follow is not looked at (design S3).
+acknowledged by the next poll within a round trip. RocketMQ's master answers that with "not supported" and is
+polled as its own slaves poll it (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
 
-An address may be given to a broker of another group (Kubernetes does so with those of pods that went), and
-neither the HA handshake nor an epoch tells the groups apart. So whoever sits there is asked for its names
-before the first link to it, and before each one after that.
+An address may be reassigned to a broker of another group (Kubernetes does so with addresses of deleted pods),
+and neither the HA handshake nor an epoch tells the groups apart. So the peer is asked for its configuration
+before every link to it, and is followed only if it is of this group.
 """
 
 import asyncio
@@ -15,14 +14,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
-from broker.ha.ports import MasterDoor
+from broker.ha.ports import MasterHaAddress
 from broker.metadata.service import Metadata
 from broker.metadata.wire import decode_updates
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Operation, Unknown, Wire
-from remoting.operations.broker import GET_ALL_TOPIC_CONFIG, GET_BROKER_CONFIG
-from remoting.operations.broker_metadata import (
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError, Empty, Failed, Ok, Operation, Unknown, Wire
+from keelmq.remoting.operations.broker import GET_ALL_TOPIC_CONFIG, GET_BROKER_CONFIG
+from keelmq.remoting.operations.broker_metadata import (
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -30,21 +29,21 @@ from remoting.operations.broker_metadata import (
     MetadataVersions,
     PullMetadataRequest,
 )
-from remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE
-from remoting.operations.timers import GET_TIMER_CHECK_POINT
-from remoting.tasks import wait_for_event
+from keelmq.remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE
+from keelmq.remoting.operations.timers import GET_TIMER_CHECK_POINT
+from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
 SYNC_PERIOD_MS = 3_000
 """Between two polls of a RocketMQ master, and two looks at where the HA port is."""
 CALL_TIMEOUT_MS = 1_000
-MET_MS = 500
-"""For so long after an answer its address is taken for the same broker's: a slave that has just been told its
-master dials until that one is ready, and does not ask each time."""
+VERIFIED_MS = 500
+"""How long an answer is believed: a slave that has just been told its master dials until that one is ready,
+and does not ask each time."""
 WAIT_MS = 1_000
 HURRY_MS = 50
-"""Unknown topics come in bursts: one fetch for all that arrived meanwhile."""
+"""Unknown topics come in bursts: one fetch is for all that arrived meanwhile."""
 RETRY_FIRST_MS = 20
 RETRY_MAX_MS = 500
 
@@ -52,7 +51,7 @@ Resp = TypeVar("Resp", bound=Wire)
 
 
 class Leader(NamedTuple):
-    """The master that we follow, and who we are."""
+    """The master to follow, its masterEpoch, and the id of this broker."""
 
     address: str
     epoch: int
@@ -60,36 +59,46 @@ class Leader(NamedTuple):
 
 
 class SlaveSync:
-    """Idle until lead() says whom to follow."""
+    """Copies the metadata of a master. Idle until follow() names one."""
 
-    def __init__(self, client: RemotingClient, metadata: Metadata, *, cluster: str, broker_name: str) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        metadata: Metadata,
+        *,
+        cluster: str,
+        broker_name: str,
+        refresh_ha_address: Callable[[], Awaitable[None]],
+    ) -> None:
+        """refresh_ha_address: dials the master again if its HA address has changed."""
         self._client, self._metadata = client, metadata
         self._cluster, self._broker_name = cluster, broker_name
-        self._refresh_ha_address: Callable[[], Awaitable[None]] = _nothing
+        self._refresh_ha_address = refresh_ha_address
         self._leader: Leader | None = None
         self._changed, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_problem = self._refused = ""
-        self._met: tuple[str, float] = ("", 0.0)  # who said last to be of our group, and the loop's time
+        self._verified: tuple[str, float] = (
+            "",
+            0.0,
+        )  # the last broker that was of this group, and the loop's time
         self.route_ha_address: tuple[str, str] | None = None
         """(master address, HA address) as a name server last said it."""
 
-    def refresh_by(self, refresh_ha_address: Callable[[], Awaitable[None]]) -> None:
-        self._refresh_ha_address = refresh_ha_address
-
-    def lead(self, leader: Leader | None) -> None:
-        """Follow this master; None: we are master ourselves, or have none. What was asked of another is
-        given up at once."""
+    def follow(self, leader: Leader | None) -> None:
+        """Follows this master from now on; None: this broker is master itself, or knows none. Requests to
+        another one are given up at once."""
         if leader != self._leader:
             self._leader = leader
             self._changed.set()
 
     def unknown_topic(self) -> None:
-        """A record of an unknown topic arrived: a RocketMQ master is asked soon."""
+        """A record of an unknown topic arrived: asks a RocketMQ master soon."""
         self._hurry.set()
 
     # -- following ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        """Follows the master that follow() names last. Runs until it is cancelled."""
         while True:
             self._changed.clear()
             following = asyncio.create_task(self._follow(self._leader))
@@ -104,20 +113,20 @@ class SlaveSync:
                 await asyncio.gather(following, changed, return_exceptions=True)
 
     async def _follow(self, leader: Leader | None) -> None:
-        """Until cancelled, or until the master turns out to be RocketMQ's; that one is polled until then."""
+        """Asks this master until the task is cancelled: by long polls, or, if it is RocketMQ's, by polls."""
         retry_ms = RETRY_FIRST_MS
         problem: str | None = None
         if leader is None:
             await asyncio.Event().wait()
             return
         while True:
-            stranger = await self.stranger() if problem is not None else None
-            problem = stranger or await self._pull(leader)
+            unverified_peer = await self.unverified_peer() if problem is not None else None
+            problem = unverified_peer or await self._pull(leader)
             if problem is None:
                 retry_ms = RETRY_FIRST_MS
                 self._last_problem = ""
                 continue
-            if problem == _NOT_OURS:
+            if problem == _IS_ROCKETMQ:
                 logger.info("master %s is RocketMQ's: its tables are polled", leader.address)
                 await self._poll_forever(leader)
             if problem != self._last_problem:
@@ -129,10 +138,10 @@ class SlaveSync:
             retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
 
     async def _pull(self, leader: Leader) -> str | None:
-        """One long poll, and what came of it. None: it went well.
+        """Sends one long poll and applies the answer. Returns why that failed; None: it did not.
 
-        Never two at a time: the late answer of an earlier one is dropped by the client, and could be a whole
-        table that is older than what was acknowledged since.
+        Never two at a time: the late answer of an earlier one could be a whole table that is older than what
+        was acknowledged since. The client drops it.
         """
         request = PullMetadataRequest(
             broker_name=self._broker_name,
@@ -141,13 +150,17 @@ class SlaveSync:
             wait_millis=WAIT_MS,
         )
         stores = self._metadata.stores
+        try:
+            await self._metadata.all_on_disk()  # the versions that are named now are acknowledged so
+        except CommandError as error:
+            return str(error)
         versions = MetadataVersions(versions={name: store.data_version for name, store in stores.items()})
         guesses = self._metadata.topics.guesses()
         outcome = await self._client.call(
             leader.address, PULL_METADATA, request, versions, timeout_ms=WAIT_MS + CALL_TIMEOUT_MS
         )
         if isinstance(outcome, Failed) and outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return _NOT_OURS
+            return _IS_ROCKETMQ
         if not isinstance(outcome, Ok):
             return str(outcome)
         if outcome.header.master_epoch != leader.epoch:
@@ -169,13 +182,13 @@ class SlaveSync:
 
     async def _poll_forever(self, leader: Leader) -> None:
         while True:
-            if await self.stranger() is None:
+            if await self.unverified_peer() is None:
                 await self.fetch_tables(leader)
             if await wait_for_event(self._hurry, SYNC_PERIOD_MS):
                 await asyncio.sleep(HURRY_MS / 1000)
 
     async def fetch_tables(self, leader: Leader) -> None:
-        """Every table as a whole; what cannot be had now is tried again with the next round."""
+        """Fetches every table as a whole. A table that cannot be had now is fetched with the next round."""
         metadata, epoch = self._metadata, leader.epoch
         guesses = metadata.topics.guesses()
         topics = await self._fetch(leader, GET_ALL_TOPIC_CONFIG)
@@ -203,39 +216,40 @@ class SlaveSync:
     # -- the HA address ----------------------------------------------------------------------------------
 
     async def refresh_forever(self) -> None:
-        """The same master may have come back with another HA port."""
+        """Looks every SYNC_PERIOD_MS whether the master has another HA port. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(SYNC_PERIOD_MS / 1000)
             if self._leader is not None:
                 await self._refresh_ha_address()
 
-    async def find_master(self, master: str) -> MasterDoor | None:
-        """Ask the master itself; else what a name server said about it. None, too: it is of another group."""
+    async def find_master(self, master: str) -> MasterHaAddress | None:
+        """Returns the HA address of the broker at `master`, by its own answer, else by a name server's. None:
+        neither is known, or the broker is of another group."""
         text = await self._ask(master)
         if text is not None:
             if self._refusal(master, text) is not None:
                 return None
-            found = master_door(text, master)
+            found = master_server(text, master)
             if found is not None:
                 return found
         if self.route_ha_address is not None and self.route_ha_address[0] == master:
-            return MasterDoor(self.route_ha_address[1])
+            return MasterHaAddress(self.route_ha_address[1])
         return None
 
-    async def stranger(self) -> str | None:
-        """Why whoever sits at our master's address now must not be followed: it is of another group. None: it
-        is of ours, was a moment ago, or does not tell."""
+    async def unverified_peer(self) -> str | None:
+        """Returns why the broker at the master's address must not be followed: it is of another group. None:
+        it is of this group, was so a moment ago, or does not answer."""
         leader = self._leader
-        if leader is None or self._met_lately(leader.address):
+        if leader is None or self._was_verified_lately(leader.address):
             return None
         text = await self._ask(leader.address)
         return None if text is None else self._refusal(leader.address, text)
 
     async def _ask(self, master: str) -> str | None:
-        """The configuration of the broker at this address; None: it does not tell.
+        """Returns the configuration of the broker at this address; None: it does not tell.
 
-        Our connection may be one to a machine that is gone. When it is lost by our question, who is there now
-        gets it, too.
+        The connection may be one to a machine that is gone. If the request breaks it, the request is sent
+        once more, over a new connection.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CALL_TIMEOUT_MS / 1000
@@ -249,17 +263,17 @@ class SlaveSync:
                 return bytes(text).decode("utf-8", "replace") if text else None
         return None
 
-    def _met_lately(self, master: str) -> bool:
-        address, met = self._met
-        return address == master and asyncio.get_running_loop().time() - met < MET_MS / 1000
+    def _was_verified_lately(self, master: str) -> bool:
+        address, verified = self._verified
+        return address == master and asyncio.get_running_loop().time() - verified < VERIFIED_MS / 1000
 
     def _refusal(self, master: str, text: str) -> str | None:
-        """None: the broker with this configuration is of our group. RocketMQ's tell the same names."""
+        """Returns None if this configuration is of a broker of this group. RocketMQ uses the same keys."""
         ours = (self._cluster, self._broker_name)
         settings = settings_of(text)
         theirs = (settings.get("brokerClusterName", ours[0]), settings.get("brokerName", ours[1]))
         if theirs == ours:
-            self._met, self._refused = (master, asyncio.get_running_loop().time()), ""
+            self._verified, self._refused = (master, asyncio.get_running_loop().time()), ""
             return None
         refusal = f"{master} is of {'/'.join(theirs)} now, not of {'/'.join(ours)}: nothing is copied from it"
         if refusal != self._refused:
@@ -268,15 +282,11 @@ class SlaveSync:
         return refusal
 
 
-_NOT_OURS = "29001 is not supported"
-
-
-async def _nothing() -> None:
-    return
+_IS_ROCKETMQ = "29001 is not supported"
 
 
 def settings_of(properties: str) -> dict[str, str]:
-    """Of an answer to 26."""
+    """Returns the settings in the body of an answer to 26."""
     return {
         key.strip(): value.strip()
         for key, equals, value in (line.partition("=") for line in properties.splitlines())
@@ -284,12 +294,12 @@ def settings_of(properties: str) -> dict[str, str]:
     }
 
 
-def master_door(properties: str, broker_address: str) -> MasterDoor | None:
-    """haListenPort at brokerIP2, brokerIP1 or the host that we asked; None: no port in there."""
+def master_server(properties: str, broker_address: str) -> MasterHaAddress | None:
+    """Returns haListenPort at brokerIP2, brokerIP1 or the host of broker_address. None: there is no port."""
     settings = settings_of(properties)
     port = settings.get("haListenPort", "")
     if not port.isdecimal() or not 0 < int(port) < 65_536:
         return None
     host = settings.get("brokerIP2") or settings.get("brokerIP1") or broker_address.rpartition(":")[0]
     file_bytes = settings.get("mappedFileSizeCommitLog", "")
-    return MasterDoor(f"{host}:{port}", int(file_bytes) if file_bytes.isdecimal() else None)
+    return MasterHaAddress(f"{host}:{port}", int(file_bytes) if file_bytes.isdecimal() else None)

@@ -1,8 +1,9 @@
-"""How far the log is replicated: what consumers may see, and which producers may hear 'stored'. Pure
+"""How far the log is replicated: what consumers may read, and which sends may be acknowledged. Pure
 arithmetic.
 
-Acks are {brokerId: max offset that it reported}; a member without an entry has no link. The master itself
-never appears in acks: its own copy is max_offset.
+These are the rules; Mastership.advance_confirm_offset() (broker/ha/mastership.py) applies them. Acks are
+{brokerId: max offset that it reported}; a member without an entry has no link. The master is never in acks:
+its own copy is max_offset.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,12 +12,12 @@ from collections.abc import Collection, Mapping
 def confirm_offset(
     current: int, *, max_offset: int, others: Collection[int], acks: Mapping[int, int], all_ack: bool
 ) -> int:
-    """The master's confirmOffset: never below `current`, never past a member that has not acked.
+    """Returns the master's confirmOffset: never below `current`, never past a member that has not
+    acknowledged.
 
-    others: every member but the master, of the confirmed set and of any set on its way to the controller. A
-    member without a link, or with an ack at or below 0 (a fresh link), holds the present value: the peer
-    ignores such a member and jumps ahead of it. all_ack off: the whole log counts, as in RocketMQ since
-    5.2.
+    others: every member but the master, of the agreed set and of any set on its way to the controller. A
+    member without a link, or with an ack at or below `current`, holds the present value: RocketMQ ignores
+    such a member and moves past it. all_ack False: the whole log counts, as in RocketMQ since 5.2.
     """
     if not all_ack:
         return max(current, max_offset)
@@ -32,10 +33,11 @@ def confirm_offset(
 def replicated_offset(
     *, max_offset: int, others: Collection[int], acks: Mapping[int, int], copies: int
 ) -> int:
-    """The offset that `copies` members of the SyncStateSet hold, the master included. 0: too few members.
+    """Returns the offset below which `copies` members of the SyncStateSet hold the log, the master included;
+    0: there are too few members.
 
-    Learners and second links of one slave count nothing: they are not in `others`, and acks has one entry
-    per id.
+    Learners and second links of one slave do not count: they are not in `others`, and acks has one entry per
+    id.
     """
     if copies <= 1:
         return max_offset

@@ -1,19 +1,25 @@
-"""What the durability settings promise: how many failures lose nothing (RPO), how long a fail-over is (RTO).
+"""What the durability settings guarantee: how many failures lose no message (RPO), how long a fail-over takes
+(RTO).
 
-Pure. A failure is a replica that is gone for good, or whose machine loses what was not on disk. Only what is
-certain counts: an election takes any live member of the SyncStateSet, so copies help if every member has one.
+Pure. A failure is a replica that is lost for good, or whose machine loses what was not on disk. Only what is
+certain counts: an election takes any live member of the SyncStateSet, so copies help only if every member has
+one.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+ROUTE_POLL_MS = 30_000
+"""RocketMQ's clients read a route this often, and nothing makes them read it earlier."""
 KILLED_MS = 300
-"""From the death of a master to the first accepted message, p95 (`keelmq bench failover`)."""
+"""Time from the death of a master to the first accepted message, p95 (`keelmq bench failover`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """The settings that decide. copies: inSyncReplicas; min_in_sync: minInSyncReplicas."""
+    """The settings that decide. copies: inSyncReplicas. min_in_sync: minInSyncReplicas. hands_over: at
+    SIGTERM the mastership is handed over. forward_ms: how long a broker then serves clients that still use
+    the old route."""
 
     controlled: bool
     all_ack: bool = False
@@ -22,24 +28,26 @@ class Durability:
     sync_flush: bool = False
     flush_interval_ms: int = 500
     heartbeat_timeout_ms: int = 3_000
+    hands_over: bool = True
+    forward_ms: int = 40_000
 
     @property
     def failures(self) -> int:
-        """So many lost replicas lose no acknowledged message, whatever else happens."""
+        """The number of lost replicas that lose no acknowledged message, whatever else happens."""
         if not self.controlled or not self.all_ack:
             return 0
         return self.min_in_sync - 1
 
 
-def promises(settings: Durability) -> Iterator[str]:
-    """Lines for the start banner."""
+def guarantees(settings: Durability) -> Iterator[str]:
+    """Returns the lines for the start banner."""
     yield f"RPO: {rpo(settings)}"
     yield f"RPO at a power cut: {_power_lost(settings)}"
     yield f"RTO: {_fail_over(settings)}"
 
 
 def rpo(settings: Durability) -> str:
-    """What a lost replica costs."""
+    """Returns what a lost replica costs."""
     if not settings.controlled:
         return "stand-alone master: a dead disk loses messages, nothing else does"
     if settings.all_ack and settings.failures:
@@ -78,5 +86,20 @@ def _fail_over(settings: Durability) -> str:
     hung_ms = settings.heartbeat_timeout_ms + KILLED_MS
     return (
         f"about {KILLED_MS} ms when the master's process dies, {hung_ms} ms when it hangs or is cut off "
-        "(controllerHeartBeatTimeoutMills); a planned hand-over fails no send"
+        f"(controllerHeartBeatTimeoutMills); {_planned(settings)}"
+    )
+
+
+def _planned(settings: Durability) -> str:
+    """Returns what a stop by SIGTERM costs."""
+    if not settings.hands_over:
+        return "a planned stop is like a death of the process (shutdownHandOverTimeout=0)"
+    if settings.forward_ms > ROUTE_POLL_MS:
+        return (
+            "a planned stop fails no send: after the hand-over the old master serves clients with the old "
+            f"route for up to {settings.forward_ms} ms (shutdownForwardTimeout)"
+        )
+    return (
+        "a planned stop fails no send of KeelMQ's clients; RocketMQ's read the route every "
+        f"{ROUTE_POLL_MS} ms, and fail sends until then (shutdownForwardTimeout, forwardLateSends)"
     )

@@ -1,9 +1,9 @@
-"""How long the oldest unconfirmed byte of the log has waited, from readings of two offsets. Pure.
+"""For how long the oldest unconfirmed byte of the log has waited, from readings of two offsets. Pure.
 
 A point (ts, offset) says: the bytes below `offset`, and not below the point before, were first seen at `ts`.
-Only points above confirmOffset are kept, so the first one is the oldest unconfirmed byte. The ring is
-bounded: when a lag grows long, neighbours are merged, and a byte may seem older than it is by some
-POINTS_MAX-ths of that lag; it never seems younger than the first reading that saw it.
+Only points above confirmOffset are kept, so the first one is the oldest unconfirmed byte. The number of
+points is bounded: when a lag grows long, neighbours are merged, and a byte may seem older than it is by up to
+1/POINTS_MAX of that lag. It never seems younger than the first reading that saw it.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ POINTS_MAX = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """`ms` now; the worst of both since the reading before."""
+    """`ms`: the lag now. `ms_max`, `bytes_max`: the largest since the reading before."""
 
     ms: int
     ms_max: int
@@ -22,7 +22,7 @@ class Lag:
 
 
 class LagMeter:
-    """Times are of one monotonic clock. Invariant: points ascend strictly in ts order and in offset."""
+    """Times are of one monotonic clock. Invariant: points ascend strictly in ts and in offset."""
 
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         assert points_max >= 2
@@ -31,7 +31,7 @@ class LagMeter:
         self._ms_max = self._bytes_max = 0
 
     def tick(self, now_ms: int, *, max_offset: int, confirm_offset: int) -> int:
-        """Some times between two readings; the lag in ms now."""
+        """Takes offsets and returns the lag in ms. Called several times between two readings."""
         points = self._points
         self._cut(max_offset)
         while points and points[0][1] <= confirm_offset:
@@ -46,14 +46,14 @@ class LagMeter:
         return lag_ms
 
     def read(self, now_ms: int, *, max_offset: int, confirm_offset: int) -> Lag:
-        """A tick, too; the worst values begin anew after it."""
+        """Like tick(), and returns the largest values since the last read(), which then start again."""
         lag_ms = self.tick(now_ms, max_offset=max_offset, confirm_offset=confirm_offset)
         lag = Lag(lag_ms, self._ms_max, self._bytes_max)
         self._ms_max = self._bytes_max = 0
         return lag
 
     def _cut(self, max_offset: int) -> None:
-        """The log may have been truncated: what lies behind its end is forgotten."""
+        """The log may have been truncated: points behind its end are dropped."""
         points = self._points
         while points and points[-1][1] > max_offset:
             seen_ms, _ = points.pop()

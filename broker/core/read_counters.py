@@ -1,13 +1,14 @@
-"""What pulls count: a few integer additions each, on the data path. Everything else is made of samples."""
+"""Counters of reads: a few integer additions for each pull, on the data path. Statistics are made from
+samples of them."""
 
 from typing import Final
 
 PAIRS_MAX: Final = 50_000
-"""Pairs of topic and group that are counted one by one."""
+"""Pairs of topic and group that are counted; further ones are not."""
 
 
 class GroupReads:
-    """Of one group in one topic, since the start. times: pulls that found something."""
+    """One group's reads of one topic since the start. times: pulls that found messages."""
 
     __slots__ = ("bytes", "messages", "times")
 
@@ -16,17 +17,24 @@ class GroupReads:
 
 
 class ReadCounters:
-    """`found`, `missed`: pulls. `sent_back`: messages that came back from consumers, by (topic, group)."""
+    """`found`, `missed`: pulls with and without messages. `sent_back`: messages that consumers sent back, by
+    (topic, group). `longest_s`: the slowest lookup in the store, since the start."""
 
-    __slots__ = ("found", "groups", "missed", "sent_back")
+    __slots__ = ("found", "groups", "longest_s", "missed", "sent_back")
 
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str], GroupReads] = {}
         self.sent_back: dict[tuple[str, str], int] = {}
         self.found = self.missed = 0
+        self.longest_s = 0.0
 
-    def got(self, topic: str, group: str, messages: int, size: int) -> None:
-        """A pull that is answered with messages."""
+    def record_lookup_time(self, seconds: float) -> None:
+        """Records how long a lookup of messages in the store took."""
+        if seconds > self.longest_s:
+            self.longest_s = seconds
+
+    def count_read(self, topic: str, group: str, messages: int, size: int) -> None:
+        """Counts a pull that is answered with `messages` messages of `size` bytes together."""
         self.found += 1
         reads = self.groups.get((topic, group))
         if reads is None:
@@ -37,13 +45,14 @@ class ReadCounters:
         reads.bytes += size
         reads.times += 1
 
-    def came_back(self, topic: str, group: str) -> None:
+    def count_sent_back(self, topic: str, group: str) -> None:
+        """Counts a message that a consumer sent back."""
         count = self.sent_back.get((topic, group))
         if count is not None or len(self.sent_back) < PAIRS_MAX:
             self.sent_back[topic, group] = (count or 0) + 1
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Of a topic or a group that is deleted."""
+        """Drops the counters of a deleted topic or group."""
         tables: tuple[dict[tuple[str, str], object], ...] = (self.groups, self.sent_back)  # type: ignore[assignment]
         for table in tables:
             for pair in [pair for pair in table if pair[0] == topic or pair[1] == group]:

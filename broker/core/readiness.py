@@ -1,7 +1,8 @@
-"""Should this broker get traffic? Pure.
+"""Whether a broker is ready for traffic, and whether it takes messages. Pure.
 
-A healthy slave should: it serves reads, and whoever wants the master asks for the role. So the answer depends
-on one peer only: a name server that knows this broker.
+A healthy slave is ready: it serves reads, and clients that want the master ask for the role. A master that
+refuses every message is not ready, whatever the reason. Whether it refuses is decided by
+broker/admission/rules.py, for sends as well.
 """
 
 from dataclasses import dataclass
@@ -11,10 +12,14 @@ RoleName = Literal["master", "slave", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """`serving`: started and not stopping. `disk_fault`: why the store can write nothing; empty: it can.
-    `ha_fault`: why this replica copies nothing; empty: it does. `role_fault`: why it cannot take the role
-    that the controllers gave it."""
+class BrokerReadiness:
+    """What readiness depends on; an empty text means that there is no such fault.
+
+    `serving`: started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
+    replica copies nothing. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`:
+    why sends are refused. `permits_write`: of brokerPermission; without it, name servers send no producer
+    here.
+    """
 
     serving: bool
     role: RoleName
@@ -23,25 +28,37 @@ class Standing:
     disk_fault: str
     ha_fault: str = ""
     role_fault: str = ""
+    refusal: str = ""
+    permits_write: bool = True
 
 
-def not_ready(standing: Standing) -> list[str]:
-    """The reasons; none: it is ready."""
-    if not standing.serving:
+def not_writable(refusal: str, *, permits_write: bool) -> str:
+    """Returns why producers should not send here; empty: messages are taken. Arguments as in
+    BrokerReadiness."""
+    if refusal or permits_write:
+        return refusal
+    return "brokerPermission is without write: routes show producers no queue of this broker"
+
+
+def not_ready(readiness: BrokerReadiness) -> list[str]:
+    """Returns the reasons why the broker is not ready; empty: it is."""
+    if not readiness.serving:
         return ["the broker is starting or stopping"]
     reasons = []
-    if standing.ha_fault:
-        reasons.append(f"replication is stopped: {standing.ha_fault}")
-    elif standing.role_fault:
-        reasons.append(standing.role_fault)
-    elif standing.role == "none":
+    if readiness.ha_fault:
+        reasons.append(f"replication is stopped: {readiness.ha_fault}")
+    elif readiness.role_fault:
+        reasons.append(readiness.role_fault)
+    elif readiness.role == "none":
         reasons.append(
-            "no role yet: the controllers have not said who is master, or a role change is under way"
+            "no role yet: the controllers have not said who is master, or a role change is in progress"
         )
-    if not standing.name_servers:
+    if not readiness.name_servers:
         reasons.append("namesrvAddr is empty: no client can find this broker")
-    elif not standing.registered:
-        reasons.append(f"not registered with any name server of {';'.join(standing.name_servers)}")
-    if standing.disk_fault:
-        reasons.append(f"the store cannot write: {standing.disk_fault}")
+    elif not readiness.registered:
+        reasons.append(f"not registered with any name server of {';'.join(readiness.name_servers)}")
+    if readiness.disk_fault:
+        reasons.append(f"the store cannot write: {readiness.disk_fault}")
+    elif readiness.role == "master" and readiness.refusal:
+        reasons.append(f"the master refuses messages: {readiness.refusal}")
     return reasons

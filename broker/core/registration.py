@@ -1,27 +1,28 @@
-"""Broker registration: negotiate a BrokerId with the controller once, keep it for life.
+"""Broker registration: a broker negotiates a brokerId with the controller once, and keeps it for life.
 
     INITIAL --next id--> (write .broker.meta.temp) --> CREATE_TEMP_METADATA_FILE_DONE
     CREATE_TEMP_METADATA_FILE_DONE --applied--> (rename to .broker.meta) --> CREATE_METADATA_FILE_DONE
     CREATE_TEMP_METADATA_FILE_DONE --refused--> (delete .broker.meta.temp) --> INITIAL
     CREATE_METADATA_FILE_DONE --registered--> REGISTERED
 
-Pure: `step()` says what to do next, broker/replicas_manager.py does it. Any reply may be lost and
-the process may die between any two steps: every effect is safe to repeat, because the registerCheckCode on
-disk is the same one at every try. Invariant: past CREATE_TEMP_METADATA_FILE_DONE a broker owns exactly the id
-in .broker.meta. Source: RIP-44, persistent unique BrokerId, steps 1-6 (upstream drops the temp file on a
-timeout and so leaks the id).
+Pure: step() says what to do next, broker/controller_mode/replicas_manager.py does it. Any reply may be lost,
+and the process may die between any two steps: every effect is safe to repeat, because the registerCheckCode
+on disk is the same at every attempt.
+
+Invariant: past CREATE_TEMP_METADATA_FILE_DONE a broker owns exactly the id in .broker.meta. Source: RIP-44,
+persistent unique BrokerId, steps 1-6 (RocketMQ drops the temp file on a timeout, and so leaks the id).
 """
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Unknown
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Unknown
 
 
 class RegisterState(Enum):
-    """How far the identity is settled; the first three are what the files on disk say."""
+    """How far the registration is. The files on disk tell the first three states."""
 
     INITIAL = auto()
     CREATE_TEMP_METADATA_FILE_DONE = auto()
@@ -42,7 +43,7 @@ class Effect(Enum):
 
 
 class Event(Enum):
-    """What came of it."""
+    """The outcome of an effect."""
 
     OK = auto()  # the effect is known to have happened
     REFUSED = auto()  # the controller answered that this id belongs to somebody else
@@ -51,7 +52,8 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where the procedure stands. broker_id: the id asked for or owned; None before the first answer."""
+    """The present state and effect. broker_id: the id that is asked for or owned; None before the first
+    answer."""
 
     state: RegisterState = RegisterState.INITIAL
     effect: Effect = Effect.GET_NEXT_BROKER_ID
@@ -77,11 +79,12 @@ TRANSITIONS: dict[tuple[RegisterState, Effect, Event], tuple[RegisterState, Effe
     ),
     (S.CREATE_METADATA_FILE_DONE, E.REGISTER_TO_CONTROLLER, Event.OK): (S.REGISTERED, E.NOTHING),
 }
-"""UNKNOWN is not in the table: it repeats the effect. Anything else that is not here is a bug of ours."""
+"""UNKNOWN is not in the table: it repeats the effect. Any other missing combination is a bug of ours."""
 
 
 def step(now: Registration, event: Event, broker_id: int | None = None) -> Registration:
-    """What to do after `event`. broker_id: the id that GET_NEXT_BROKER_ID answered, else None (kept)."""
+    """Returns what to do after `event`. broker_id: the id that GET_NEXT_BROKER_ID returned; None: keep the
+    present one."""
     if event is Event.UNKNOWN:
         return now
     state, effect = TRANSITIONS[now.state, now.effect, event]
@@ -91,7 +94,8 @@ def step(now: Registration, event: Event, broker_id: int | None = None) -> Regis
 
 
 def recover(temp_broker_id: int | None, meta_broker_id: int | None) -> Registration:
-    """What the two files say after a restart. .broker.meta wins: it exists only after the id was granted."""
+    """Returns the state that the two files tell after a restart. .broker.meta wins: it exists only after the
+    id was granted."""
     if meta_broker_id is not None:
         return Registration(S.CREATE_METADATA_FILE_DONE, E.REGISTER_TO_CONTROLLER, meta_broker_id)
     if temp_broker_id is not None:
@@ -100,7 +104,8 @@ def recover(temp_broker_id: int | None, meta_broker_id: int | None) -> Registrat
 
 
 def event_of(effect: Effect, outcome: Ok[Any] | Failed | Unknown) -> Event:
-    """Only "this id is taken" is a refusal: a follower, a timeout or a busy one says nothing about us."""
+    """Returns the event for an outcome. Only "this id is taken" is a refusal: a follower, a timeout or a busy
+    controller says nothing about the id."""
     match outcome:
         case Ok():
             return Event.OK

@@ -1,18 +1,19 @@
-"""What a broker makes of news about its master: become master or slave, re-dial, adopt a set, ask, or stay.
+"""What a broker does about a role update: become master or slave, reconnect, adopt a SyncStateSet, ask, or
+stay.
 
-Pure. News come from registration (1003), election (1002), poll (1004) and push (1008), in any order and any
-number of times. A strictly newer masterEpoch wins; at the same epoch only the master's address and the
-SyncStateSet may move; anything older is ignored. `Role.epoch` is the epoch of the last *finished* role
-change: a half-done change is therefore decided again and repeated (broker-ha pitfall 25).
-Source: RIP-44, RocketMQ 5.3.3 ReplicasManager; the re-dial is ours (pitfall 50).
+Pure. Role updates come from registration (1003), election (1002), poll (1004) and notification (1008), in any
+order and any number of times. A strictly newer masterEpoch wins; at the same epoch only the master's address
+and the SyncStateSet may change; anything older is ignored. `Role.epoch` is the epoch of the last *finished*
+role change, so a change that failed half-way is decided and done again (broker-ha pitfall 25). Source:
+RIP-44, RocketMQ 5.3.3 ReplicasManager; reconnecting at a new address is ours (pitfall 50).
 """
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class MasterNews:
-    """What a controller said. master_broker_id None: no master is recorded (or none that lives)."""
+class RoleUpdate:
+    """What a controller said. master_broker_id None: no master is recorded, or none that is alive."""
 
     master_epoch: int
     master_broker_id: int | None = None
@@ -22,6 +23,7 @@ class MasterNews:
 
     @property
     def version(self) -> tuple[int, int]:
+        """Orders role updates: (masterEpoch, syncStateSetEpoch)."""
         return self.master_epoch, self.sync_state_set_epoch
 
 
@@ -37,6 +39,7 @@ class Role:
 
     @property
     def is_master(self) -> bool:
+        """This broker is the master of the last finished change."""
         return self.epoch > 0 and self.master_broker_id == self.broker_id
 
     def __str__(self) -> str:
@@ -47,66 +50,77 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class ChangeToMaster:
-    news: MasterNews
+    """Become the master of the update's epoch."""
+
+    role_update: RoleUpdate
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeToSlave:
-    """Also when only the master's address changed: the HA link is dialled again."""
+    """Follow the update's master. Also if only its address changed: the HA link is connected again."""
 
-    news: MasterNews
+    role_update: RoleUpdate
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptSyncStateSet:
-    news: MasterNews
+    """Stay master, with a newer SyncStateSet."""
+
+    role_update: RoleUpdate
 
 
 @dataclass(frozen=True, slots=True)
 class AskForElection:
-    """Nobody is master: send 1002 for ourselves."""
+    """There is no master: send 1002 for this broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
+    """Do nothing; the reason is for the log."""
+
     reason: str = field(default="nothing new")
 
 
 Decision = ChangeToMaster | ChangeToSlave | AdoptSyncStateSet | AskForElection | Stay
 
 
-def decide_role(mine: Role, news: MasterNews) -> Decision:
-    """What to do about `news`; total, and Stay for everything that was already done."""
-    if news.master_epoch < mine.epoch:
-        return Stay(f"masterEpoch {news.master_epoch} is older than ours, {mine.epoch}")
-    if news.master_broker_id is None:
+def decide_role(mine: Role, role_update: RoleUpdate) -> Decision:
+    """Returns what to do about `role_update`. Total; Stay for everything that was already done."""
+    if role_update.master_epoch < mine.epoch:
+        return Stay(f"masterEpoch {role_update.master_epoch} is older than ours, {mine.epoch}")
+    if role_update.master_broker_id is None:
         return AskForElection()
-    if news.master_epoch > mine.epoch:
-        return ChangeToMaster(news) if news.master_broker_id == mine.broker_id else ChangeToSlave(news)
-    if news.master_broker_id != mine.master_broker_id:
+    if role_update.master_epoch > mine.epoch:
+        return (
+            ChangeToMaster(role_update)
+            if role_update.master_broker_id == mine.broker_id
+            else ChangeToSlave(role_update)
+        )
+    if role_update.master_broker_id != mine.master_broker_id:
         return Stay(
-            f"masterEpoch {news.master_epoch} names two masters: {mine.master_broker_id} and "
-            f"{news.master_broker_id}; was the controller's store replaced?"
+            f"masterEpoch {role_update.master_epoch} names two masters: {mine.master_broker_id} and "
+            f"{role_update.master_broker_id}; was the controller's store replaced?"
         )
     if mine.is_master:
-        newer = news.sync_state_set_epoch > mine.sync_state_set_epoch
-        return AdoptSyncStateSet(news) if newer else Stay()
-    if news.master_address and news.master_address != mine.master_address:
-        return ChangeToSlave(news)
+        newer = role_update.sync_state_set_epoch > mine.sync_state_set_epoch
+        return AdoptSyncStateSet(role_update) if newer else Stay()
+    if role_update.master_address and role_update.master_address != mine.master_address:
+        return ChangeToSlave(role_update)
     return Stay()
 
 
-def newest(one: MasterNews | None, other: MasterNews) -> MasterNews:
-    """Of two pending news the one to act on; at equal versions the later one (it may carry a new address)."""
+def newest(one: RoleUpdate | None, other: RoleUpdate) -> RoleUpdate:
+    """Returns the one of two pending updates to act on; at equal versions the later one, which may carry a
+    new address."""
     return one if one is not None and one.version > other.version else other
 
 
-def finished(mine: Role, news: MasterNews) -> Role:
-    """The role after a change for `news` has completed."""
+def finished(mine: Role, role_update: RoleUpdate) -> Role:
+    """Returns the role after a change for `role_update` has completed."""
     return Role(
         broker_id=mine.broker_id,
-        epoch=news.master_epoch,
-        master_broker_id=news.master_broker_id,
-        master_address=news.master_address,
-        sync_state_set_epoch=news.sync_state_set_epoch,
+        epoch=role_update.master_epoch,
+        master_broker_id=role_update.master_broker_id,
+        master_address=role_update.master_address,
+        sync_state_set_epoch=role_update.sync_state_set_epoch,
     )

@@ -1,64 +1,65 @@
-"""Delivers delayed messages: what is due goes to its real topic, and the level's offset follows.
+"""Delivers delayed messages: a due message goes to its real topic, and the offset of its level advances.
 
-Only a master delivers. The offset of a level is given to the metadata table (and so to the replicas) when the
-delivered copy is confirmed and on disk: a copy that is lost with its master is delivered again by the next
-one, and none is lost. Source: RocketMQ 5.3.3 ScheduleMessageService.
+Only a master does. The offset of a level goes into the metadata table (and so to the replicas) when the
+delivered message is confirmed and on disk: if it is lost with its master, the next master delivers it again,
+and none is lost. Source: RocketMQ 5.3.3 ScheduleMessageService.
 """
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.delay.levels import SCHEDULE_TOPIC, DelayLevels
-from broker.handlers.origin import destination, real_queue
-from broker.handlers.writer import Letter, Refused, Writer
+from broker.admission.send_gate import PutRefused
+from broker.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from broker.metadata.service import Metadata
-from broker.store.consume_queue import ConsumeQueue
+from broker.put.message_to_store import MessageToStore
+from broker.put.message_writer import MessageWriter
+from broker.put.real_queue import destination, real_queue
+from broker.put.term_service import SafeMarks, TermService
 from broker.store.message_store import MessageStore
-from broker.store.record import decode
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
+from broker.store.queue.consume_queue import ConsumeQueue
+from keelmq.remoting.codes import ResponseCode
+from keelmq.runtime.clock import wall_ms
 
 logger = logging.getLogger(__name__)
 
-PERIOD_MS: Final = 100
 BATCH_MAX: Final = 512
-"""Messages of one level that are delivered in one go: the loop has other things to do."""
+"""Messages of one level delivered in one round: the event loop has other work."""
 
 
-class DelayedDelivery:
-    """Owned by the event loop's thread; run() is its task, deliver() one round."""
+class ScheduleMessageService(TermService):
+    """Owned by the event loop's thread. A round delivers at most BATCH_MAX due messages of each level."""
 
     def __init__(
         self,
         store: MessageStore,
         metadata: Metadata,
-        writer: Writer,
+        writer: MessageWriter,
         *,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
-        self._store, self._metadata, self._writer, self._clock = store, metadata, writer, clock
+        """clock: wall time in ms."""
+        super().__init__(store, metadata, writer, clock)
         self._levels: DelayLevels = store.delay_levels
-        self._term: int | None = None  # masterEpoch that the positions below are of
-        self._next: dict[int, int] = {}
-        self._unsafe: deque[tuple[int, int, int]] = deque()  # end in the log, level, offset behind it
+        self._next: dict[int, int] = {}  # level -> queue offset; empty: not known yet in this term
+        self._marks: SafeMarks[tuple[int, int]] = SafeMarks(None)  # (level, next offset)
         self.delivered = 0
+        """Messages delivered in this process."""
 
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(PERIOD_MS / 1000)
-            more = self.deliver()
-            while more:
-                await asyncio.sleep(0)  # connections have their turn
-                more = self.deliver()
+    def _begin(self) -> None:
+        self._marks.clear()
+        self._next = {}
 
-    def deliver(self) -> bool:
-        """What is due now, at most BATCH_MAX per level. True: there is more."""
-        if not self._may_deliver():
-            return False
-        self._settle()
+    def _has_replayed(self) -> bool:
+        return bool(self._next)
+
+    def _step(self) -> bool:
+        if not self._next:
+            if self._store.dispatch_behind:
+                return False  # the queues are not complete yet
+            self._next = {level: self._first(level) for level in range(1, self._levels.count + 1)}
+        for level, offset in self._marks.take(self._safe_offset):
+            self._metadata.delays.advance(level, offset)
         now, more = self._clock(), False
         for level in range(1, self._levels.count + 1):
             queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
@@ -66,27 +67,11 @@ class DelayedDelivery:
                 more = self._deliver_level(level, queue, now) or more
         return more
 
-    def _may_deliver(self) -> bool:
-        """Reads the positions again in each new term: another master may have gone on meanwhile."""
-        store, gate = self._store, self._metadata.gate
-        if not store.is_master:
-            self._term = None
-        if not (store.is_master and gate.writable) or gate.lease_is_over:
-            return False  # a gate that is closed for a while ends no term
-        if self._term != self._metadata.epoch:
-            if store.dispatch_behind:
-                return False  # the queues are not whole yet
-            self._term = self._metadata.epoch
-            self._unsafe.clear()
-            self._next = {level: self._start(level) for level in range(1, self._levels.count + 1)}
-        return True
-
-    def _start(self, level: int) -> int:
-        """Inside the queue, whatever the table says (store pitfall 20)."""
+    def _first(self, level: int) -> int:
         offset, queue = self._metadata.delays.get(level), self._store.find_queue(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return 0
-        inside = min(max(offset, queue.min_offset), queue.max_offset)
+        inside = self._inside(SCHEDULE_TOPIC, level - 1, offset)
         if inside != offset:
             logger.error(
                 "delay level %d: offset %d is outside of its queue %d..%d; it goes on at %d",
@@ -94,19 +79,13 @@ class DelayedDelivery:
             )  # fmt: skip
         return inside
 
-    def _settle(self) -> None:
-        """Offsets whose messages cannot be lost any more become the table's."""
-        safe = min(self._store.confirm_offset, self._store.commit_log.flushed_offset)
-        while self._unsafe and self._unsafe[0][0] <= safe:
-            _, level, offset = self._unsafe.popleft()
-            self._metadata.delays.advance(level, offset)
-
     def _deliver_level(self, level: int, queue: ConsumeQueue, now: int) -> bool:
+        """True: BATCH_MAX messages were delivered, and there may be more."""
         at, count = max(self._next[level], queue.min_offset), 0
         while at < queue.max_offset and count < BATCH_MAX:
             log_offset, size, due_at = queue.unit(at)
             latest = now + self._levels.delay_ms(level)
-            if now < due_at <= latest:  # what is later than that was stored by a clock that was wrong
+            if now < due_at <= latest:  # a later one was stored by a clock that was wrong: now
                 break
             end = self._deliver_record(log_offset, size)
             if end is None:
@@ -114,36 +93,37 @@ class DelayedDelivery:
             at += 1
             count += 1
             self._next[level] = at
-            self._unsafe.append((end, level, at))
+            self._marks.add(end, (level, at))
         return count == BATCH_MAX
 
     def _deliver_record(self, log_offset: int, size: int) -> int | None:
-        """Where the copy ends in the log; 0: there is nothing to deliver. None: not now."""
-        letter = self._copy_of(log_offset, size)
-        if letter is None:
+        """Returns the end of the delivered message in the log; 0: there is nothing to deliver. None: it
+        cannot be written now."""
+        to_store = self._copy_of(log_offset, size)
+        if to_store is None:
             return 0
-        stored = self._writer.put(letter)
-        if isinstance(stored, Refused):
+        stored = self._writer.put(to_store)
+        if isinstance(stored, PutRefused):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return None
             logger.error("the delayed record at %d cannot be delivered: %s", log_offset, stored.remark)
-            return 0  # it would hold up its level for ever
+            return 0  # it would block its level for ever
         self.delivered += 1
         return stored.end
 
-    def _copy_of(self, log_offset: int, size: int) -> Letter | None:
-        """The properties stay as they are stored, also DELAY, REAL_TOPIC and REAL_QID."""
-        view = self._store.commit_log.view(log_offset, size)
-        if len(view) < size:
-            logger.error("the delayed record at %d is gone: retention was shorter than its delay", log_offset)
+    def _copy_of(self, log_offset: int, size: int) -> MessageToStore | None:
+        """Returns the message as it goes to its real topic; its properties stay, also DELAY, REAL_TOPIC and
+        REAL_QID. None: it cannot be delivered."""
+        record = self._record(log_offset, size)
+        if record is None:
+            logger.error("the delayed record at %d was deleted by retention before it was due", log_offset)
             return None
-        record = decode(view)
         where = real_queue(record.properties)
         if where is None or where[0] == SCHEDULE_TOPIC:
-            logger.error("the delayed record at %d does not say where it belongs", log_offset)
+            logger.error("the delayed record at %d has no valid REAL_TOPIC, REAL_QID", log_offset)
             return None
         topic, queue_id = where
-        return Letter(
+        return MessageToStore(
             destination(self._metadata.topics, topic), queue_id, record.body, record.properties,
             record.flag, record.sys_flag, record.born_timestamp, record.born_host, record.reconsume_times,
         )  # fmt: skip

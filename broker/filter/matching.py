@@ -1,18 +1,12 @@
-"""SQL92 filters applied to stored records: which records of a pull's views a consumer gets."""
+"""Applies SQL92 filters to stored records: selects the records of a pull that the consumer gets."""
 
 import struct
 from collections.abc import Iterable
 from typing import Final
 
 from broker.filter.core.sql import Expression
-from broker.store.reading import GetResult, GetStatus
-from broker.store.record import (
-    BORN_HOST_V6,
-    HEADER_BYTES,
-    MAGIC_V1,
-    STORE_HOST_V6,
-    parse_properties,
-)
+from broker.message.record import BORN_HOST_V6, HEADER_BYTES, MAGIC_V1, STORE_HOST_V6, parse_properties
+from broker.store.queue.reading import GetResult, GetStatus
 
 _V6_MORE_BYTES: Final = 12  # than an IPv4 host
 _SYS_FLAG_AT: Final = 36
@@ -22,7 +16,7 @@ _I16 = struct.Struct(">h")
 
 
 def properties_of(view: memoryview, at: int) -> tuple[int, bytes]:
-    """(record size, properties) of the good record at `at`."""
+    """Returns the size and the properties of the valid record at `at`."""
     size, magic = _SIZE_MAGIC.unpack_from(view, at)
     (sys_flag,) = _I32.unpack_from(view, at + _SYS_FLAG_AT)
     body_at = at + HEADER_BYTES
@@ -37,7 +31,7 @@ def properties_of(view: memoryview, at: int) -> tuple[int, bytes]:
 
 
 def select(result: GetResult, expression: Expression) -> GetResult:
-    """A FOUND result with the matching records only; NO_MATCHED_MESSAGE when there are none of them."""
+    """Returns a FOUND result with the matching records only; NO_MATCHED_MESSAGE if there are none."""
     runs, count = _matching(result.views, expression)
     if not count:
         return result._replace(status=GetStatus.NO_MATCHED_MESSAGE, views=[], message_count=0, body_bytes=0)
@@ -45,7 +39,7 @@ def select(result: GetResult, expression: Expression) -> GetResult:
 
 
 def _matching(views: Iterable[memoryview], expression: Expression) -> tuple[list[memoryview], int]:
-    """Adjacent records stay in one view."""
+    """Returns the matching records and their number. Adjacent records stay in one view."""
     runs, count = [], 0
     for view in views:
         at = run_start = 0

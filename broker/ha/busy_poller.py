@@ -1,10 +1,11 @@
-"""A master stays awake while one message waits for its replicas.
+"""Busy polling: the event loop of a master does not sleep while one message waits for its replicas.
 
-A process that sleeps has to be woken, and on a virtual machine that takes as long as all that the replica
-does: a third of what a producer pays for the replica when it sends one message after the other. So the loop
-goes round without sleeping for a while. Not for several messages: they share the wait. Where it is in vain
-(a network between master and replica), it is tried less and less, so that it costs next to nothing.
-Turns are counted, not time: virtual time stands still in them.
+Waking a sleeping process takes, on a virtual machine, as long as all the work of the replica: a third of the
+time that a producer waits when it sends one message after the other. So the loop polls its sockets for some
+turns instead. It does not poll when several messages wait, because they share one wake-up. Polling that ends
+without an ack is followed by a growing pause, so it costs next to nothing where it cannot help (a real
+network between master and replica). Turns are counted instead of time, because virtual time stands still
+during them.
 """
 
 import asyncio
@@ -13,13 +14,13 @@ from collections.abc import Callable
 from broker.ha.ports import Clock
 
 TURNS_MAX = 100
-"""Of the event loop, each with a look at the sockets: some 250 us."""
+"""Turns of the event loop, each with a poll of the sockets: about 250 us together."""
 PAUSE_FIRST_MS, PAUSE_MAX_MS = 2, 1_000
-"""After a vigil in vain; each in a row doubles it."""
+"""Pause after a polling that ended without an ack; it doubles with each further one in a row."""
 
 
-class Vigil:
-    """Owned by the event loop's thread. is_needed: one message waits for replicas."""
+class BusyPoller:
+    """Owned by the event loop's thread. is_needed(): exactly one message waits for replicas."""
 
     def __init__(self, is_needed: Callable[[], bool], clock: Clock) -> None:
         self._is_needed, self._clock = is_needed, clock
@@ -27,7 +28,7 @@ class Vigil:
         self._not_before_ms, self._pause_ms = 0, PAUSE_FIRST_MS
 
     def begin(self) -> None:
-        """After the message was sent to the replicas."""
+        """Starts to poll, or polls on. Called after the message was sent to the replicas."""
         if not self._is_needed() or self._clock() < self._not_before_ms:
             return
         if not self._turns:

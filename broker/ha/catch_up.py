@@ -1,9 +1,10 @@
-"""Helper threads that send a far replica what it lacks, by sendfile: the log's bytes pass no memory of ours.
+"""Threads that send the log to a replica that is far behind, by sendfile: its bytes are never copied to user
+space.
 
-A run is some MiB of packets that the MasterLink has made, and a thread sends it. Meanwhile the loop writes
-nothing to that socket, and goes on reading acks from it. The thread touches nothing but the run's own
-descriptors, which are duplicates: a closed connection or a deleted file does not give their numbers to
-somebody else. Whoever ends a link shuts the socket down, and the thread comes back at once with an error.
+A SendfileBatch is some MiB of packets that the MasterLink has made; a thread sends it. Meanwhile the event
+loop writes nothing to that socket, but still reads acks from it. The thread uses only descriptors that the
+batch owns, which are duplicates: when a connection closes or a file is deleted, their numbers are not reused.
+Whoever ends the link shuts the socket down, and the thread returns at once with an error.
 """
 
 import asyncio
@@ -13,40 +14,25 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 from broker.ha.core.master_link import Send
 from broker.ha.ports import ReplicatedLog
 
-LOOK_MS = 1_000
-"""A thread that waits for a slow replica looks this often whether it is still wanted."""
-QUIET_MS = 1_000
-"""How long a role change waits for threads; only a disk that does not answer keeps one longer."""
+ABORT_CHECK_MS = 1_000
+"""A thread that waits for a slow replica checks this often whether its batch was aborted."""
+IDLE_WAIT_MS = 1_000
+"""Time that a role change waits for the threads; only a disk that does not answer keeps one longer."""
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: what is queued on a link that ends is dropped. Sendfile queues pages of the log, not copies of
-them, and who leaves the mastership may change these pages next."""
+"""SO_LINGER with a time of 0: what is queued on a link that ends is dropped. Sendfile queues pages of the
+log, not copies of them, and after the mastership these pages may be overwritten."""
 
 
-SCHEDSTAT = Path("/proc/thread-self/schedstat")
-"""Of this thread, in ns: on a core, and waiting for one."""
-BUSY_US = 700_000
-"""A loop that works, or waits for a core, for so much of a second has nothing to spare."""
-
-
-def demand_us() -> int:
-    """CPU time that this thread had or waited for. 0 where the system does not tell: it counts as idle."""
-    try:
-        had, waited, _ = SCHEDSTAT.read_bytes().split()
-    except (OSError, ValueError):
-        return 0
-    return (int(had) + int(waited)) // 1_000
-
-
-class Run:
-    """Packets on their way from the log's files to one socket."""
+class SendfileBatch:
+    """Packets to be sent from the log's files to one socket."""
 
     def __init__(self, log: ReplicatedLog, fd: int, packets: Sequence[Send]) -> None:
-        """fd: of the connection. The bytes are in the log now; they need not stay there."""
+        """`fd`: of the connection. Opens the files now: their bytes may be deleted from the log while they
+        are sent."""
         self.aborted = False
         self._socket = socket.socket(fileno=os.dup(fd))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -66,7 +52,7 @@ class Run:
         return self._files[number], at
 
     def send(self) -> None:
-        """In a thread. OSError: the link is gone, or the file was cut."""
+        """Runs in a thread. Raises OSError if the link is gone or a file was truncated."""
         for header, file, at, count in self._pieces:
             self._send_header(header)
             while count:
@@ -80,7 +66,7 @@ class Run:
                 at, count = at + sent, count - sent
 
     def _send_header(self, header: bytes) -> None:
-        """It leaves together with the first bytes of its body."""
+        """MSG_MORE: the header leaves in one segment with the first bytes of its body."""
         while header:
             try:
                 header = header[self._socket.send(header, socket.MSG_MORE) :]
@@ -91,12 +77,12 @@ class Run:
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         while not self.aborted:
-            if poll.poll(LOOK_MS):
-                return  # room, or an error that the next call tells
+            if poll.poll(ABORT_CHECK_MS):
+                return  # room, or an error that the next call raises
         raise ConnectionAbortedError("the link was closed")
 
     def abort(self) -> None:
-        """By the loop: nothing more leaves. The thread comes back soon, and then close() is called."""
+        """Called by the loop: nothing more is sent. The thread returns soon, and close() is called then."""
         self.aborted = True
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -105,37 +91,40 @@ class Run:
 
     @property
     def is_closed(self) -> bool:
+        """All descriptors are closed."""
         return self._socket.fileno() < 0 and not self._files
 
     def close(self) -> None:
-        """By the loop, when no thread uses it."""
+        """Called by the loop, when no thread uses the batch."""
         self._socket.close()
         while self._files:
             os.close(self._files.popitem()[1])
 
 
-class CatchUp:
-    """The threads of one broker; owned by the event loop's thread."""
+class CatchUpThreads:
+    """The threads of one broker (haCatchUpThreads); owned by the event loop's thread."""
 
     def __init__(self, threads_max: int) -> None:
-        """Replicas that come when so many are served already are served by the loop."""
+        """`threads_max`: while that many replicas are served by threads, the loop serves the others."""
         self._threads = ThreadPoolExecutor(max(threads_max, 1), "ha-catch-up")
         self._threads_max = threads_max
-        self._runs: set[asyncio.Future[None]] = set()
+        self._sending: set[asyncio.Future[None]] = set()
 
     @property
     def is_full(self) -> bool:
-        return len(self._runs) >= self._threads_max
+        """All threads are sending."""
+        return len(self._sending) >= self._threads_max
 
-    def start(self, run: Run, on_end: Callable[[OSError | None], None]) -> None:
-        """on_end is called by the loop; the run is closed before that."""
-        work: Future[None] = self._threads.submit(run.send)
+    def start(self, batch: SendfileBatch, on_end: Callable[[OSError | None], None]) -> None:
+        """Sends the batch in a thread. The loop closes the batch and then calls on_end(error); None: all was
+        sent."""
+        work: Future[None] = self._threads.submit(batch.send)
         future = asyncio.wrap_future(work)
-        self._runs.add(future)
+        self._sending.add(future)
 
         def ended(future: "asyncio.Future[None]") -> None:
-            self._runs.discard(future)
-            run.close()
+            self._sending.discard(future)
+            batch.close()
             error = None if future.cancelled() else future.exception()
             if error is not None and not isinstance(error, OSError):
                 raise error
@@ -143,12 +132,12 @@ class CatchUp:
 
         future.add_done_callback(ended)
 
-    async def quiet(self) -> None:
-        """No thread sends any more; after every run was aborted."""
-        if self._runs:
-            await asyncio.wait(self._runs, timeout=QUIET_MS / 1000)
+    async def wait_until_idle(self) -> None:
+        """Waits until no thread sends, at most IDLE_WAIT_MS. Every batch must have been aborted."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=IDLE_WAIT_MS / 1000)
 
     async def close(self) -> None:
-        """After every run was aborted."""
-        await self.quiet()
+        """Ends the threads. Every batch must have been aborted."""
+        await self.wait_until_idle()
         self._threads.shutdown(wait=False)

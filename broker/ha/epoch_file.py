@@ -4,29 +4,31 @@
     CRC-32 & 0x7FFFFFFF of all entry lines with their line ends (0: do not check)
     epoch-startOffset        one line each
 
-Written aside, synced, then renamed over the old file; the version before stays as .bak, for people. We never
-fall back to it by ourselves, as the peer does: a list that lacks its last epoch takes that epoch's bytes for
-older ones, and the truncation would keep bytes that no other replica has.
+The version before stays as .bak, for operators. The broker never falls back to it, as RocketMQ does: a list
+that lacks its last epoch would take that epoch's bytes for older ones, and the truncation would keep bytes
+that no other replica has.
 """
 
-import os
 import zlib
 from pathlib import Path
 
 from broker.ha.core.epochs import Epochs
+from keelmq.runtime.durable_file import backup_of, replace_file
 
 
 class EpochFileError(Exception):
-    """The file cannot be believed; the text says why and what to do."""
+    """The file cannot be trusted; the text says why and what to do."""
 
 
 def encode_epochs(epochs: Epochs) -> bytes:
+    """Returns the content of the file for these epochs."""
     lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs.pairs).encode()
     return b"%d\n%d\n" % (len(epochs.pairs), zlib.crc32(lines) & 0x7FFFFFFF) + lines
 
 
 def decode_epochs(content: bytes) -> Epochs:
-    """ValueError if the content is cut, altered or not an epoch file. Line ends may be of either kind."""
+    """Parses the content of the file; lines may end with LF or CRLF. Raises ValueError if it is truncated,
+    altered or no epoch file."""
     head = content.split(b"\n", 2)
     if len(head) < 3:
         raise ValueError("fewer than two lines")
@@ -45,14 +47,15 @@ def _pair(line: str) -> tuple[int, int]:
 
 
 class EpochFile:
-    """One path; load() once, save() on every change."""
+    """The file at one path: load() once, save() on every change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._backup = path.with_name(path.name + ".bak")
+        self._backup = backup_of(path)
 
     def load(self) -> Epochs:
-        """Empty if neither file exists. EpochFileError if what exists cannot be believed."""
+        """Returns the epochs on disk; no epochs if neither the file nor its .bak exists. Raises
+        EpochFileError if the file is damaged, or missing beside its .bak."""
         try:
             return decode_epochs(self.path.read_bytes())
         except FileNotFoundError:
@@ -68,33 +71,14 @@ class EpochFile:
         )
 
     def save(self, epochs: Epochs) -> None:
-        """Durable when it returns. An empty list is written too (the peer keeps the old entries then)."""
-        content = encode_epochs(epochs)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(self.path.name + ".tmp")
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        self._keep_backup()
-        os.replace(aside, self.path)
-        _sync_directory(self.path.parent)
+        """Replaces the file durably. Raises OSError. An empty list is written, too (RocketMQ keeps the old
+        entries)."""
+        replace_file(self.path, encode_epochs(epochs), keep_backup=self._is_readable())
 
-    def _keep_backup(self) -> None:
-        """The present version under the second name too; a damaged one never replaces a good .bak."""
+    def _is_readable(self) -> bool:
+        """A damaged file must not replace a good .bak."""
         try:
             decode_epochs(self.path.read_bytes())
         except (FileNotFoundError, ValueError):
-            return
-        link = self._backup.with_name(self._backup.name + ".tmp")
-        link.unlink(missing_ok=True)
-        os.link(self.path, link)
-        os.replace(link, self._backup)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            return False
+        return True

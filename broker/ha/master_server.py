@@ -1,9 +1,10 @@
-"""The HA port: accepts slaves and moves packets between their MasterLinks and their sockets.
+"""The HA port of a broker: accepts slaves, and moves packets between their MasterLinks and their sockets.
 
-One packet per slave and loop turn, and never more than about one packet in a transport's buffer: bulk
-catch-up must not delay the producers that share the loop. Log bytes go from the mapped file to the socket
-without a copy (uvloop). A slave that is far behind is served by a thread (catch_up.py): while `_run` is set,
-it alone writes to the socket. A broker that is not master closes whoever connects.
+The event loop sends one packet per slave and turn, and keeps at most about one packet in a transport's
+buffer: bulk catch-up must not delay the producers that share the loop. Log bytes go from the mapped file to
+the socket without a copy (uvloop). A slave that is far behind is served by a thread (catch_up.py): while
+`_batch` is set, only that thread writes to the socket. A broker that is not master closes every connection at
+once.
 """
 
 import asyncio
@@ -11,25 +12,26 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from broker.ha.catch_up import CatchUp, Run
+from broker.ha.catch_up import CatchUpThreads, SendfileBatch
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
 from broker.ha.ports import Clock, ReplicatedLog
+from keelmq.runtime.stop_steps import StopSteps
 
 logger = logging.getLogger(__name__)
 
 LINKS_MAX = 256
-"""Connections, members or not; a broker group has a handful."""
+"""Open connections at most; a broker group has a handful of slaves."""
 
 
 class MasterProtocol(asyncio.Protocol):
-    """One accepted connection."""
+    """One accepted connection of a slave."""
 
     def __init__(self, server: "MasterServer") -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False
-        self._run: Run | None = None
+        self._batch: SendfileBatch | None = None
         self._fd = -1  # for threads; -1: there is no socket that they could write to
         self._high_bytes = server.settings.batch_bytes
         self.link: MasterLink | None = None
@@ -57,7 +59,7 @@ class MasterProtocol(asyncio.Protocol):
         before = link.slave_id
         link.receive_data(data, self._server.clock())
         if link.slave_id != before:
-            self._server.introduced(self, link)
+            self._server.identified(self, link)
         if not link.is_settled:
             self.pump()
         if not self.closed:
@@ -72,34 +74,36 @@ class MasterProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        if self._run is not None:
-            self._run.abort()
+        if self._batch is not None:
+            self._batch.abort()
         self._server.lost(
             self, self.link.close_reason or str(exc or "closed by the slave") if self.link else ""
         )
 
     def close(self, reason: str) -> None:
-        """At once, with whatever is in the buffer lost; connection_lost() follows."""
+        """Aborts the connection: what is in its buffer is lost. connection_lost() follows."""
         if self.link is not None:
             self.link.close(reason)
         if not self.closed and self._transport is not None:
             self.closed = True
-            if self._run is not None:
-                self._run.abort()
+            if self._batch is not None:
+                self._batch.abort()
             self._transport.abort()
 
     def pump(self) -> None:
-        """At most one packet now, the next one in the next turn of the loop; or a run for a thread."""
+        """Sends at most one packet and schedules the next one, or gives a batch to a thread."""
         if self.closed or self.link is None:
             return
         transport, now_ms = self._transport, self._server.clock()
         assert transport is not None
         self._server.state.min_offset = self._server.log.min_offset  # retention does not wait for a tick
-        if self._scheduled or self._paused or self._run is not None:
+        if self._scheduled or self._paused or self._batch is not None:
             if (close := self.link.check(now_ms)) is not None:
                 self.close(close.reason)
             return
-        if transport.is_closing() or (self.link.is_far and self._catches_up(transport, self.link, now_ms)):
+        if transport.is_closing() or (
+            self.link.is_far_behind and self._send_by_thread(transport, self.link, now_ms)
+        ):
             return
         self._limit(transport, self._server.settings.batch_bytes)
         effect = self.link.next_effect(now_ms)
@@ -118,26 +122,27 @@ class MasterProtocol(asyncio.Protocol):
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump_again)
 
-    def _catches_up(self, transport: asyncio.Transport, link: MasterLink, now_ms: int) -> bool:
-        """A thread sends what comes next, or will when what the loop wrote is gone. False: the loop does."""
+    def _send_by_thread(self, transport: asyncio.Transport, link: MasterLink, now_ms: int) -> bool:
+        """Returns True if a thread sends the next bytes, or will when the transport's buffer is empty; False:
+        the loop must."""
         if self._fd < 0 or self._server.catch_up.is_full:
             return False
         if transport.get_write_buffer_size():
             self._limit(transport, 0)  # resume_writing() comes when nothing is left
             return self._paused
-        packets = link.next_run(now_ms)
+        packets = link.next_sendfile_batch(now_ms)
         if not packets:
             return False
         try:
-            self._run = Run(self._server.log, self._fd, packets)
+            self._batch = SendfileBatch(self._server.log, self._fd, packets)
         except OSError as error:
             self.close(f"cannot read the log: {error}")
             return True
-        self._server.catch_up.start(self._run, self._run_ended)
+        self._server.catch_up.start(self._batch, self._batch_sent)
         return True
 
-    def _run_ended(self, error: OSError | None) -> None:
-        self._run = None
+    def _batch_sent(self, error: OSError | None) -> None:
+        self._batch = None
         if error is not None:
             self.close(f"the slave is gone: {error}")
         else:
@@ -154,7 +159,8 @@ class MasterProtocol(asyncio.Protocol):
 
 
 class MasterServer:
-    """The listener and the links of this broker; `state` is what the links know of the log."""
+    """The listener and the links of this broker. `state`: what the links know of the log; the HA service
+    updates it."""
 
     def __init__(
         self,
@@ -164,45 +170,51 @@ class MasterServer:
         clock: Clock,
         on_ack: Callable[[MasterLink], None],
         on_links_changed: Callable[[], None],
-        catch_up_threads: int = 0,
+        catch_up_threads: int,
     ) -> None:
         self.log = log
         self.settings = settings
         self.clock = clock
         self.on_ack = on_ack
         self.state = MasterLog(log.file_bytes)
-        self.catch_up = CatchUp(catch_up_threads)
+        self.catch_up = CatchUpThreads(catch_up_threads)
         self.links: dict[int, MasterLink] = {}
-        """Live links that have introduced themselves: one per slave id, the newest."""
+        """The live links of slaves that have identified themselves, by broker id; the newest one of each."""
         self._on_links_changed = on_links_changed
         self._protocols: dict[MasterLink, MasterProtocol] = {}
         self._listener: asyncio.Server | None = None
         self._open = False
 
     async def start(self, host: str, port: int) -> None:
-        """OSError: the port is taken."""
+        """Binds the port. Raises OSError if it is taken."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(lambda: MasterProtocol(self), host, port, backlog=LINKS_MAX)
 
     @property
     def address(self) -> tuple[str, int]:
+        """Host and port; the port that the OS chose, if 0 was asked for."""
         assert self._listener is not None
         host, port = self._listener.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
     async def stop(self) -> None:
-        self.refuse("the broker stops")
-        await self.catch_up.close()
+        """Closes all links and the port. Raises StopError if a step failed; the others are done."""
+        steps = StopSteps("the HA port")
         if self._listener is not None:
-            self._listener.close()
-            await self._listener.wait_closed()
+            steps.add("the listener", self._listener.close)
+        steps.add("the links", lambda: self.refuse("the broker stops"))
+        steps.add("catch-up threads", self.catch_up.close)
+        if self._listener is not None:
+            steps.add("the listener's connections", self._listener.wait_closed)
+        await steps.run()
 
     def accept(self) -> None:
-        """This broker is master from now on."""
+        """Accepts slaves from now on: this broker is master."""
         self._open = True
 
     def refuse(self, reason: str) -> None:
-        """This broker is not master: close every link, without a word to the keeper of the set."""
+        """Closes every link and accepts no more: this broker is not master. on_links_changed is not
+        called."""
         self._open = False
         self.links.clear()
         for protocol in list(self._protocols.values()):
@@ -210,26 +222,29 @@ class MasterServer:
         self._protocols.clear()
 
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
+        """Returns the link of a new connection; None: it is refused."""
         if not self._open:
             logger.info("HA connection from %s refused: this broker is not master", protocol.address)
             return None
-        if len(self._protocols) >= LINKS_MAX and not self._made_room():
+        if len(self._protocols) >= LINKS_MAX and not self._make_room():
             logger.warning("HA connection from %s refused: %d slaves already", protocol.address, LINKS_MAX)
             return None
         link = MasterLink(self.state, self.settings, now_ms=self.clock())
         self._protocols[link] = protocol
         return link
 
-    def _made_room(self) -> bool:
-        """Strangers, who have not said which slave they are, never keep a slave out."""
-        strangers = (link for link in self._protocols if link.slave_id is None)
-        if (longest_here := next(strangers, None)) is None:
+    def _make_room(self) -> bool:
+        """Closes the oldest connection that has not sent its handshake: such a peer never keeps a slave out.
+        Returns False if there is none."""
+        unidentified = (link for link in self._protocols if link.slave_id is None)
+        if (oldest := next(unidentified, None)) is None:
             return False
-        self._protocols.pop(longest_here).close(f"more than {LINKS_MAX} connections")
+        self._protocols.pop(oldest).close(f"more than {LINKS_MAX} connections")
         return True
 
-    def introduced(self, protocol: MasterProtocol, link: MasterLink) -> None:
-        """The newest connection of a slave is the slave; the end of the older one means nothing."""
+    def identified(self, protocol: MasterProtocol, link: MasterLink) -> None:
+        """Makes this connection the slave's only one. Closing the older one changes nothing in the
+        SyncStateSet."""
         assert link.slave_id is not None
         older = self.links.get(link.slave_id)
         self.links[link.slave_id] = link
@@ -239,20 +254,22 @@ class MasterServer:
         self._on_links_changed()
 
     def lost(self, protocol: MasterProtocol, reason: str) -> None:
+        """Forgets a connection that was closed."""
         link = protocol.link
         if link is None or self._protocols.pop(link, None) is None:
             return
-        who = "a stranger" if link.slave_id is None else f"slave {link.slave_id}"
+        who = "an unidentified peer" if link.slave_id is None else f"slave {link.slave_id}"
         logger.info("HA link of %s (%s) ended: %s", who, protocol.address, reason)
         if link.slave_id is not None and self.links.get(link.slave_id) is link:
             del self.links[link.slave_id]
             self._on_links_changed()
 
     def pump(self) -> None:
-        """New bytes, a newer confirmOffset, or time has passed."""
+        """Sends what can be sent. Called for new bytes, for a newer confirmOffset, and at each tick."""
         for protocol in list(self._protocols.values()):
             protocol.pump()
 
     def address_of(self, link: MasterLink) -> str:
+        """Returns "host:port" of the slave's connection; empty if it is closed."""
         protocol = self._protocols.get(link)
         return protocol.address if protocol is not None else ""

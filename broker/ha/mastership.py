@@ -1,31 +1,38 @@
-"""One term as master: confirmOffset, and the one task that talks to the controller about the SyncStateSet."""
+"""One term as master: it moves confirmOffset, and its one task maintains the SyncStateSet with the
+controller.
+
+advance_confirm_offset() is the only place where a master's confirmOffset moves; the rule is in
+broker/core/confirm_offset.py. maintain_sync_state_set() proposes every change of the set; the rule that
+shrinks or expands it is in broker/core/sync_state_set.py.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
 from broker.core.confirm_offset import confirm_offset, replicated_offset
-from broker.core.sync_state_set import JOIN_PAUSE_FIRST_MS, SyncStateSet, SyncStateSetKeeper
+from broker.core.sync_state_set import JOIN_PAUSE_FIRST_MS, SyncStateSet, SyncStateSetManager
 from broker.ha.core.master_link import MasterLink
 from broker.ha.master_server import MasterServer
 from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
-from remoting.operations.controller import SyncStateSet as SyncStateSetBody
-from remoting.tasks import wait_for_event
+from keelmq.remoting.operations.controller import SyncStateSet as SyncStateSetBody
+from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
 RETRY_FIRST_MS = JOIN_PAUSE_FIRST_MS // 2
 RETRY_MAX_MS = 1_000
-JOIN_CHECK_MS = 100
-"""How often the task looks by itself; acks and lost links wake it at once."""
+CHECK_PERIOD_MS = 100
+"""The task checks the set this often; acks and lost links wake it at once."""
 
 
 def from_body(body: SyncStateSetBody) -> SyncStateSet:
+    """Returns the set of the wire's SyncStateSet."""
     return SyncStateSet(frozenset(body.sync_state_set), body.sync_state_set_epoch)
 
 
 class Mastership:
-    """Ends when the service drops it: stop() first, then nothing here touches store or events any more."""
+    """One term. After stop() it touches neither the store nor the events."""
 
     def __init__(
         self,
@@ -38,12 +45,12 @@ class Mastership:
         broker_id: int,
         epoch: int,
         sync_state_set: SyncStateSet,
-        on_confirm: Callable[[int], None],
+        on_confirm_offset: Callable[[int], None],
         metadata_lag_ms: Callable[[int, int], int],
     ) -> None:
         self.broker_id = broker_id
         self.epoch = epoch
-        self.keeper = SyncStateSetKeeper(
+        self.sync_state_set_manager = SyncStateSetManager(
             broker_id,
             sync_state_set,
             all_ack=settings.all_ack,
@@ -52,28 +59,33 @@ class Mastership:
         )
         self._store, self._server, self._events = store, server, events
         self._settings, self._clock = settings, clock
-        self._on_confirm = on_confirm
+        self._on_confirm_offset = on_confirm_offset
         self._metadata_lag_ms = metadata_lag_ms
         self._replicated = store.confirm_offset
-        self._told = -1
-        self._count = -1
+        self._told_offset = -1
+        self._told_count = -1
         self._wake = asyncio.Event()
-        self._over = False
+        self._is_over = False
 
     def stop(self) -> None:
-        self._over = True
+        """Ends the term. The task returns at its next step."""
+        self._is_over = True
         self._wake.set()
 
     # -- offsets -----------------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The log grew. With allAckInSyncStateSet that confirms nothing, unless this broker is the set."""
-        if not self._settings.all_ack or not self.keeper.others:
-            self.advance()
+        """The log grew. With allAckInSyncStateSet this confirms nothing, unless the master is the only
+        member."""
+        if not self._settings.all_ack or not self.sync_state_set_manager.others:
+            self.advance_confirm_offset()
 
-    def advance(self) -> None:
-        """Something grew or changed: the log, an ack, the set. Cheap; called for every ack."""
-        state, keeper, settings = self._server.state, self.keeper, self._settings
+    def advance_confirm_offset(self) -> None:
+        """Moves confirmOffset and the replicated offset as far as the log, the acks and the set allow.
+
+        Called for every append, ack and change of the set, so it has to be cheap.
+        """
+        state, manager, settings = self._server.state, self.sync_state_set_manager, self._settings
         log = self._store.commit_log
         end = state.max_offset = log.max_offset
         acks = {
@@ -81,19 +93,19 @@ class Mastership:
         }
         if settings.all_ack:
             replicated = confirm_offset(
-                self._replicated, max_offset=end, others=keeper.others, acks=acks, all_ack=True
+                self._replicated, max_offset=end, others=manager.others, acks=acks, all_ack=True
             )
             readable = replicated
         else:
             replicated = replicated_offset(
-                max_offset=end, others=keeper.agreed_others, acks=acks, copies=settings.in_sync_replicas
+                max_offset=end, others=manager.agreed_others, acks=acks, copies=settings.in_sync_replicas
             )
             readable = end
         if settings.sync_flush:
-            readable = min(readable, log.flushed_offset)  # what a power cut takes back is not shown
+            readable = min(readable, log.flushed_offset)  # what a power failure takes back is never shown
         self._replicated = max(replicated, self._replicated)
-        if replicated > self._told:  # first: a producer waits for it, and nobody for the consumers' part
-            self._told = replicated
+        if replicated > self._told_offset:  # first: producers wait for it; no request waits for confirmOffset
+            self._told_offset = replicated
             self._events.on_replicated(replicated)
         self._confirm(max(readable, self._store.confirm_offset))
 
@@ -101,27 +113,41 @@ class Mastership:
         self._server.state.confirm_offset = offset
         if offset > self._store.confirm_offset:
             self._store.set_confirm_offset(offset)
-            self._on_confirm(offset)
+            self._on_confirm_offset(offset)
 
     def acked(self, link: MasterLink) -> None:
-        self.advance()
-        if link.slave_id not in self.keeper.agreed.members and not link.learner and not self.keeper.in_flight:
+        """Called for every ack. A slave outside of the set may join now, so the task is woken."""
+        self.advance_confirm_offset()
+        if (
+            link.slave_id not in self.sync_state_set_manager.agreed.members
+            and not link.learner
+            and not self.sync_state_set_manager.in_flight
+        ):
             self._wake.set()
 
     def links_changed(self) -> None:
+        """Called when a slave connects or is lost."""
         self._wake.set()
 
     # -- metadata ----------------------------------------------------------------------------------------
 
-    def metadata_heard(self, slave_id: int) -> None:
-        """This slave has all metadata now: it may join."""
-        if slave_id not in self.keeper.agreed.members and not self.keeper.in_flight:
+    def metadata_caught_up(self, slave_id: int) -> None:
+        """Called when this slave has all metadata: it may join."""
+        if (
+            slave_id not in self.sync_state_set_manager.agreed.members
+            and not self.sync_state_set_manager.in_flight
+        ):
             self._wake.set()
 
     def metadata_members(self) -> set[int]:
-        """Whose metadata must be as ours: the members, and who may be one, but for RocketMQ's replicas."""
+        """Returns the replicas that must have all metadata: the other members, in force or proposed, without
+        RocketMQ's replicas, which cannot report what they have."""
         links = self._server.links
-        return {each for each in self.keeper.others if each not in links or links[each].pulls_metadata}
+        return {
+            each
+            for each in self.sync_state_set_manager.others
+            if each not in links or links[each].pulls_metadata
+        }
 
     def _metadata_lags(self) -> dict[int, int]:
         return {
@@ -132,35 +158,40 @@ class Mastership:
 
     # -- the set -----------------------------------------------------------------------------------------
 
-    def adopt(self, news: SyncStateSet) -> None:
-        """The controller told a set by another way than an answer."""
-        if self.keeper.adopt(news):
-            self.set_changed()
+    def adopt(self, sync_state_set: SyncStateSet) -> None:
+        """Takes a set that the controller sent without being asked by this task. An older one is ignored."""
+        if self.sync_state_set_manager.adopt(sync_state_set):
+            self.sync_state_set_changed()
 
-    def set_changed(self) -> None:
-        count = len(self.keeper.agreed.members)
-        if count != self._count:
-            self._count = count
+    def sync_state_set_changed(self) -> None:
+        """Reports the number of members if it changed, and advances confirmOffset."""
+        count = len(self.sync_state_set_manager.agreed.members)
+        if count != self._told_count:
+            self._told_count = count
             self._events.on_in_sync_changed(count)
-        self.advance()
+        self.advance_confirm_offset()
 
-    async def keep_set(self) -> None:
-        """Propose what should be; until the fate of a proposal is known, ask and propose again."""
+    async def maintain_sync_state_set(self) -> None:
+        """Proposes changes of the set to the controller until the term ends.
+
+        Retries with a growing pause while the outcome of a proposal is unknown.
+        """
         retry_ms = RETRY_FIRST_MS
-        while not self._over:
-            if await self._settled():
+        while not self._is_over:
+            if await self._propose_once():
                 retry_ms = RETRY_FIRST_MS
-                await wait_for_event(self._wake, JOIN_CHECK_MS)
+                await wait_for_event(self._wake, CHECK_PERIOD_MS)
             else:
                 await asyncio.sleep(retry_ms / 1000)
                 retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
 
-    async def _settled(self) -> bool:
-        """One look, at most one proposal and one reading. True: nothing is open, and nothing was refused."""
-        keeper = self.keeper
-        proposal = keeper.next_proposal(
+    async def _propose_once(self) -> bool:
+        """Makes at most one proposal and one read. Returns True if nothing is in doubt and nothing was
+        refused."""
+        manager = self.sync_state_set_manager
+        proposal = manager.next_proposal(
             self._server.links,
-            # with SYNC_FLUSH more counts as replicated than is confirmed: the newcomer must have that, too
+            # with SYNC_FLUSH more is replicated than confirmed: a new member must have that, too
             confirm_offset=max(self._replicated, self._store.confirm_offset),
             epoch_start_offset=self._server.state.epochs.last_start_offset,
             now_ms=self._clock(),
@@ -172,14 +203,18 @@ class Mastership:
             try:
                 answer = await self._events.alter_sync_state_set(proposal.members, proposal.base_epoch)
             finally:
-                changed = keeper.answered(from_body(answer) if answer else None, now_ms=self._clock())
-        if keeper.must_read and not self._over:
+                changed = manager.answered(from_body(answer) if answer else None, now_ms=self._clock())
+        if manager.must_read and not self._is_over:
             begun_ms = self._clock()
-            reading = await self._events.read_sync_state_set(keeper.agreed.epoch)
-            changed |= keeper.read(from_body(reading) if reading else None, begun_ms=begun_ms)
-        if not self._over:
+            reading = await self._events.read_sync_state_set(manager.agreed.epoch)
+            changed |= manager.read(from_body(reading) if reading else None, begun_ms=begun_ms)
+        if not self._is_over:
             if changed:
-                logger.info("SyncStateSet %s at epoch %d", sorted(keeper.agreed.members), keeper.agreed.epoch)
-            self.set_changed()
-        refused = proposal is not None and answer is None and proposal.members != keeper.agreed.members
-        return not keeper.must_read and not refused
+                logger.info(
+                    "SyncStateSet %s at epoch %d",
+                    sorted(manager.agreed.members),
+                    manager.agreed.epoch,
+                )
+            self.sync_state_set_changed()
+        refused = proposal is not None and answer is None and proposal.members != manager.agreed.members
+        return not manager.must_read and not refused

@@ -1,50 +1,53 @@
-"""What the HA service needs of the store and of the broker around it, and its settings."""
+"""The settings of replication, and the protocols of what it needs: a log, a store, and the broker's
+callbacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from remoting.operation import LocalProtocolError
-from remoting.operations.controller import SyncStateSet
+from broker.store.log.sync_fault import SyncFault
+from keelmq.remoting.operation import LocalProtocolError
+from keelmq.remoting.operations.controller import SyncStateSet
 
 BATCH_BYTES_MAX = 1 << 20
-"""Larger packets hurt the producers that share the loop, and gain nothing."""
+"""Larger packets delay the producers that share the event loop, and gain nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HaSettings:
-    """Times in ms. The names in the comments are RocketMQ's keys."""
+    """Times in ms. The comments name RocketMQ's configuration keys, and ours. Raises ValueError for a
+    batch_bytes out of range."""
 
-    batch_bytes: int = 131_072  # haTransferBatchSize
-    send_heartbeat_interval_ms: int = 5_000  # haSendHeartbeatInterval
-    housekeeping_interval_ms: int = 20_000  # haHousekeepingInterval
-    max_time_slave_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup
-    check_sync_state_set_period_ms: int = 5_000  # checkSyncStateSetPeriod: accepted; we look every 100 ms
-    all_ack: bool = False  # allAckInSyncStateSet
-    in_sync_replicas: int = 1  # inSyncReplicas
-    sync_from_last_file: bool = False
-    async_learner: bool = False
-    bytes_per_second: int = 0  # maxHaTransferByteInSecond, with haFlowControlEnable; of one link
-    far_bytes_per_second: int = 104_857_600  # maxHaTransferByteInSecond: far behind, while producers write
-    catch_up_threads: int = 4  # haCatchUpThreads
-    stay_awake: bool = False  # haStayAwake
-    sync_flush: bool = False  # flushDiskType=SYNC_FLUSH: confirmOffset and acks are of what is on disk
+    batch_bytes: int  # haTransferBatchSize
+    send_heartbeat_interval_ms: int  # haSendHeartbeatInterval
+    housekeeping_interval_ms: int  # haHousekeepingInterval
+    max_time_slave_not_catchup_ms: int  # haMaxTimeSlaveNotCatchup
+    all_ack: bool  # allAckInSyncStateSet
+    in_sync_replicas: int  # inSyncReplicas
+    sync_from_last_file: bool  # syncFromLastFile
+    async_learner: bool  # asyncLearner
+    bytes_per_second: int  # maxHaTransferByteInSecond with haFlowControlEnable, per link; 0: no limit
+    far_bytes_per_second: int  # maxHaTransferByteInSecond: to a replica far behind, while producers write
+    catch_up_threads: int  # haCatchUpThreads
+    stay_awake: bool  # haStayAwake
+    sync_flush: bool  # flushDiskType=SYNC_FLUSH: confirmOffset and acks cover only what is on disk
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
             raise ValueError(f"haTransferBatchSize must be 1..{BATCH_BYTES_MAX}, not {self.batch_bytes}")
 
 
-class MasterDoor(NamedTuple):
-    """Where a master serves its log, and the size of the files of that log; None: it does not tell."""
+class MasterHaAddress(NamedTuple):
+    """`ha_address`: the master's "host:port" for replication. `file_bytes`: the size of its CommitLog files;
+    None: the master did not say."""
 
     ha_address: str
     file_bytes: int | None = None
 
 
 class EpochPassed(LocalProtocolError):
-    """A role at a masterEpoch below one that the log has seen: late news, or controllers that lost what they
-    knew."""
+    """A role at a masterEpoch below one that the log has: an old notification, or controllers that lost their
+    state. `known_epoch`: the newest epoch of the log."""
 
     def __init__(self, epoch: int, known_epoch: int) -> None:
         super().__init__(
@@ -55,64 +58,125 @@ class EpochPassed(LocalProtocolError):
 
 
 class ReplicatedLog(Protocol):
-    """store.CommitLog, as far as replication uses it."""
+    """The part of store.CommitLog that replication uses."""
 
     file_bytes: int
     min_offset: int
     max_offset: int
+    sync_fault: SyncFault
 
     @property
-    def flushed_offset(self) -> int: ...
+    def flushed_offset(self) -> int:
+        """The log is on disk up to here."""
+        ...
 
-    def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview: ...
-    def open_file(self, offset: int) -> int: ...
-    def is_record_start(self, offset: int) -> bool: ...
-    def receive_view(self) -> memoryview: ...
-    def received(self, count: int) -> None: ...
-    def sync(self) -> object: ...
+    def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
+        """Returns up to `limit` bytes at `offset` of one file, below `end` or the log's end."""
+        ...
+
+    def open_file(self, offset: int) -> int:
+        """Returns a new descriptor of the file that holds `offset`; the caller closes it."""
+        ...
+
+    def is_record_start(self, offset: int) -> bool:
+        """Returns whether a record starts at `offset`, or the log ends there."""
+        ...
+
+    def receive_view(self) -> memoryview:
+        """Returns the writable memory behind the log's end. Raises OSError if there is no room, or a sync
+        failed."""
+        ...
+
+    def received(self, count: int) -> None:
+        """Appends the `count` bytes that were written into receive_view()."""
+        ...
+
+    def sync(self) -> object:
+        """Syncs the log to disk. Raises SyncError."""
+        ...
 
 
 class ReplicatedStore(Protocol):
-    """store.MessageStore, as far as replication uses it."""
+    """The part of store.MessageStore that replication uses."""
 
     confirm_offset: int
 
     @property
-    def commit_log(self) -> ReplicatedLog: ...
+    def commit_log(self) -> ReplicatedLog:
+        """The log."""
+        ...
 
     @property
-    def dispatch_behind(self) -> bool: ...
+    def dispatch_behind(self) -> bool:
+        """Confirmed records are not dispatched to queues and index yet."""
+        ...
 
-    def set_confirm_offset(self, offset: int) -> None: ...
-    def dispatch(self, records_max: int) -> bool: ...
-    def truncate(self, offset: int) -> None: ...
-    def truncate_half_message(self) -> int: ...
-    def reset_to(self, offset: int) -> None: ...
-    def become_master(self) -> None: ...
-    def become_slave(self) -> None: ...
+    def set_confirm_offset(self, offset: int) -> None:
+        """Moves confirmOffset to `offset`; records that end at or below it may be read."""
+        ...
+
+    def dispatch(self, records_max: int) -> bool:
+        """Dispatches up to `records_max` records. Returns True if there are more."""
+        ...
+
+    is_cutting: bool
+
+    def begin_cut(self, offset: int) -> None:
+        """Truncates the log at `offset` in memory, and takes no bytes until end_cut()."""
+        ...
+
+    def begin_reset(self, offset: int) -> None:
+        """Empties the log, which begins at `offset` then; continues like begin_cut()."""
+        ...
+
+    def write_cut(self) -> None:
+        """Brings the truncation to disk; in any thread. Raises OSError."""
+        ...
+
+    def end_cut(self) -> None:
+        """Ends the truncation after write_cut() has succeeded."""
+        ...
+
+    def whole_records_end(self) -> int:
+        """Returns the end of the last whole record."""
+        ...
+
+    def become_master(self) -> None:
+        """Accepts messages from producers from now on."""
+        ...
+
+    def become_slave(self) -> None:
+        """Accepts bytes from a master only, from now on."""
+        ...
 
 
 class HaEvents(Protocol):
-    """What the service tells the broker, and what it asks of the controller."""
+    """What the HA service reports to the broker, and what it asks the controller for."""
 
     def on_confirm(self, offset: int) -> None:
-        """confirmOffset moved to offset; the store knows already."""
+        """confirmOffset moved to `offset`; the store knows it already."""
         ...
 
     def on_replicated(self, offset: int) -> None:
-        """Replies to messages that end at or below offset may go."""
+        """Enough replicas have the bytes below `offset`: replies to messages that end there may be sent."""
         ...
 
-    async def alter_sync_state_set(
-        self, new_set: frozenset[int], current_epoch: int
-    ) -> SyncStateSet | None: ...
+    async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
+        """Proposes `new_set` on top of the set of current_epoch. Returns the controller's new set; None:
+        refused or unknown."""
+        ...
 
     async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
-        """The controller's set; no change that was asked for on top of doubted_epoch may come after it."""
+        """Returns the controller's set; None: it is not known.
+
+        No change that was proposed on top of `doubted_epoch` takes effect after this answer.
+        """
         ...
 
-    def on_in_sync_changed(self, count: int) -> None: ...
+    def on_in_sync_changed(self, count: int) -> None:
+        """The agreed set has `count` members now."""
+        ...
 
 
 Clock = Callable[[], int]
-"""Monotonic ms: a step of the wall clock never ends a link or a membership."""
+"""Monotonic ms. A step of the wall clock ends no link and no membership."""

@@ -1,20 +1,21 @@
-"""What an HaService tells: status_of() for people and metrics, runtime_info() as the answer of 907."""
-
-from typing import TYPE_CHECKING
+"""Views of an HaService: status_of() for operators and metrics, runtime_info() for getBrokerHAStatus (907),
+and replica_samples() for telemetry. They read and change nothing."""
 
 from broker.ha.core.master_link import MasterLink
 from broker.ha.core.progress import Progress
 from broker.ha.mastership import Mastership
+from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
-from remoting.clock import wall_ms
-from remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
-
-if TYPE_CHECKING:
-    from broker.ha.service import HaService
+from keelmq.remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
+from keelmq.remoting.records import ReplicaSample
+from keelmq.runtime.clock import wall_ms
 
 
-def status_of(ha: "HaService") -> dict[str, object]:
-    """Times are ms since the event; offsets are bytes. `fault`: why nothing is copied, and what to do."""
+def status_of(ha: HaService) -> dict[str, object]:
+    """Returns the state as JSON values. Times are ms since the event, offsets are bytes.
+
+    `fault`: why this replica copies nothing, and what an operator can do; None: it copies.
+    """
     common: dict[str, object] = {
         "maxOffset": ha.store.commit_log.max_offset,
         "confirmOffset": ha.store.confirm_offset,
@@ -40,7 +41,7 @@ def _slave(client: SlaveClient) -> dict[str, object]:
 
 
 def _progress(progress: Progress) -> dict[str, object]:
-    """etaMs: until the replica has everything, at its pace. None: it does not come nearer."""
+    """etaMs: time until the replica has everything, at its present rate; None: it does not catch up."""
     return {
         "bytesBehind": progress.bytes_behind,
         "bytesPerSecond": progress.bytes_per_second,
@@ -48,8 +49,8 @@ def _progress(progress: Progress) -> dict[str, object]:
     }
 
 
-def _master(ha: "HaService", mastership: Mastership) -> dict[str, object]:
-    now, keeper = ha.now_ms(), mastership.keeper
+def _master(ha: HaService, mastership: Mastership) -> dict[str, object]:
+    now, manager = ha.now_ms(), mastership.sync_state_set_manager
     replicas = [
         {
             "brokerId": slave_id,
@@ -57,7 +58,7 @@ def _master(ha: "HaService", mastership: Mastership) -> dict[str, object]:
             "ackOffset": link.ack_offset,
             "transferFromWhere": link.position,
             "lastCaughtUpTimeMs": now - link.caught_up_ms(now),
-            "inSync": slave_id in keeper.agreed.members,
+            "inSync": slave_id in manager.agreed.members,
             "learner": link.learner,
             "sentBytes": link.sent_bytes,
             "restartedFrom": link.restarted_from,
@@ -67,20 +68,36 @@ def _master(ha: "HaService", mastership: Mastership) -> dict[str, object]:
     ]
     return {
         "masterEpoch": mastership.epoch,
-        "syncStateSet": sorted(keeper.agreed.members),
-        "syncStateSetEpoch": keeper.agreed.epoch,
-        "syncStateSetInDoubt": keeper.in_flight or keeper.must_read,
+        "syncStateSet": sorted(manager.agreed.members),
+        "syncStateSetEpoch": manager.agreed.epoch,
+        "syncStateSetInDoubt": manager.in_flight or manager.must_read,
         "replicas": replicas,
     }
 
 
-def runtime_info(ha: "HaService") -> HaRuntimeInfo:
-    """The body of 907. A stopped replica says why in `fault`, which RocketMQ's tools skip."""
+def replica_samples(ha: HaService) -> tuple[ReplicaSample, ...]:
+    """Returns the connected slaves as their master sees them; empty when this broker is not master."""
+    if ha.mastership is None:
+        return ()
+    now, members = ha.now_ms(), ha.mastership.sync_state_set_manager.agreed.members
+    return tuple(
+        ReplicaSample(
+            broker_id=slave_id,
+            ack_offset=link.ack_offset,
+            lag_ms=now - link.caught_up_ms(now),
+            in_sync=slave_id in members,
+        )
+        for slave_id, link in sorted(ha.links.items())
+    )
+
+
+def runtime_info(ha: HaService) -> HaRuntimeInfo:
+    """Returns the body of 907. `fault`, which RocketMQ's tools skip, says why a replica copies nothing."""
     mastership = ha.mastership
     if mastership is None:
         client = _client(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()
         return HaRuntimeInfo(master=False, ha_client_runtime_info=client, fault=ha.fault)
-    members = mastership.keeper.agreed.members
+    members = mastership.sync_state_set_manager.agreed.members
     links = sorted(ha.links.items())
     return HaRuntimeInfo(
         master=True,
@@ -92,7 +109,7 @@ def runtime_info(ha: "HaService") -> HaRuntimeInfo:
 
 
 def _connection(
-    ha: "HaService", members: frozenset[int], slave_id: int, link: MasterLink
+    ha: HaService, members: frozenset[int], slave_id: int, link: MasterLink
 ) -> HaConnectionRuntimeInfo:
     ack = max(link.ack_offset, 0)
     return HaConnectionRuntimeInfo(
@@ -107,9 +124,9 @@ def _connection(
     )
 
 
-def _client(ha: "HaService", client: SlaveClient) -> HaClientRuntimeInfo:
+def _client(ha: HaService, client: SlaveClient) -> HaClientRuntimeInfo:
     link = client.protocol.link if client.protocol is not None else None
-    since = ha.now_ms() - wall_ms()  # RocketMQ's times are of the wall clock
+    since = ha.now_ms() - wall_ms()  # RocketMQ reports wall-clock times
     return HaClientRuntimeInfo(
         master_addr=":".join(map(str, client.address)),
         transferred_byte_in_second=link.progress.bytes_per_second if link is not None else 0,

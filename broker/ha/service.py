@@ -1,10 +1,9 @@
-"""Replication of one broker: the HA port, the link to a master, the epochs, and the change between both
-roles.
+"""Replication of one broker: the HA port, the link to a master, the epochs of the log, and the role changes.
 
-Both role changes are restartable: whatever step failed, the same call again ends in the same state, because
-each step looks at what is there (epochs on disk, the log's tail) and not at what an earlier call
-remembered. Invariant: at most one of `mastership` and `client` exists, and only its owner moves
-confirmOffset.
+A role change can be repeated: after a failure at any step, the same call ends in the same state, because each
+step looks at what is there (the epochs on disk, the end of the log) and not at what an earlier call
+remembered. Invariant: at most one of `mastership` and `client` exists, and only that one moves confirmOffset:
+Mastership.advance_confirm_offset() on a master, HaService.confirm_offset_received() on a slave.
 """
 
 import asyncio
@@ -13,30 +12,28 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from broker.group_commit import GroupCommit
-from broker.ha.catch_up import BUSY_US, demand_us
+from broker.ha.busy_poller import BusyPoller
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import LinkSettings, MasterLink
-from broker.ha.core.progress import Growth
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
+from broker.ha.dispatcher import Dispatcher
+from broker.ha.epoch_file import EpochFile, EpochFileError
+from broker.ha.log_truncation import truncate_partial_record
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
-from broker.ha.report import status_of
-from broker.ha.slave_client import SlaveClient, Stranger, nobody_knows
-from broker.ha.vigil import Vigil
-from broker.store.epoch_file import EpochFile, EpochFileError
-from remoting.clock import now_ms
-from remoting.operation import LocalProtocolError
-from remoting.operations.controller import SyncStateSet
-from remoting.records import ReplicaSample
-from remoting.tasks import TaskSet
+from broker.ha.producer_load import ProducerLoad
+from broker.ha.slave_client import MasterCheck, SlaveClient
+from broker.store.log.group_commit import GroupCommit
+from keelmq.remoting.operation import LocalProtocolError
+from keelmq.remoting.operations.controller import SyncStateSet
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
 
 TICK_MS = 100
-DISPATCH_RECORDS_MAX = 128
-"""Per turn of the loop: a replica's dispatch must not delay its acks."""
 
 
 class HaService:
@@ -51,35 +48,40 @@ class HaService:
         port: int,
         settings: HaSettings,
         events: HaEvents,
+        commit: GroupCommit | None,
+        metadata_lag_ms: Callable[[int, int], int],
+        one_message_waits: Callable[[], bool],
+        on_truncated: Callable[[int, int], None],
+        check_master: MasterCheck,
         clock: Clock = now_ms,
-        commit: GroupCommit | None = None,
-        metadata_lag_ms: Callable[[int, int], int] = lambda slave_id, epoch: 0,
-        one_waits: Callable[[], bool] = lambda: False,
     ) -> None:
-        """commit: with sync_flush. metadata_lag_ms(slave_id, masterEpoch): 0 if it has all metadata.
-        one_waits: one message waits for replicas, and no more."""
+        """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None without sync_flush.
+
+        metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
+        all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this
+        slave's log was truncated from `before` to `end`. check_master(): asked before each reconnect.
+        """
         self.store = store
         self._commit = commit
         self._metadata_lag_ms = metadata_lag_ms
-        self.on_cut: Callable[[int, int], None] = lambda before, end: None
-        """A slave's log was cut: its end before, and now."""
-        self.stranger: Stranger = nobody_knows
+        self._on_truncated = on_truncated
+        self.check_master = check_master
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.epoch_list = Epochs()
         self.truncated_bytes = 0
-        """Half a message that the last change to master cut off the log."""
+        """Length of the partial record that the last change to master cut off the log."""
         self._settings, self._events, self._clock = settings, events, clock
         self._epoch_file = EpochFile(epoch_path)
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
             settings=LinkSettings(
-                settings.batch_bytes,
-                settings.send_heartbeat_interval_ms,
-                settings.housekeeping_interval_ms,
-                settings.bytes_per_second,
-                settings.far_bytes_per_second,
+                batch_bytes=settings.batch_bytes,
+                send_heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+                housekeeping_interval_ms=settings.housekeeping_interval_ms,
+                bytes_per_second=settings.bytes_per_second,
+                far_bytes_per_second=settings.far_bytes_per_second,
             ),
             clock=clock,
             on_ack=self._acked,
@@ -88,79 +90,85 @@ class HaService:
         )
         self._tasks = TaskSet()
         self._role_tasks = TaskSet()
-        self._growth, self._demand = Growth(), Growth()
-        self._vigil = Vigil(one_waits, clock) if settings.stay_awake else None
-        self._dispatching = False
-        self._running = False
+        self._producer_load = ProducerLoad()
+        self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
+        self._dispatcher = Dispatcher(store)
         self._epoch_fault: str | None = None
 
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """OSError: the port is taken."""
+        """Loads the epochs and binds the HA port. Raises OSError if the port is taken."""
         self._load_epochs()
         await self._server.start(self._host, self._port)
-        self._running = True
         self._tasks.start("ha tick", self._tick_forever)
-        self._dispatch_soon()
+        self._dispatcher.start()
 
     async def stop(self) -> None:
-        await self._leave_role("the broker stops")
-        self._running = False
-        await self._tasks.stop()
-        await self._server.stop()
+        """Leaves the role and closes the port. Raises StopError if a step failed; the others are done."""
+        steps = StopSteps("HA")
+        steps.add("the role", lambda: self._leave_role("the broker stops"))
+        steps.add("role tasks", self._role_tasks.stop)
+        steps.add("dispatch", self._dispatcher.stop)
+        steps.add("HA tasks", self._tasks.stop)
+        steps.add("the HA port", self._server.stop)
+        await steps.run()
 
     @property
     def address(self) -> tuple[str, int]:
+        """Host and port on which slaves are served."""
         return self._server.address
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._forget_old_epochs()
+            self._drop_epochs_of_deleted_files()
             if self.mastership is not None:
-                self._server.state.min_offset = self.store.commit_log.min_offset
-                self._look_at_producers()
-                for link in self._server.links.values():
-                    link.read_progress(self._clock())
-                self.mastership.advance()
-                self._server.pump()
-            self._dispatch_soon()
+                self._tick_as_master(self.mastership)
+            self._dispatcher.wake()
 
-    def _look_at_producers(self) -> None:
-        """What they write, and, while it matters, whether they could write more."""
-        state, now_ms = self._server.state, self._clock()
-        state.growth = self._growth.read(now_ms, self.store.commit_log.max_offset)
-        if any(link.is_far for link in self._server.links.values()):
-            state.busy = self._demand.read(now_ms, demand_us()) >= BUSY_US
+    def _tick_as_master(self, mastership: Mastership) -> None:
+        links, now_ms = self._server.links.values(), self._clock()
+        self._server.state.min_offset = self.store.commit_log.min_offset
+        self._producer_load.measure(
+            self._server.state,
+            max_offset=self.store.commit_log.max_offset,
+            has_far_replica=any(link.is_far_behind for link in links),
+            now_ms=now_ms,
+        )
+        for link in links:
+            link.read_progress(now_ms)
+        mastership.advance_confirm_offset()
+        self._server.pump()
 
     # -- epochs ------------------------------------------------------------------------------------------
 
     @property
     def epochs(self) -> tuple[EpochEntry, ...]:
+        """The epochs of the log, ascending."""
         return self.epoch_list.entries
 
     @property
     def last_epoch(self) -> int:
-        """-1: none yet."""
+        """The masterEpoch of the newest bytes; -1: there is none yet."""
         return self.epoch_list.last_epoch
 
     def _load_epochs(self) -> None:
-        """Without them nothing is known of the log's bytes: it is neither copied to nor served as master."""
+        """Without its epochs nobody can tell which history the log holds, so it is neither copied to nor
+        served."""
         try:
             self.epoch_list = self._epoch_file.load()
         except EpochFileError as error:
             self._epoch_fault = str(error)
             logger.error("replication is stopped: %s", error)
 
-    def _forget_old_epochs(self) -> None:
-        """Of files that were deleted."""
+    def _drop_epochs_of_deleted_files(self) -> None:
         kept = self.epoch_list.drop_below(self.store.commit_log.min_offset)
         if len(kept.entries) < len(self.epoch_list.entries) and self.client is None:
             self.save_epochs(kept)
 
     def save_epochs(self, epochs: Epochs) -> None:
-        """Durable when it returns; only then the new value counts."""
+        """Writes the epochs durably, then uses them. Raises OSError; the old ones stay in force then."""
         self._epoch_file.save(epochs)
         self.epoch_list = epochs
         self._server.state.epochs = epochs
@@ -168,19 +176,24 @@ class HaService:
     # -- roles -------------------------------------------------------------------------------------------
 
     async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
-        """The caller has fenced the broker. EpochPassed: the epoch is below one that we have seen;
-        LocalProtocolError: it is not known which those are."""
+        """Begins a term as master. The caller has closed the gate for sends.
+
+        Raises EpochPassed if `epoch` is below one of the log, LocalProtocolError if the epochs of the log
+        cannot be read or a sync of the log has failed.
+        """
         if self._epoch_fault is not None:
             raise LocalProtocolError(self._epoch_fault)
+        if fault := self.store.commit_log.sync_fault.text:
+            raise LocalProtocolError(fault)
         if epoch < self.last_epoch:
             raise EpochPassed(epoch, self.last_epoch)
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
-        # a missed epoch may have been another's: our slaves followed that one, their acks are of an old log
+        # a missed epoch may have had another master, which our slaves followed: their acks are of another log
         keep_links = stays and epoch <= self.last_epoch + 1
         await self._leave_role("the role changes", keep_links=keep_links)
         before = self.store.commit_log.max_offset
         if not stays:
-            self.store.truncate_half_message()
+            await truncate_partial_record(self.store)
         end = self.store.commit_log.max_offset
         self.truncated_bytes = before - end
         epochs = self.epoch_list.drop_above(end).drop_below(self.store.commit_log.min_offset)
@@ -204,42 +217,53 @@ class HaService:
             broker_id=broker_id,
             epoch=epoch,
             sync_state_set=from_body(sync_state_set),
-            on_confirm=self._confirm_moved,
+            on_confirm_offset=self._confirm_offset_moved,
             metadata_lag_ms=self._metadata_lag_ms,
         )
-        mastership.set_changed()
+        mastership.sync_state_set_changed()
         self._server.accept()
         self._server.pump()
-        self._role_tasks.start("SyncStateSet", mastership.keep_set)
-        self._dispatch_soon()
+        self._role_tasks.start("SyncStateSet", mastership.maintain_sync_state_set)
+        self._dispatcher.wake()
 
     async def become_slave(
         self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None = None
     ) -> None:
-        """Follow the master at "host:port". The same call again changes nothing while the link is alive. With
-        files of another size than master_file_bytes it is a slave that copies nothing, and says so.
-        EpochPassed: the epoch is below one that we have seen."""
+        """Follows the master at "host:port". While that link is alive, the same call again changes nothing.
+
+        `master_file_bytes`: the master's mappedFileSizeCommitLog; None: unknown. If it differs from ours,
+        this slave copies nothing and `fault` says why. Raises EpochPassed if `epoch` is below one of the log.
+        """
         if epoch < self.last_epoch:
             raise EpochPassed(epoch, self.last_epoch)
         host, _, port = master_ha_address.rpartition(":")
         address = (host, int(port))
-        client, fits = self.client, master_file_bytes in (None, self.store.commit_log.file_bytes)
-        if (
-            fits
-            and client is not None
-            and (client.address, client.broker_id, client.fault)
-            == (
-                address,
-                broker_id,
-                None,
-            )
-        ):
+        same_file_size = master_file_bytes in (None, self.store.commit_log.file_bytes)
+        if same_file_size and self._follows(address, broker_id):
             return
         await self._leave_role("this broker is a slave now")
         self.store.become_slave()
         if self._epoch_fault is not None:
             return
-        self.client = client = SlaveClient(
+        self.client = client = self._new_client(address, broker_id)
+        if same_file_size:
+            self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
+        else:
+            client.give_up(
+                f"mappedFileSizeCommitLog is {self.store.commit_log.file_bytes} here and {master_file_bytes}"
+                f" at the master {master_ha_address}; files are copied with their ends. {STOPPED}"
+            )
+
+    def _follows(self, address: tuple[str, int], broker_id: int) -> bool:
+        client = self.client
+        return client is not None and (client.address, client.broker_id, client.fault) == (
+            address,
+            broker_id,
+            None,
+        )
+
+    def _new_client(self, address: tuple[str, int], broker_id: int) -> SlaveClient:
+        return SlaveClient(
             self.store,
             self,
             broker_id=broker_id,
@@ -255,37 +279,30 @@ class HaService:
             ),
             clock=self._clock,
             commit=self._commit,
-            stranger=self.stranger,
+            check_master=self.check_master,
         )
-        if fits:
-            self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
-        else:
-            client.give_up(
-                f"mappedFileSizeCommitLog is {self.store.commit_log.file_bytes} here and {master_file_bytes}"
-                f" at the master {master_ha_address}; files are copied with their ends. {STOPPED}"
-            )
 
     async def _leave_role(self, reason: str, *, keep_links: bool = False) -> None:
-        """Nothing of the old role touches the log after this."""
+        """When it returns, no task, link or thread of the old role touches the log."""
         if self.mastership is not None:
             self.mastership.stop()
         if self.client is not None:
             self.client.stop()
         if not keep_links:
             self._server.refuse(reason)
-            await self._server.catch_up.quiet()
+            await self._server.catch_up.wait_until_idle()
         await self._role_tasks.stop()
         self.mastership = self.client = None
 
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
-        """The controller's set, from a poll or a notification; only a newer one counts."""
+        """Takes the controller's set, from a poll or a notification. An older one is ignored."""
         if self.mastership is not None:
             self.mastership.adopt(from_body(sync_state_set))
 
     # -- data --------------------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """End of a tick in which messages were stored: push them, then see what is confirmed."""
+        """Sends the messages that were stored in this turn of the loop, then advances confirmOffset."""
         if self.mastership is None:
             return
         self._server.state.max_offset = self.store.commit_log.max_offset
@@ -293,13 +310,13 @@ class HaService:
         self.mastership.appended()
         if self._commit is not None:
             self._commit.want()
-        if self._vigil is not None and self._server.links:
-            self._vigil.begin()
+        if self._busy_poller is not None and self._server.links:
+            self._busy_poller.begin()
 
     def flushed(self) -> None:
-        """More of the log is on disk."""
+        """Called when more of the log is on disk; advances a master's confirmOffset."""
         if self.mastership is not None:
-            self.mastership.advance()
+            self.mastership.advance_confirm_offset()
 
     def _acked(self, link: MasterLink) -> None:
         if self.mastership is not None and link.slave_id is not None:
@@ -309,93 +326,72 @@ class HaService:
         if self.mastership is not None:
             self.mastership.links_changed()
 
-    def cut(self, before: int, end: int) -> None:
-        self.on_cut(before, end)
+    def log_truncated(self, before: int, end: int) -> None:
+        """Called by the SlaveClient when the log, which ended at `before`, ends at `end`."""
+        self._on_truncated(before, end)
 
-    def confirmed(self, offset: int) -> None:
-        """The master's confirmOffset arrived at this slave."""
+    def confirm_offset_received(self, offset: int) -> None:
+        """Moves this slave's confirmOffset to the one that its master sent. It never goes back."""
         if offset > self.store.confirm_offset:
             self.store.set_confirm_offset(offset)
-            self._confirm_moved(offset)
+            self._confirm_offset_moved(offset)
 
-    def _confirm_moved(self, offset: int) -> None:
+    def _confirm_offset_moved(self, offset: int) -> None:
         self._events.on_confirm(offset)
-        self._dispatch_soon()
-
-    def _dispatch_soon(self) -> None:
-        if not self._dispatching and self.store.dispatch_behind:
-            self._dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._dispatching = False
-        if self._running and self.store.dispatch(DISPATCH_RECORDS_MAX):
-            self._dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
+        self._dispatcher.wake()
 
     # -- metadata ----------------------------------------------------------------------------------------
 
     def metadata_members(self, epoch: int) -> Collection[int] | None:
-        """Whose copies of metadata count in this broker's term of `epoch`; None: that is over."""
+        """Returns the replicas whose copies of metadata count in the term of `epoch`; None: it is over."""
         if self.mastership is None or self.mastership.epoch != epoch:
             return None
         return self.mastership.metadata_members()
 
-    def metadata_heard(self, slave_id: int) -> None:
+    def metadata_caught_up(self, slave_id: int) -> None:
+        """Called when this slave has all metadata: it may join the SyncStateSet now."""
         if self.mastership is not None:
-            self.mastership.metadata_heard(slave_id)
+            self.mastership.metadata_caught_up(slave_id)
 
     # -- state -------------------------------------------------------------------------------------------
 
     @property
     def confirm_offset(self) -> int:
+        """Consumers may read records that end at or below it."""
         return self.store.confirm_offset
 
     @property
     def in_sync_count(self) -> int:
-        """Members that the controller has agreed to (minInSyncReplicas); 0 when not master."""
-        return len(self.mastership.keeper.agreed.members) if self.mastership is not None else 0
+        """Members that the controller has agreed to, for minInSyncReplicas; 0 when not master."""
+        if self.mastership is None:
+            return 0
+        return len(self.mastership.sync_state_set_manager.agreed.members)
 
     @property
-    def heirs(self) -> Collection[int]:
-        """Who could be elected instead of us: the others of the SyncStateSet, in force or proposed."""
-        return self.mastership.keeper.others if self.mastership is not None else ()
+    def transfer_targets(self) -> Collection[int]:
+        """Replicas that could be elected instead of this one: the other members of the SyncStateSet, in force
+        or proposed. Empty when not master."""
+        return self.mastership.sync_state_set_manager.others if self.mastership is not None else ()
 
     @property
     def task_deaths(self) -> Counter[str]:
+        """How often each background task ended by an error, by its name."""
         return self._tasks.deaths + self._role_tasks.deaths
 
     @property
     def links(self) -> Mapping[int, MasterLink]:
-        """The connected slaves by their ids; as master."""
+        """The connected slaves by broker id; empty when not master."""
         return self._server.links
 
     @property
     def fault(self) -> str | None:
-        """Why this replica copies nothing, and what to do. None: it copies, or tries to."""
+        """Why this replica copies nothing, and what an operator can do; None: it copies, or tries to."""
         return self._epoch_fault or (self.client.fault if self.client is not None else None)
 
-    def status(self) -> dict[str, object]:
-        """For people and metrics; see report.py."""
-        return status_of(self)
-
     def address_of(self, link: MasterLink) -> str:
+        """Returns "host:port" of the slave's connection; empty if it is closed."""
         return self._server.address_of(link)
 
     def now_ms(self) -> int:
+        """Returns the monotonic time of the links, in ms."""
         return self._clock()
-
-    def replica_samples(self) -> tuple[ReplicaSample, ...]:
-        """For telemetry: the connected slaves as their master sees them; empty when not master."""
-        if self.mastership is None:
-            return ()
-        now, members = self._clock(), self.mastership.keeper.agreed.members
-        return tuple(
-            ReplicaSample(
-                broker_id=slave_id,
-                ack_offset=link.ack_offset,
-                lag_ms=now - link.caught_up_ms(now),
-                in_sync=slave_id in members,
-            )
-            for slave_id, link in sorted(self._server.links.items())
-        )

@@ -1,8 +1,8 @@
-"""The slave's connection: dials the master's HA address, and receives its log in place.
+"""The slave's side of a link on sockets: connects to the master's HA address, and receives its log in place.
 
-Most of a large packet is read straight into the mapped CommitLog. A header is read into a small buffer with
-what follows it, so that a small packet costs one system call and the copy of its few bytes. Effects of
-the SlaveLink are performed in its order, before the bytes behind them are looked at.
+Most of a large packet is read straight into the mapped CommitLog. Headers are read into a small buffer, with
+what follows them, so a small packet costs one system call and a copy of its few bytes. The effects of the
+SlaveLink are performed in its order, before the bytes behind them are looked at.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
-from broker.group_commit import GroupCommit
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.slave_link import (
     Close,
@@ -23,41 +22,49 @@ from broker.ha.core.slave_link import (
     SlaveSettings,
     Truncate,
 )
+from broker.ha.log_truncation import begin_truncation, truncate_partial_record
 from broker.ha.ports import Clock, ReplicatedStore
+from broker.store.log.group_commit import GroupCommit
 
 logger = logging.getLogger(__name__)
 
 CONTROL_BYTES = 4_096
 DIRECT_BYTES = 2_048
-"""So much of a packet's body, or more, is read into the log itself; less of it together with what follows."""
+"""A body of this length or more is read into the log itself; a shorter one is read with what follows it."""
 CONNECT_TIMEOUT_MS = 1_000
 RETRY_FIRST_MS = 20
 RETRY_MAX_MS = 300
-"""A master that restarts, or a new one that is not ready yet, is found this soon (the peer: 5 s)."""
+"""The longest pause between two attempts to connect. RocketMQ waits 5 s."""
 
 TICK_MS = 100
 
-Stranger = Callable[[], Awaitable[str | None]]
-"""Why whoever sits at the master's address now must not be dialled; None: it may be."""
-
-
-async def nobody_knows() -> str | None:
-    return None
+MasterCheck = Callable[[], Awaitable[str | None]]
+"""Returns why the broker that now listens at the master's address must not be followed; None: it may be."""
 
 
 class SlaveOwner(Protocol):
-    """What the service keeps for its client."""
+    """What the HA service keeps for its client."""
 
     @property
-    def epoch_list(self) -> Epochs: ...
+    def epoch_list(self) -> Epochs:
+        """The epochs of the log."""
+        ...
 
-    def save_epochs(self, epochs: Epochs) -> None: ...
-    def confirmed(self, offset: int) -> None: ...
-    def cut(self, before: int, end: int) -> None: ...
+    def save_epochs(self, epochs: Epochs) -> None:
+        """Writes the epochs durably. Raises OSError."""
+        ...
+
+    def confirm_offset_received(self, offset: int) -> None:
+        """The master sent this confirmOffset."""
+        ...
+
+    def log_truncated(self, before: int, end: int) -> None:
+        """The log, which ended at `before`, was truncated and ends at `end`."""
+        ...
 
 
 class SlaveProtocol(asyncio.BufferedProtocol):
-    """One connection; `ended` is resolved with the reason when it is gone."""
+    """One connection. `ended` is resolved with the reason when it is closed."""
 
     def __init__(
         self,
@@ -73,9 +80,11 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._control = memoryview(bytearray(CONTROL_BYTES))
         self._commit = commit
-        self._is_direct = False  # the read that is under way goes into the log
+        self._is_direct = False  # the read in progress goes into the log
         self._close: Close | None = None
-        self._broken = False  # the log takes nothing more: the close is under way
+        self._truncation: asyncio.Future[None] | None = None  # its disk part is running in a thread
+        self._pending = b""  # bytes that arrived behind it meanwhile
+        self._broken = False  # the log takes no more bytes: the connection is about to be closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
@@ -85,7 +94,9 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         wanted = self.link.body_wanted
-        self._is_direct = wanted >= DIRECT_BYTES and self._close is None and not self._broken
+        self._is_direct = (
+            wanted >= DIRECT_BYTES and self._close is None and self._truncation is None and not self._broken
+        )
         if not self._is_direct:
             return self._control
         try:
@@ -97,7 +108,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             return self._control
 
     def _room(self) -> memoryview:
-        """Where the body goes that the link waits for. OSError: nowhere."""
+        """Returns where the next bytes of the body go. Raises OSError if the log takes none."""
         log = self._store.commit_log
         if log.max_offset != self.link.max_offset:
             raise OSError(f"the log ends at {log.max_offset}, not at {self.link.max_offset}")
@@ -109,6 +120,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             self._store.commit_log.received(nbytes)
             self.link.body_received(nbytes, now_ms)
             self._perform(now_ms)
+        elif self._truncation is not None:
+            self._pending += self._control[:nbytes]
         elif not self._broken:
             try:
                 self._take(self._control[:nbytes], now_ms)
@@ -116,10 +129,14 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 self.close(f"cannot write here: {error}")
 
     def _take(self, data: memoryview, now_ms: int) -> None:
-        """Headers, small bodies, and the beginning of a large one. OSError: no room for a body."""
+        """Handles headers, small bodies, and the beginning of a large one. Raises OSError if the log takes no
+        body."""
         link, log = self.link, self._store.commit_log
         at, end = 0, len(data)
         while at < end and self._close is None:
+            if self._truncation is not None:
+                self._pending = bytes(data[at:])
+                return
             if wanted := link.body_wanted:
                 room = self._room()
                 count = min(wanted, end - at, len(room))
@@ -132,8 +149,16 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             at += count
             self._perform(now_ms)
 
+    def pause_writing(self) -> None:
+        """The peer sends a log, but does not read our acks: some thousand of them are buffered."""
+        asyncio.get_running_loop().call_soon(self.close, "the master does not read what is sent to it")
+
     def tick(self) -> None:
+        """Called every TICK_MS: sends reports that are due, and closes a link that has timed out."""
         now_ms = self._clock()
+        if fault := self._store.commit_log.sync_fault.text:
+            self.close(f"cannot write here: {fault}")
+            return
         self.link.tick(now_ms)
         self._perform(now_ms)
 
@@ -144,7 +169,11 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _perform(self, now_ms: int) -> None:
         next_effect = self.link.next_effect
         try:
-            while self._close is None and (effect := next_effect(now_ms)) is not None:
+            while (
+                self._close is None
+                and self._truncation is None
+                and (effect := next_effect(now_ms)) is not None
+            ):
                 self._perform_one(effect)
         except OSError as error:
             self.close(f"cannot write here: {error}")
@@ -157,47 +186,81 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 if self._transport is not None and not self._transport.is_closing():
                     self._transport.write(effect.data)
             case Confirm():
-                self._owner.confirmed(effect.offset)
+                self._owner.confirm_offset_received(effect.offset)
             case SaveEpochs(epochs):
                 self._owner.save_epochs(epochs)
             case Truncate(offset):
                 if self._store.commit_log.is_record_start(offset):
-                    self.link.truncated(self._truncate(offset))
+                    self._truncate(offset)
                 else:
-                    self.link.not_a_boundary(offset)
+                    self.link.not_a_record_start(offset)
             case ResetTo(offset):
                 self._reset_to(offset)
             case Close():
                 self._end(effect)
 
-    def _truncate(self, offset: int) -> int:
-        """Durable before the ack: what lies behind the cut must not come back after a crash."""
+    def _truncate(self, offset: int) -> None:
+        """Truncates durably before the ack is sent: the bytes must not come back after a crash."""
         before, confirmed = self._store.commit_log.max_offset, self._store.confirm_offset
-        self._store.truncate(offset)
-        end = self._store.truncate_half_message()
-        self._store.commit_log.sync()
-        logger.warning("log cut from %d to %d: the master has another history behind it", before, end)
+        end = begin_truncation(self._store, offset)
+        self._finish_in_thread(lambda: self._truncated(before, confirmed, end))
+
+    def _finish_in_thread(self, then: Callable[[], None]) -> None:
+        """Runs write_cut() in a thread: a slow disk, or a flush in progress, must not block the loop. Reading
+        is paused until it is done."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._truncation = asyncio.get_running_loop().run_in_executor(None, self._store.write_cut)
+        self._truncation.add_done_callback(lambda future: self._truncation_ended(future, then))
+
+    def _truncation_ended(self, future: "asyncio.Future[None]", then: Callable[[], None]) -> None:
+        self._truncation = None
+        if future.cancelled() or isinstance(error := future.exception(), OSError) or self._close is not None:
+            if not future.cancelled():
+                self.close(f"cannot write here: {error}")
+            return  # the next connection finishes it
+        if error is not None:
+            self.close("the log could not be truncated")
+            raise error
+        self._store.end_cut()
+        then()
+        now_ms = self._clock()
+        self._perform(now_ms)
+        pending, self._pending = self._pending, b""
+        try:
+            self._take(memoryview(pending), now_ms)
+        except OSError as full:
+            self.close(f"cannot write here: {full}")
+        if self._truncation is None and self._close is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _truncated(self, before: int, confirmed: int, end: int) -> None:
+        self.link.truncated(end)
+        logger.warning(
+            "log truncated from %d to %d: the master has another history from there on", before, end
+        )
         if end < confirmed:
             logger.error(
-                "the cut took confirmed records, %d..%d: the new master was elected without them",
+                "the truncation removed confirmed records, %d..%d: the new master was elected without them",
                 end,
                 confirmed,
             )
-        self._owner.cut(before, end)
-        return end
+        self._owner.log_truncated(before, end)
 
     def _reset_to(self, offset: int) -> None:
         log = self._store.commit_log
         if log.max_offset > log.min_offset:
             logger.warning(
-                "this log %d..%d ends before the master's begins: it is deleted, and copied from %d on",
+                "this log %d..%d ends before the master's begins: it is deleted, and copied again from %d on",
                 log.min_offset,
                 log.max_offset,
                 offset,
             )
-        self._store.reset_to(offset)
+        self._store.begin_reset(offset)
+        self._finish_in_thread(lambda: None)
 
     def close(self, reason: str) -> None:
+        """Aborts the connection. The first reason counts."""
         self._end(Close(reason))
 
     def _end(self, close: Close) -> None:
@@ -216,7 +279,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
 
 class SlaveClient:
-    """Follows one master address until stopped. `fault` tells why it gave up, if it did."""
+    """Follows the master at one address until stopped. `fault` says why it gave up; None: it did not."""
 
     def __init__(
         self,
@@ -227,11 +290,11 @@ class SlaveClient:
         address: tuple[str, int],
         settings: SlaveSettings,
         clock: Clock,
-        commit: GroupCommit | None = None,
-        on_changed: Callable[[], None] = lambda: None,
-        stranger: Stranger = nobody_knows,
+        commit: GroupCommit | None,
+        check_master: MasterCheck,
     ) -> None:
-        """stranger: asked before every dial but the first: who told us to dial has just looked."""
+        """commit: the group commit; None without sync_flush. check_master: asked before every connection but
+        the first, whose address the caller has just checked."""
         self.address = address
         self.broker_id = broker_id
         self.fault: str | None = None
@@ -240,24 +303,28 @@ class SlaveClient:
         self._store, self._owner = store, owner
         self._settings, self._clock = settings, clock
         self._commit = commit
-        self._on_changed = on_changed
-        self._stranger = stranger
+        self._check_master = check_master
         self._stopped = False
 
     @property
     def connected(self) -> bool:
+        """The handshake is done and the master sends its log."""
         return self.protocol is not None and self.protocol.link.transferring
 
     async def run(self) -> None:
-        """Dial, receive, dial again. Returns after a fatal close: an operator must act."""
+        """Connects, receives, and connects again. Returns after a fatal close: an operator must act."""
         retry_ms = RETRY_FIRST_MS
-        self._prepare()
+        refused = await self._prepare()
         refusal: str | None = None
         while not self._stopped:
+            if fault := self._store.commit_log.sync_fault.text:
+                self.give_up(f"cannot write here: {fault}")
+                return
+            refusal = refused or refusal
             close, received = (Close(refusal), False) if refusal else await self._one_connection()
             if self._stopped:
                 return
-            if close.reason != self.last_reason:  # once per reason, not three times a second
+            if close.reason != self.last_reason:  # once per reason, not with every attempt
                 logger.warning("HA link to %s:%d: %s", *self.address, close.reason)
                 self.last_reason = close.reason
             if close.fatal:
@@ -267,15 +334,16 @@ class SlaveClient:
                 retry_ms = RETRY_FIRST_MS
             await asyncio.sleep(retry_ms / 1000)
             retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
-            refusal = await self._stranger()
+            refused = await self._prepare()
+            refusal = None if refused else await self._check_master()
 
     def give_up(self, reason: str) -> None:
-        """Nothing is copied from this master any more; instead of run(), or at its end."""
+        """Copies nothing from this master any more. Called instead of run(), or at its end."""
         self.fault = self.last_reason = reason
         logger.error("HA link to %s:%d stopped: %s", *self.address, reason)
 
     async def _one_connection(self) -> tuple[Close, bool]:
-        """Why it ended, and whether a byte of the log had come."""
+        """Returns why the connection ended, and whether it brought bytes of the log."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
@@ -292,12 +360,18 @@ class SlaveClient:
         finally:
             protocol.close("the client stops")
             self.protocol = None
-            if not self._stopped:
-                self._prepare()
 
-    def _prepare(self) -> None:
-        """Before every dial: no half message at the tail, no epoch that begins behind it or was deleted."""
-        end = self._store.truncate_half_message()
+    async def _prepare(self) -> str | None:
+        """Before every connection: cuts off a partial record, and drops epochs that begin behind the log's
+        end or belong to deleted files. Returns why this is impossible; None: it is done."""
+        try:
+            end = await truncate_partial_record(self._store)
+            self._drop_epochs(end)
+        except OSError as error:
+            return f"cannot write here: {error}"
+        return None
+
+    def _drop_epochs(self, end: int) -> None:
         epochs = self._owner.epoch_list.drop_above(end).drop_below(self._store.commit_log.min_offset)
         if epochs != self._owner.epoch_list:
             self._owner.save_epochs(epochs)
@@ -315,7 +389,7 @@ class SlaveClient:
         return SlaveProtocol(link, self._store, self._owner, self._clock, self._commit)
 
     def stop(self) -> None:
-        """At once: not a byte reaches the log after this."""
+        """Not a byte reaches the log after this call."""
         self._stopped = True
         if self.protocol is not None:
             self.protocol.close("the role changes")

@@ -1,1 +1,1 @@
-"""What a broker answers: bind_broker_operations() puts all of it into one OperationTable."""
+"""Handlers of the data path: sends, pulls, retries, replies, queries. broker/app/handlers.py binds them."""

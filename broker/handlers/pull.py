@@ -1,50 +1,54 @@
-"""Pulling (11, 361): confirmed records of one queue, byte for byte as stored, or a wait for the next one.
+"""Pulling (11, 361): returns confirmed records of one queue, byte for byte as stored, or waits for the next.
 
-What a consumer wants comes with the pull, or else from its group's heartbeats. Long polling: a pull that may
-suspend waits at its queue until dispatch passes its offset; a sweep answers those whose time is over.
-Source: RocketMQ 5.3.3 PullMessageProcessor, DefaultPullMessageResultHandler, PullRequestHoldService.
+The subscription comes with the pull, or else from the heartbeats of the consumer's group. Long polling: a
+pull that may be suspended waits at its queue until dispatch passes its offset; expire() answers those whose
+timeout is over. Source: RocketMQ 5.3.3 PullMessageProcessor, DefaultPullMessageResultHandler,
+PullRequestHoldService.
 """
 
+import logging
 import struct
-from collections.abc import Mapping
+from time import monotonic
 from typing import Final, cast
 
-import msgspec
-
-from broker.clients.core.registry import BROADCASTING
-from broker.filter.core.sql import BadSubscription
-from broker.filter.core.subscription import EVERYTHING, SQL92, TAG, Wanted, parse
+from broker.admission.fast_path import FastPathPeer
+from broker.core.deadlines import Deadlines
+from broker.filter.core.subscription import MessageFilter
 from broker.filter.matching import select
-from broker.handlers.parts import BrokerParts
-from broker.metadata.groups import Group
-from broker.pending import HotPeer, Int32
-from broker.store.reading import OUTSIDE, GetResult, GetStatus
-from broker.store.record import tag_code
-from broker.topics import PERM_READ, Topic
-from remoting.clock import now_ms
-from remoting.codes import VERSION, RequestCode, ResponseCode
-from remoting.command import FLAG_ONEWAY, response_frame
-from remoting.operation import Hot, HotHandler, OperationTable
-from remoting.operations.broker import PullMessageResponse
-
-FLAG_COMMIT: Final = 1
-FLAG_SUSPEND: Final = 2
-FLAG_SUBSCRIPTION: Final = 4
-FLAG_CLASS_FILTER: Final = 8
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCASTING, FORBIDDEN_SUBSCRIPTION = range(
-    1, 6
+from broker.handlers.pull_commands import (
+    BODY_BYTES_DEFAULT,
+    BODY_BYTES_MAX,
+    FLAG_COMMIT,
+    FLAG_SUBSCRIPTION,
+    FLAG_SUSPEND,
+    FORBIDDEN_BROKER,
+    FORBIDDEN_GROUP,
+    FORBIDDEN_SUBSCRIPTION,
+    FORBIDDEN_TOPIC,
+    MESSAGES_MAX,
+    PullCommand,
+    lenient,
+    refuse,
 )
-MESSAGES_MAX: Final = 1_024
-BODY_BYTES_DEFAULT: Final = 262_144
-BODY_BYTES_MAX: Final = 1_048_576
-FORBIDDEN_READ: Final = 1
-"""Bit of a group's forbidden topic."""
-VIEWS_MAX: Final = 8  # more and shorter pieces are cheaper joined
+from broker.handlers.pull_subscriptions import PullSubscriptions
+from broker.metadata.groups import FORBIDDEN_READ, Group
+from broker.metadata.topics import PERM_READ, Topic
+from broker.put.handler_context import HandlerContext
+from broker.store.queue.reading import OUTSIDE, GetResult, GetStatus
+from keelmq.remoting.codes import VERSION, RequestCode, ResponseCode
+from keelmq.remoting.command import FLAG_ONEWAY
+from keelmq.remoting.operation import FastPath, FastPathHandler, OperationTable
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+
+logger = logging.getLogger(__name__)
+
+VIEWS_MAX: Final = 8  # more, or shorter, views are cheaper to join
 VIEW_BYTES_MIN: Final = 4_096
-_SUBSCRIPTIONS_CACHED_MAX: Final = 4_096
+CHECKED_MAX: Final = 4_096
+"""Waiting pulls whose connection one expire() checks. All are checked before the longest wait is over."""
 
 NO_SQL_OF_BATCHES: Final = "the topic has queue.type=BatchCQ: its batches cannot be filtered by SQL92"
-_NO_SQL: Final = "The broker does not support consumer to filter message by SQL92"
 _PREFIX = struct.Struct(">II")
 _HEADER: Final = (
     b'{"code":%%d,"extFields":{"suggestWhichBrokerId":"%%d","nextBeginOffset":"%%d","minOffset":"%%d",'
@@ -53,42 +57,29 @@ _HEADER: Final = (
 )
 
 
-class PullFields(msgspec.Struct, gc=False, rename="camel"):
-    """extFields of 11; what the broker does not use is not decoded."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int = 0
-    suspend_timeout_millis: int = 0
-    subscription: str = "*"
-    expression_type: str = TAG
-    max_msg_bytes: int = BODY_BYTES_DEFAULT
-    consumer_group: str = ""
-    commit_offset: int = -1
-    sub_version: int = 0
-
-
-class PullCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    opaque: Int32
-    ext: PullFields
-    flag: int = 0
-
-
 class _Waiter:
-    """A suspended pull. asked_offset: as it came; what is wanted of nothing behind it moves the command's."""
+    """A suspended pull. asked_offset: the offset of the request; messages that do not match the subscription
+    move that of the command."""
 
-    __slots__ = ("asked_offset", "command", "deadline_ms", "group", "handler", "peer", "topic", "wanted")
+    __slots__ = (
+        "asked_offset",
+        "command",
+        "deadline_ms",
+        "group",
+        "handler",
+        "message_filter",
+        "peer",
+        "topic",
+    )
 
     def __init__(
         self,
         handler: "PullHandler",
         command: PullCommand,
-        peer: HotPeer,
+        peer: FastPathPeer,
         topic: Topic,
         group: Group,
-        wanted: Wanted,
+        message_filter: MessageFilter,
         deadline_ms: int,
     ) -> None:
         self.handler = handler
@@ -97,7 +88,7 @@ class _Waiter:
         self.peer = peer
         self.topic = topic
         self.group = group
-        self.wanted = wanted
+        self.message_filter = message_filter
         self.deadline_ms = deadline_ms
 
     def __call__(self) -> None:
@@ -105,49 +96,53 @@ class _Waiter:
 
 
 class PullHandler:
-    """Never beyond confirmOffset: the store shows no more."""
+    """Never returns records beyond confirmOffset: the store shows no more."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._store = parts.store
-        self._topics = parts.topics.topics
-        self._parts = parts
-        self._settings, self._resets = parts.settings, parts.resets.offsets
-        self._consumers = parts.registry.consumers
-        self._reads = parts.reads
-        self._subscriptions: dict[tuple[str, str], Wanted] = {}
-        self._waiting: set[_Waiter] = set()
+    def __init__(self, context: HandlerContext) -> None:
+        self._store = context.store
+        self._topics = context.topics.topics
+        self._context = context
+        self._settings, self._resets = context.settings, context.resets.offsets
+        self._reads = context.reads
+        self._subscriptions = PullSubscriptions(context)
+        self._waiting: Deadlines[_Waiter] = Deadlines()
+        self._failures = RateLimitedLogger(logger, level=logging.ERROR)
 
     def configure(self) -> None:
-        """A setting has changed: what was parsed under the old ones is parsed again."""
+        """Forgets the parsed subscriptions, after a setting has changed."""
         self._subscriptions.clear()
 
     def bind(self, table: OperationTable) -> None:
-        table.bind_hot(RequestCode.PULL_MESSAGE, Hot(PullCommand, _lenient, cast(HotHandler, self.pull)))
-        lite = cast(HotHandler, self.lite_pull)
-        table.bind_hot(RequestCode.LITE_PULL_MESSAGE, Hot(PullCommand, _lenient, lite))
+        """Binds 11 and 361."""
+        table.bind_fast_path(
+            RequestCode.PULL_MESSAGE, FastPath(PullCommand, lenient, cast(FastPathHandler, self.pull))
+        )
+        lite = cast(FastPathHandler, self.lite_pull)
+        table.bind_fast_path(RequestCode.LITE_PULL_MESSAGE, FastPath(PullCommand, lenient, lite))
 
     @property
     def waiting_count(self) -> int:
+        """Suspended pulls."""
         return len(self._waiting)
 
-    def lite_pull(self, command: PullCommand, body: bytes, peer: HotPeer) -> bytes | None:
-        """361: of consumers that keep their own rhythm."""
+    def lite_pull(self, command: PullCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
+        """Serves 361, the pull of a DefaultLitePullConsumer."""
         if self._settings.lite_pull_message_enable:
             return self.pull(command, body, peer)
         remark = "the broker for lite pull message is forbidden"
-        return _refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_BROKER)
+        return refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_BROKER)
 
-    def pull(self, command: PullCommand, body: bytes, peer: HotPeer) -> bytes | None:
-        """A whole reply frame; None: written in parts, suspended, or oneway, which makes no sense here."""
+    def pull(self, command: PullCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
+        """Returns the reply as a frame. None: it is written in parts, or the pull is suspended or oneway."""
         if command.flag & FLAG_ONEWAY:
             return None
         ext = command.ext
         topic = self._topics.get(ext.topic)
-        group = self._parts.find_group(ext.consumer_group)
+        group = self._context.find_group(ext.consumer_group)
         if (
             topic is None
             or group is None
-            or not self._parts.readable
+            or not self._context.readable
             or not group.config.consume_enable
             or not topic.perm & PERM_READ
             or group.forbidden
@@ -157,107 +152,60 @@ class PullHandler:
             if refused is not None:
                 return refused
         assert topic is not None and group is not None
-        wanted = self._wanted(command, group)
-        if type(wanted) is bytes:
-            return wanted
-        assert isinstance(wanted, Wanted)
-        if wanted.sql is not None and self._store.queues.is_batch(ext.topic):
-            return _refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
+        message_filter = self._subscriptions.find(command, group)
+        if isinstance(message_filter, bytes):
+            return message_filter
+        if message_filter.sql is not None and self._store.queues.is_batch(ext.topic):
+            return refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
         if ext.sys_flag & FLAG_COMMIT and ext.commit_offset >= 0:
-            self._parts.commit_offset(ext.consumer_group, ext.topic, ext.queue_id, ext.commit_offset)
+            self._context.commit_offset(ext.consumer_group, ext.topic, ext.queue_id, ext.commit_offset)
         if self._resets:
             moved = self._moved(command, peer, topic, group)
             if moved is not None:
                 return moved
-        result = self._get(command, wanted)
+        result = self._get(command, message_filter)
         code = self._code(result, ext.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and ext.sys_flag & FLAG_SUSPEND:
             suspend_ms = min(ext.suspend_timeout_millis, self._settings.suspend_ms_max)
             if suspend_ms > 0:
-                waiter = _Waiter(self, command, peer, topic, group, wanted, now_ms() + suspend_ms)
+                waiter = _Waiter(self, command, peer, topic, group, message_filter, now_ms() + suspend_ms)
                 if self._suspend(waiter):
                     return None
         return self._reply(command, peer, topic, group, code, result)
 
     def _check(self, command: PullCommand, topic: Topic | None, group: Group | None) -> bytes | None:
-        """The first reason to refuse, in the peer's order."""
+        """Returns the refusal of the first check that fails, in RocketMQ's order; None: all pass."""
         ext = command.ext
-        if not self._parts.readable:
+        if not self._context.readable:
             remark = "the broker pulling message is forbidden"
-            return _refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_BROKER)
+            return refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_BROKER)
         if group is None:
             remark = f"subscription group [{ext.consumer_group}] does not exist"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            return refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.config.consume_enable:
             remark = f"subscription group no permission, {ext.consumer_group}"
-            return _refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_GROUP)
+            return refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_GROUP)
         if topic is None:
             remark = f"topic[{ext.topic}] not exist, apply first please!"
-            return _refuse(command, ResponseCode.TOPIC_NOT_EXIST, remark)
+            return refuse(command, ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic.perm & PERM_READ:
             remark = f"the topic[{ext.topic}] pulling message is forbidden"
-            return _refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_TOPIC)
+            return refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_TOPIC)
         if group.forbidden.get(ext.topic, 0) & FORBIDDEN_READ:
             remark = f"the consumer group[{ext.consumer_group}] is forbidden for topic[{ext.topic}]"
-            return _refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_SUBSCRIPTION)
+            return refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_SUBSCRIPTION)
         if not 0 <= ext.queue_id < topic.read_queue_nums:
             remark = (
                 f"queueId[{ext.queue_id}] is illegal, topic:[{ext.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
-            return _refuse(command, ResponseCode.INVALID_PARAMETER, remark)
+            return refuse(command, ResponseCode.INVALID_PARAMETER, remark)
         return None
 
-    def _wanted(self, command: PullCommand, group: Group) -> Wanted | bytes:
-        """By the pull itself or by the group's heartbeats; bytes: the answer that says why not."""
+    def _moved(self, command: PullCommand, peer: FastPathPeer, topic: Topic, group: Group) -> bytes | None:
+        """Returns, once, the offset that an operator has set for the group (222). None: there is none."""
         ext = command.ext
-        if ext.sys_flag & FLAG_SUBSCRIPTION:
-            wanted = self._subscriptions.get((ext.expression_type, ext.subscription))
-            return wanted if wanted is not None else self._parsed(command)
-        consumers = self._consumers.get(ext.consumer_group)
-        if consumers is None:
-            remark = f"the consumer's group info not exist: {ext.consumer_group}"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        if consumers.message_model == BROADCASTING and not group.config.consume_broadcast_enable:
-            remark = f"the consumer group[{ext.consumer_group}] can not consume by broadcast way"
-            return _refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_BROADCASTING)
-        subscription = consumers.subscriptions.get(ext.topic)
-        if subscription is None:
-            remark = f"the consumer's subscription not exist: {ext.consumer_group}, {ext.topic}"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        if subscription.version < ext.sub_version:
-            remark = f"the consumer's subscription is {subscription.version}, the pull's {ext.sub_version}"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
-        wanted = subscription.wanted
-        if wanted is None:
-            remark = (
-                f"the subscription is no {subscription.expression_type} expression: {subscription.sub_string}"
-            )
-            return _refuse(command, ResponseCode.FILTER_DATA_NOT_EXIST, remark)
-        if wanted.sql is not None and not self._settings.enable_property_filter:
-            return _refuse(command, ResponseCode.SYSTEM_ERROR, _NO_SQL)
-        return wanted
-
-    def _parsed(self, command: PullCommand) -> Wanted | bytes:
-        ext = command.ext
-        if ext.expression_type == SQL92 and not self._settings.enable_property_filter:
-            return _refuse(command, ResponseCode.SYSTEM_ERROR, _NO_SQL)
-        if ext.sys_flag & FLAG_CLASS_FILTER:
-            return EVERYTHING
-        try:
-            wanted = parse(ext.subscription, ext.expression_type, tag_code)
-        except BadSubscription as error:
-            remark = f"parse the consumer's subscription failed: {error}"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-        if len(self._subscriptions) >= _SUBSCRIPTIONS_CACHED_MAX:
-            self._subscriptions.clear()
-        self._subscriptions[ext.expression_type, ext.subscription] = wanted
-        return wanted
-
-    def _moved(self, command: PullCommand, peer: HotPeer, topic: Topic, group: Group) -> bytes | None:
-        """An operator has set the group's offset: the consumer is told where to go on, once."""
-        ext = command.ext
-        offset = self._parts.resets.take(ext.consumer_group, ext.topic, ext.queue_id)
+        offset = self._context.resets.take(ext.consumer_group, ext.topic, ext.queue_id)
         if offset is None:
             return None
         low = self._store.min_queue_offset(ext.topic, ext.queue_id)
@@ -265,28 +213,32 @@ class PullHandler:
         result = GetResult(GetStatus.OFFSET_RESET, offset, low, high, [])
         return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
 
-    def _get(self, command: PullCommand, wanted: Wanted) -> GetResult:
-        """A replica may only be behind: it leaves a consumer where it is (offsetCheckInSlave)."""
-        result = self._found(command, wanted)
+    def _get(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
+        """Reads the store. A replica never moves a consumer's offset: the replica may be behind."""
+        result = self._found(command, message_filter)
         if result.status in OUTSIDE and not self._store.is_master:
             return result._replace(next_begin_offset=command.ext.queue_offset)
         return result
 
-    def _found(self, command: PullCommand, wanted: Wanted) -> GetResult:
+    def _found(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
         ext = command.ext
         nums = min(max(ext.max_msg_nums, 1), MESSAGES_MAX)
         size = min(ext.max_msg_bytes, BODY_BYTES_MAX) if ext.max_msg_bytes > 0 else BODY_BYTES_DEFAULT
-        result = self._store.get(ext.topic, ext.queue_id, ext.queue_offset, nums, size, wanted.tag_codes)
-        if wanted.sql is not None and result.views:
-            return select(result, wanted.sql)
+        began_s = monotonic()
+        result = self._store.get(
+            ext.topic, ext.queue_id, ext.queue_offset, nums, size, message_filter.tag_codes
+        )
+        self._reads.record_lookup_time(monotonic() - began_s)
+        if message_filter.sql is not None and result.views:
+            return select(result, message_filter.sql)
         return result
 
     def _code(self, result: GetResult, asked_offset: int) -> int:
-        """The response code of a status. A replica never moves a consumer (21): it may only be behind."""
+        """Returns the response code for a status. A replica never answers 21: it may be behind."""
         match result.status:
             case GetStatus.FOUND:
                 return ResponseCode.SUCCESS
-            case _ if not self._store.is_master and self._parts.sends_to_master():
+            case _ if not self._store.is_master and self._context.sends_to_master():
                 return ResponseCode.PULL_RETRY_IMMEDIATELY
             case GetStatus.NO_MATCHED_MESSAGE | GetStatus.MESSAGE_WAS_REMOVING:
                 return ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -300,7 +252,8 @@ class PullHandler:
 
     # fmt: off
     def _reply(
-        self, command: PullCommand, peer: HotPeer, topic: Topic, group: Group, code: int, result: GetResult
+        self, command: PullCommand, peer: FastPathPeer, topic: Topic, group: Group, code: int,
+        result: GetResult,
     ) -> bytes | None:
         size = result.body_bytes
         suggested = self._suggested(command, group, result) if self._settings.slave_read_enable else 0
@@ -313,27 +266,27 @@ class PullHandler:
         if not views:
             self._reads.missed += 1
             return head
-        self._reads.got(topic.name, command.ext.consumer_group, result.message_count, size)
+        self._reads.count_read(topic.name, command.ext.consumer_group, result.message_count, size)
         if len(views) > VIEWS_MAX or size < VIEW_BYTES_MIN * len(views):
             return b"".join((head, *views))
         peer.write_parts([head, *views])
         return None
 
     def _suggested(self, command: PullCommand, group: Group, result: GetResult) -> int:
-        """Who should be asked next: a replica, when the master would have to read from its disk."""
+        """Returns the broker id to pull from next: a replica's if the master would read from its disk."""
         ext = command.ext
         queue = self._store.find_queue(ext.topic, ext.queue_id)
         if queue is None or not queue.min_offset < result.next_begin_offset <= queue.max_offset:
             return group.config.broker_id
         log_offset, _, _ = queue.unit(result.next_begin_offset - 1)
-        if self._store.commit_log.max_offset - log_offset > self._parts.cached_bytes:
+        if self._store.commit_log.max_offset - log_offset > self._context.cached_bytes:
             return group.config.which_broker_when_consume_slowly
         return group.config.broker_id
 
     # -- long polling ------------------------------------------------------------------------------------
 
     def _suspend(self, waiter: _Waiter) -> bool:
-        """False: too many wait already, answer at once."""
+        """Suspends the pull. False: too many are suspended; it must be answered now."""
         ext = waiter.command.ext
         if not self._store.wait_for(ext.topic, ext.queue_id, ext.queue_offset, waiter):
             return False
@@ -341,81 +294,68 @@ class PullHandler:
         return True
 
     def wake(self, waiter: _Waiter) -> None:
-        """The queue grew beyond the offset that this pull wants. Messages of other tags: it waits on."""
+        """Answers a suspended pull when its queue has grown. It stays suspended if no message matches."""
         self._waiting.discard(waiter)
         ext = waiter.command.ext
         if waiter.peer.is_closing():
             return
         if not self._still_answers(waiter):
             return
-        result = self._get(waiter.command, waiter.wanted)
+        result = self._get(waiter.command, waiter.message_filter)
         while result.status is GetStatus.NO_MATCHED_MESSAGE:
             ext.queue_offset = result.next_begin_offset
-            result = self._get(waiter.command, waiter.wanted)
+            result = self._get(waiter.command, waiter.message_filter)
         code = self._code(result, ext.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and self._suspend(waiter):
             return
         self._answer(waiter, code, result)
 
     def expire(self, now: int) -> None:
-        """Once a second: answer the pulls whose time is over, forget those whose connection is gone."""
-        for waiter in [w for w in self._waiting if w.deadline_ms <= now or w.peer.is_closing()]:
-            self._waiting.discard(waiter)
-            ext = waiter.command.ext
-            self._store.stop_waiting(ext.topic, ext.queue_id, waiter)
-            if not waiter.peer.is_closing() and self._still_answers(waiter):
-                result = self._get(waiter.command, waiter.wanted)
-                self._answer(waiter, self._code(result, ext.queue_offset), result)
+        """Answers the pulls whose timeout is over, and forgets those with a closed connection (CHECKED_MAX of
+        them are checked in each call). now: ms, monotonic."""
+        for waiter in self._waiting.expired(now):
+            self._stop_waiting(waiter)
+            try:
+                self._give_up(waiter)
+            except Exception as error:  # noqa: BLE001 - logged; the others are answered
+                text = "cannot answer a suspended pull of group %s, topic %s: %r"
+                ext = waiter.command.ext
+                self._failures.tell(now, text, ext.consumer_group, ext.topic, error, exc_info=error)
+        for waiter in self._waiting.sample(CHECKED_MAX):
+            if waiter.peer.is_closing():
+                self._stop_waiting(waiter)
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        if not waiter.peer.is_closing() and self._still_answers(waiter):
+            result = self._get(waiter.command, waiter.message_filter)
+            self._answer(waiter, self._code(result, waiter.command.ext.queue_offset), result)
+
+    def _stop_waiting(self, waiter: _Waiter) -> None:
+        ext = waiter.command.ext
+        self._waiting.discard(waiter)
+        self._store.stop_waiting(ext.topic, ext.queue_id, waiter)
 
     def _still_answers(self, waiter: _Waiter) -> bool:
-        """A group that wants something else by now is served from where it asked, as by upstream's
-        PullRequestHoldService: what was passed over may be wanted. False: it is refused now, and told so."""
+        """Applies a subscription that has changed meanwhile. False: the pull was refused, and is answered.
+
+        It then starts again at the offset of the request, as in upstream's PullRequestHoldService: messages
+        that were passed over may match now.
+        """
         command = waiter.command
         if command.ext.sys_flag & FLAG_SUBSCRIPTION:
             return True
-        wanted = self._wanted(command, waiter.group)
-        if wanted == waiter.wanted:
+        found = self._subscriptions.find(command, waiter.group)
+        if found == waiter.message_filter:
             return True
-        if isinstance(wanted, Wanted):
-            if wanted.sql is None or not self._store.queues.is_batch(command.ext.topic):
-                waiter.wanted, command.ext.queue_offset = wanted, waiter.asked_offset
+        if isinstance(found, MessageFilter):
+            if found.sql is None or not self._store.queues.is_batch(command.ext.topic):
+                waiter.message_filter, command.ext.queue_offset = found, waiter.asked_offset
                 return True
-            wanted = _refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
-        waiter.peer.send(wanted)
+            found = refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
+        waiter.peer.send(found)
         return False
 
     def _answer(self, waiter: _Waiter, code: int, result: GetResult) -> None:
         reply = self._reply(waiter.command, waiter.peer, waiter.topic, waiter.group, code, result)
         if reply is not None:
             waiter.peer.send(reply)
-
-
-def _refuse(command: PullCommand, code: int, remark: str, forbidden: int | None = None) -> bytes:
-    """With the header fields of an answer: some clients read them whatever the code is."""
-    offset = command.ext.queue_offset
-    header = PullMessageResponse(
-        next_begin_offset=offset, min_offset=0, max_offset=0, forbidden_type=forbidden
-    )
-    return response_frame(command.opaque, code, remark, header)
-
-
-def _lenient(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> PullCommand:
-    """As the typed decoder, from text. KeyError: a mandatory field is missing; ValueError: not a number."""
-    return PullCommand(
-        opaque,
-        PullFields(
-            topic=ext["topic"],
-            queue_id=int(ext["queueId"]),
-            queue_offset=int(ext["queueOffset"]),
-            max_msg_nums=int(ext["maxMsgNums"]),
-            sys_flag=int(ext.get("sysFlag") or 0),
-            suspend_timeout_millis=int(ext.get("suspendTimeoutMillis") or 0),
-            subscription=ext.get("subscription") or "*",
-            expression_type=ext.get("expressionType") or TAG,
-            max_msg_bytes=int(ext.get("maxMsgBytes") or BODY_BYTES_DEFAULT),
-            consumer_group=ext.get("consumerGroup") or "",
-            commit_offset=int(ext.get("commitOffset") or -1),
-            sub_version=int(ext.get("subVersion") or 0),
-        ),
-        flag,
-    )

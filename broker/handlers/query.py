@@ -1,16 +1,16 @@
 """Queries: messages by key (12) and by offset message id (33), offsets by time (29), the oldest message (32).
 
-Coroutines, off the data path; a query reads at most QUERY_BYTES_MAX. Source: RocketMQ 5.3.3
+Not on the fast path; an answer has at most QUERY_BYTES_MAX. Source: RocketMQ 5.3.3
 QueryMessageProcessor, AdminBrokerProcessor.
 """
 
 from typing import Final
 
-from broker.handlers.parts import BrokerParts
+from broker.put.handler_context import HandlerContext
 from broker.store.querying import earliest_time, find_by_key, offset_by_time, record_at
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, OperationTable, Reply
-from remoting.operations.broker import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations.broker import (
     GET_EARLIEST_MSG_STORETIME,
     QUERY_MESSAGE,
     SEARCH_OFFSET_BY_TIMESTAMP,
@@ -29,9 +29,9 @@ QUERY_BYTES_MAX: Final = 8 << 20
 
 
 class QueryHandlers:
-    def __init__(self, parts: BrokerParts, unique_key_nums: int = 32) -> None:
+    def __init__(self, context: HandlerContext, unique_key_nums: int = 32) -> None:
         """unique_key_nums: defaultQueryMaxNum."""
-        self._store = parts.store
+        self._store = context.store
         self._unique_key_nums = unique_key_nums
 
     def bind(self, table: OperationTable) -> None:
@@ -41,7 +41,7 @@ class QueryHandlers:
         table.bind(GET_EARLIEST_MSG_STORETIME, self.get_earliest_time)
 
     async def query_message(self, header: QueryMessageRequest, call: Call) -> Reply:
-        """Records one behind the other, oldest first; the newest are chosen when there are too many."""
+        """Returns joined records, oldest first; the newest ones if there are too many."""
         index = self._store.index
         if index is None:
             raise CommandError(ResponseCode.QUERY_NOT_FOUND, "messageIndexEnable is false: there is no index")

@@ -1,88 +1,96 @@
-"""Sends of messages that are laid by: half messages for their producer's decision, timer messages for their
-time. What is refused, and how they are put.
+"""Sends of scheduled messages: half messages, which wait for their producer's decision, and timer messages.
+
+Says which are refused, and stores them. Delay levels are the MessageWriter's.
 """
 
 from typing import Final
 
-from broker.handlers.parts import BrokerParts
-from broker.handlers.send_commands import SendCommand
-from broker.handlers.writer import Letter, Refused, Stored, Writer
-from broker.store.record import PROPERTIES_BYTES_MAX, property_value
-from broker.timers.times import TIMER_PROPERTIES, deliver_at, out_ms, recall_key
-from broker.transactions.messages import half_letter, is_half
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
+from broker.admission.send_gate import PutRefused
+from broker.message.record import PROPERTIES_BYTES_MAX, property_value
+from broker.message.timer_properties import TIMER_PROPERTIES, deliver_at, out_ms, recall_key
+from broker.put.handler_context import HandlerContext
+from broker.put.message_to_store import MessageToStore, PutMessageResult
+from broker.put.message_writer import MessageWriter
+from broker.put.send_commands import SendCommand
+from broker.transactions.messages import half_message, is_half
+from keelmq.remoting.codes import ResponseCode
+from keelmq.runtime.clock import wall_ms
 
 ROOM_BYTES: Final = 512
-"""Of properties that the broker adds to such a message until it is delivered."""
+"""Room for the properties that the broker adds to such a message until it is delivered."""
 
 
-class LaidBySends:
-    def __init__(self, parts: BrokerParts, writer: Writer) -> None:
-        self._parts, self._writer, self._levels = parts, writer, parts.store.delay_levels
+class ScheduledSends:
+    def __init__(self, context: HandlerContext, writer: MessageWriter) -> None:
+        self._context, self._writer, self._levels = context, writer, context.store.delay_levels
 
-    def refuse(self, command: SendCommand, properties: bytes) -> Refused | None:
-        """None also for every other message."""
+    def refuse(self, command: SendCommand, properties: bytes) -> PutRefused | None:
+        """Returns why a half message or a timer message is refused. None for every other message."""
         half = is_half_send(command, properties)
         if half or any(property_value(properties, name) for name in TIMER_PROPERTIES):
             if len(properties) > PROPERTIES_BYTES_MAX - ROOM_BYTES:
                 remark = f"properties of {len(properties)} bytes leave no room for those of the broker"
-                return Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+                return PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
             return self._refuse_half(command, properties) if half else self._refuse_timer(command, properties)
         return None
 
-    def put(self, command: SendCommand, letter: Letter, properties: bytes) -> Stored | Refused:
-        """The letter of a message that refuse() let pass, laid by or not. A delay level wins over a timer,
-        and a transaction is never delayed."""
-        halves = self._parts.halves
-        if halves is not None and is_half_send(command, properties):
-            half = half_letter(letter)
+    def put(
+        self, command: SendCommand, to_store: MessageToStore, properties: bytes
+    ) -> PutMessageResult | PutRefused:
+        """Stores a message that refuse() let pass: as a half message, as a timer message, or as it is.
+
+        A delay level wins over a timer, and a half message is never delayed.
+        """
+        transactions = self._context.transactional_messages
+        if transactions is not None and is_half_send(command, properties):
+            half = half_message(to_store)
             stored = self._writer.put(half)
-            if isinstance(stored, Stored):
-                halves.stored(half, stored)
+            if isinstance(stored, PutMessageResult):
+                transactions.stored(half, stored)
             return stored
         now = wall_ms()
-        deliver_ms = None if letter.delay_level else deliver_at(properties, now)
+        deliver_ms = None if to_store.delay_level else deliver_at(properties, now)
         if deliver_ms is not None and deliver_ms > now:
-            letter.timer_out_ms = out_ms(deliver_ms, self._parts.settings.timer_precision_ms)
-        return self._writer.put(letter)
+            to_store.timer_out_ms = out_ms(deliver_ms, self._context.settings.timer_precision_ms)
+        return self._writer.put(to_store)
 
-    def _refuse_half(self, command: SendCommand, properties: bytes) -> Refused | None:
+    def _refuse_half(self, command: SendCommand, properties: bytes) -> PutRefused | None:
         if command.ext.batch or not property_value(properties, b"PGROUP"):
             remark = "a transactional message is no batch, and names its producers' group (PGROUP)"
-            return Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        if self._parts.halves is None:
-            return Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
-        return self._parts.halves.refuse()
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if self._context.transactional_messages is None:
+            return PutRefused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
+        return self._context.transactional_messages.refuse()
 
-    def _refuse_timer(self, command: SendCommand, properties: bytes) -> Refused | None:
-        now, settings, timers = wall_ms(), self._parts.settings, self._parts.timers
+    def _refuse_timer(self, command: SendCommand, properties: bytes) -> PutRefused | None:
+        now, settings, timers = wall_ms(), self._context.settings, self._context.timers
         if self._levels.level_of(properties):
             return None
         try:
             deliver_ms = deliver_at(properties, now)
         except ValueError as error:
-            return Refused(ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if deliver_ms is None:
             return None
         if command.ext.batch:
-            return Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed")
-        if deliver_ms <= now:  # stored at once; but a recall would be nothing that consumers understand
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed")
+        if deliver_ms <= now:  # such a message is stored at once, but no consumer would understand a recall
             is_recall = recall_key(properties) is not None
             remark = "the message to be recalled is due already"
-            return Refused(ResponseCode.MESSAGE_ILLEGAL, remark) if is_recall else None
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark) if is_recall else None
         if timers is None or not settings.timer_wheel_enable:
             remark = "timer message is not enabled, timerWheelEnable is false"
-            return Refused(ResponseCode.SYSTEM_ERROR, remark)
+            return PutRefused(ResponseCode.SYSTEM_ERROR, remark)
         if timers.is_full:
-            return Refused(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many wait")
+            return PutRefused(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many wait")
         if deliver_ms - now > settings.timer_max_delay_sec * 1_000:
             remark = f"{deliver_ms - now} ms is above timerMaxDelaySec {settings.timer_max_delay_sec}"
-            return Refused(ResponseCode.MESSAGE_ILLEGAL, f"the delay of {remark}")
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the delay of {remark}")
         return None
 
 
 def is_half_send(command: SendCommand, properties: bytes) -> bool:
-    """A consumer that sends a transaction's message back for a later retry sends all of its properties."""
+    """Returns whether it is a half message. A retry is none: a consumer that sends a message of a transaction
+    back for a later retry sends all of its properties."""
     is_retry = command.ext.reconsume_times > 0 and property_value(properties, b"DELAY") not in (None, b"0")
     return not is_retry and is_half(properties)

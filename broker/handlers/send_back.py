@@ -1,52 +1,58 @@
-"""CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not handle comes again later, or goes to the
-group's dead letters when it has come often enough.
+"""CONSUMER_SEND_MSG_BACK (36): stores a message that a consumer could not process for a later retry, or in
+the group's dead-letter topic after the last retry.
 
-The answer waits for replicas like that of a send: a client that is told 0 moves its offset on. Source:
+The answer waits for replicas like that of a send: after an answer 0 the client commits its offset. Source:
 RocketMQ 5.3.3 AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 import random
 import struct
-from typing import Final
+from typing import Final, cast
 
-from broker.handlers.elsewhere import ask_master
-from broker.handlers.parts import BrokerParts
-from broker.handlers.property_text import with_properties
-from broker.handlers.writer import Letter, Refused, Writer
-from broker.store.inner_batch import split
+from broker.admission.fast_path import FastPathPeer
+from broker.admission.send_gate import PutRefused
+from broker.message.inner_batch import split
+from broker.message.properties import with_properties
+from broker.message.record import Record, decode, offset_message_id, property_value
+from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from broker.metadata.topics import PERM_WRITE, Topic, illegal_name
+from broker.put.after_save import AfterSave
+from broker.put.forward_to_master import ask_master
+from broker.put.handler_context import HandlerContext
+from broker.put.message_to_store import MessageToStore
+from broker.put.message_writer import MessageWriter
 from broker.store.querying import record_at
-from broker.store.record import Record, decode, offset_message_id, property_value
-from broker.topics import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX, Topic, illegal_name
-from remoting.codes import ResponseCode
-from remoting.command import response_frame
-from remoting.operation import Call, CommandError, OperationTable, Reply
-from remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import response_frame
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
 
 FIRST_RETRY_LEVEL: Final = 3
 """10 s with the default levels; each further retry takes the next one."""
 UNTRUSTED_MAXIMUM: Final = "CPP"
-"""Clients of this language put a timeout where the maximum belongs (clients pitfall 2)."""
+"""Clients of this language send a timeout in the field of the maximum (clients pitfall 2)."""
 
 
 class SendBackHandler:
-    def __init__(self, parts: BrokerParts, writer: Writer) -> None:
-        self._parts, self._writer, self._store = parts, writer, parts.store
+    def __init__(self, context: HandlerContext, writer: MessageWriter) -> None:
+        self._context, self._writer, self._store = context, writer, context.store
 
     def bind(self, table: OperationTable) -> None:
         table.bind(CONSUMER_SEND_MSG_BACK, self.send_back)
 
     async def send_back(self, header: SendBackRequest, call: Call) -> Reply | None:
-        gate = self._parts.gate
-        if not gate.writable and await ask_master(self._parts, CONSUMER_SEND_MSG_BACK, header):
+        gate = self._context.gate
+        if not gate.writable and await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
             return Reply()
-        if gate.in_sync < gate.min_in_sync or (gate.wait and self._parts.pending.is_full):
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
-        group = self._parts.find_group(header.group)
+        gate.require_durability()
+        group = self._context.find_group(header.group)
         if group is None:
             remark = f"subscription group not exist, {header.group}"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        if not self._parts.permits_write:
-            remark = f"the broker[{self._parts.broker_name}] sending message is forbidden (brokerPermission)"
+        if not gate.permits_write:
+            remark = (
+                f"the broker[{self._context.broker_name}] sending message is forbidden (brokerPermission)"
+            )
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if group.config.retry_queue_nums <= 0:
             return Reply()
@@ -62,19 +68,34 @@ class SendBackHandler:
         else:
             topic = self._topic(RETRY_PREFIX + header.group, group.config.retry_queue_nums)
             level = min(level, self._store.delay_levels.count)
-        stored = self._writer.put(_letter(record, topic, level))
-        if isinstance(stored, Refused):
+        stored = self._writer.put(_message(record, topic, level))
+        if isinstance(stored, PutRefused):
             raise CommandError(*stored)
-        self._parts.reads.came_back(record.topic, header.group)
-        if not gate.wait or call.is_oneway:
+        self._context.reads.count_sent_back(record.topic, header.group)
+        if call.is_oneway:
+            return Reply()
+        if not gate.wait:
+            await self._topic_on_disk()
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        self._parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
+        peer = cast(FastPathPeer, call.peer)
+        if self._context.topics.unwritten:
+            peer = AfterSave(peer, self._context.topics)
+        self._context.pending.add(stored.end, peer, reply, self._writer.tick.ms)
         return None
 
+    async def _topic_on_disk(self) -> None:
+        try:
+            await self._context.topics.saved()
+        except (OSError, ValueError) as error:
+            remark = f"the retry is stored, and its topic cannot be written: {error}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark) from error
+
     def _record_at(self, offset: int, unique_key: str | None) -> Record:
-        """A message that consumers can have seen; unique_key tells which one of an inner batch. A client that
-        is refused sends a copy to the retry topic."""
+        """Returns a message that consumers may have seen; unique_key selects one of an inner batch.
+
+        CommandError: there is none. The client then sends a copy to the retry topic.
+        """
         view = record_at(self._store, offset) if offset >= 0 else None
         if view is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
@@ -95,7 +116,7 @@ class SendBackHandler:
         if problem is not None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"topic[{name}]: {problem}")
         try:
-            topic = self._parts.topics.ensure(name, queue_nums)
+            topic = self._context.topics.ensure(name, queue_nums)
         except OSError as error:
             remark = f"topic[{name}] cannot be created: {error.strerror or error}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark) from error
@@ -104,9 +125,9 @@ class SendBackHandler:
         return topic
 
 
-def _letter(record: Record, topic: Topic, level: int) -> Letter:
-    """The client finds the original topic in RETRY_TOPIC. WAIT=false is what the peer stores; it promises
-    nothing here."""
+def _message(record: Record, topic: Topic, level: int) -> MessageToStore:
+    """Returns the retry or dead letter. The client finds the original topic in RETRY_TOPIC. WAIT=false is
+    what RocketMQ stores; it has no effect here."""
     properties = record.properties
     message_id = offset_message_id(record.store_host, record.offset).encode()
     origin = property_value(properties, b"ORIGIN_MESSAGE_ID") or message_id
@@ -118,7 +139,7 @@ def _letter(record: Record, topic: Topic, level: int) -> Letter:
     }
     if not level:
         changes |= {b"DLQ_ORIGIN_TOPIC": changes[b"RETRY_TOPIC"], b"DLQ_ORIGIN_MESSAGE_ID": origin}
-    return Letter(
+    return MessageToStore(
         topic,
         random.randrange(max(topic.write_queue_nums, 1)),
         record.body,

@@ -1,10 +1,11 @@
-"""From the items of a client's batch to the records of a log and the units of a queue: one pass over bytes.
+"""Makes the records of the log and the units of the queue from a client's batch, in one pass over its bytes.
 
-An item as clients write it; magic and crc are their own business:
+An item of a batch as clients write it (magic and crc are not used):
 
     0 SIZE i32 | 4 magic | 8 crc | 12 FLAG i32 | 16 BODYLENGTH i32, BODY | PROPERTIESLENGTH i16, PROPERTIES
 
-What is the same for all of them is made once. Pure. Source: RocketMQ 5.3.3 MessageDecoder, MessageExtEncoder.
+The fields that all items share are packed once. Pure; a compiled leaf. Source: RocketMQ 5.3.3 MessageDecoder,
+MessageExtEncoder.
 """
 
 import struct
@@ -13,9 +14,9 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
-from broker.store.indexed_keys import Keyed
-from broker.store.property_scan import scan
-from broker.store.record import (
+from broker.message.indexed_keys import Keyed
+from broker.message.property_scan import scan
+from broker.message.record import (
     CRC_MASK,
     MAGIC_V1,
     MAGIC_V2,
@@ -25,11 +26,12 @@ from broker.store.record import (
     index_keys,
     tags_code,
 )
-from remoting.compiled import is_compiled, prefer_twin
+from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 ITEMS_MAX: Final = 65_536
 RECORDS_BYTES_MAX: Final = 32 << 20
-"""Of a batch: what all items have in common is written for each, and a small request could fill the disk."""
+"""Limit of the records of one batch: common fields are written for each item, and without a limit a small
+request could fill the disk."""
 UNIT_FORMAT: Final = "qiq"
 _IS_COMPILED: Final = is_compiled(__file__)
 _UNITS_AT_ONCE: Final = 128
@@ -49,8 +51,10 @@ _READ_LATER: Final = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
 class Batch(NamedTuple):
-    """What all items have in common. middle: the records' bytes from SYSFLAG to PREPAREDTRANSACTIONOFFSET.
-    shared: properties behind each item's own. key_prefix_hash: of the topic; None: no keys are asked for."""
+    """A batch, and the fields that its items share. body: the items. queue_offset: of the first item. middle:
+    the records' bytes from SYSFLAG to PREPAREDTRANSACTIONOFFSET, see middle_of_header(). shared: properties
+    that are appended to each item's own. key_prefix_hash: java_hash(topic + "#"), or None if no keys are
+    needed. store_timestamp: ms."""
 
     body: bytes
     topic_raw: bytes
@@ -63,8 +67,9 @@ class Batch(NamedTuple):
 
 
 class Records(NamedTuple):
-    """offsets: of each record in the CommitLog. units: offset, size, tags code of each, as a queue has them.
-    last_properties: the last item's own, with `shared` behind them if that has tags or keys."""
+    """raw: all records. offsets: CommitLog offset of each. units: packed (offset, size, tags code) of each,
+    as a ConsumeQueue stores them. last_properties: those of the last item, with `shared` behind them if that
+    has tags or keys."""
 
     raw: bytes
     offsets: list[int]
@@ -73,9 +78,23 @@ class Records(NamedTuple):
     last_properties: bytes
 
 
+def middle_of_header(
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+) -> bytes:
+    """Returns Batch.middle. sys_flag: with the bits of the hosts' widths. Timestamps in ms."""
+    born = struct.pack(">iq", sys_flag, born_timestamp) + born_host
+    stored = struct.pack(">q", store_timestamp) + store_host
+    return born + stored + struct.pack(">iq", reconsume_times, 0)
+
+
 def records_of(batch: Batch, offset: int) -> Records:
-    """The records as they are in a log from `offset` on. ValueError: it is no batch; struct.error: a number
-    is out of its field's range."""
+    """Returns the records as they are in a log from `offset` on. ValueError: `body` is no batch, or its
+    records are too large; struct.error: a number is out of its field's range."""
     shared_is_read = any(name in batch.shared for name in _READ_LATER)
     _PACK_QUEUE(batch.queue_id, batch.queue_offset, offset)
     if _IS_COMPILED:
@@ -88,7 +107,7 @@ def records_of(batch: Batch, offset: int) -> Records:
     units: list[int] = []
     texts: list[bytes] = []
     lead = tail = b""
-    lead_bytes = tail_bytes = -1  # which body, which properties these are for: items are alike, mostly
+    lead_bytes = tail_bytes = -1  # sizes that lead and tail were packed for; most items have equal sizes
     at, room = 0, RECORDS_BYTES_MAX
     while at < body_end:
         if body_end - at < _BEFORE_PROPERTIES:
@@ -177,15 +196,15 @@ def _wrong_count(count: int) -> ValueError:
 
 
 def _zero() -> ValueError:
-    """Recovery takes a zero for what a crash has torn off."""
+    """Zero bytes are refused, because recovery takes them for the end of what was written before a crash."""
     return ValueError("the properties of an item contain a zero byte")
 
 
-# -- the twin's way --------------------------------------------------------------------------------------
+# -- compiled --------------------------------------------------------------------------------------
 
 
 def _checked_bytes(body: bytes, batch: Batch) -> int:
-    """Size of all records; the same is refused as above, in the same order."""
+    """Returns the size of all records; refuses what the interpreted path refuses, in the same order."""
     raw, body_end, shared_bytes = body, len(body), len(batch.shared)
     fixed = _LENGTHS_AND_HEAD_BYTES + len(batch.middle) + len(batch.topic_raw) + shared_bytes
     at = number = total = 0
@@ -219,7 +238,7 @@ def _checked_bytes(body: bytes, batch: Batch) -> int:
 
 
 def _written(batch: Batch, offset: int, shared_is_read: bool, total: int) -> Records:
-    """Of items that are checked."""
+    """Makes the records of checked items; total: their size."""
     body, topic_raw, queue_id, queue_offset, middle, shared, prefix_hash, timestamp = batch
     raw, body_end, shared_bytes = body, len(body), len(shared)
     middle_bytes, topic_bytes = len(middle), len(topic_raw)
@@ -277,14 +296,14 @@ def _i32(raw: bytes, at: int) -> int:
 
 
 def _put(target: bytearray, at: int, width: int, value: int) -> None:
-    """Big-endian; negative numbers, too."""
+    """Stores a number big-endian; it may be negative."""
     for index in range(width):
         target[at + width - 1 - index] = value & 0xFF
         value >>= 8
 
 
 def _copy(target: bytearray, at: int, source: bytes, begin: int, count: int) -> int:
-    """Where the copy ends."""
+    """Copies `count` bytes. Returns where they end."""
     for index in range(count):
         target[at + index] = source[begin + index]
     return at + count

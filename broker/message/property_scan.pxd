@@ -3,15 +3,15 @@ cimport cython
 
 cdef bint _IS_COMPILED
 cdef long long _WORD, _SIGN
-cdef int _NAME_END, _VALUE_END, _UNDERSCORE, _OTHER, _TAGS, _UNIQ_KEY, _KEYS
+cdef int _NAME_END, _VALUE_END, _UNDERSCORE, _OTHER, _TAGS, _UNIQ_KEY, _KEYS, _WAIT, _WAIT_NAME_BYTES
 
 @cython.locals(text=str, properties=bytes)
-cpdef tuple look(text)
+cpdef tuple scan_properties(text)
 
 @cython.locals(
     raw="const unsigned char *", count=Py_ssize_t, is_plain=bint, waits=bint, has_tags=bint, code=object,
     unique_key=bytes, keys=bytes, segment_at=Py_ssize_t, value_at=Py_ssize_t, at=Py_ssize_t, name=int, byte=int,
-    letter=int, has_room=bint
+    last=int
 )
 cpdef tuple scan(bytes properties)
 

@@ -1,6 +1,6 @@
-"""The CommitLog record: layout, encoding, parsing, and the ids made from it. Pure; knows no file.
+"""The CommitLog record: layout, encoding, parsing, and message ids. Pure.
 
-The same bytes are stored, replicated and answered to a pull. All integers big-endian. Source: RocketMQ
+The same bytes are stored, replicated, and returned to a pull. All integers are big-endian. Source: RocketMQ
 5.3.3 MessageDecoder and CommitLog; version 1 shown with IPv4 hosts (an IPv6 host is 20 bytes wide):
 
     0 TOTALSIZE i32 | 4 MAGIC | 8 BODYCRC | 12 QUEUEID | 16 FLAG | 20 QUEUEOFFSET i64 | 28 PHYSICALOFFSET i64
@@ -70,32 +70,34 @@ TAGS: Final = "\x02TAGS\x01"
 KEYS: Final = "\x02KEYS\x01"
 
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, int, bytes]
-"""(size, topic, queue_id, queue_offset, tags_code, store_timestamp, properties); topic b"": nothing to index,
-skip `size` bytes."""
+"""(size, topic, queue_id, queue_offset, tags_code, store_timestamp in ms, properties). topic b"": there is
+nothing to index, skip `size` bytes."""
 
 _NOTHING: Final = (b"", 0, 0, 0, 0, b"")
 
 
 def body_crc(body: Buffer) -> int:
-    """CRC-32 (zlib's polynomial) without its top bit, as BODYCRC stores it."""
+    """Returns BODYCRC: the CRC-32 (zlib's polynomial) without its top bit."""
     return crc32(body) & CRC_MASK
 
 
 def topic_bytes(topic: str) -> bytes:
-    """The topic with its length in front, as the record stores it. Above 127 bytes: version 2's form."""
+    """Returns the topic with its length in front, as the record stores it: one byte, or an i16 (version 2)
+    above 127 bytes."""
     raw = topic.encode()
     return bytes([len(raw)]) + raw if len(raw) <= TOPIC_V1_BYTES_MAX else _I16.pack(len(raw)) + raw
 
 
 def host_bits(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-    """The client's host bits never count: the widths do."""
+    """Returns sys_flag with the host bits set by the widths of the hosts; the client's host bits are
+    ignored."""
     sys_flag &= ~HOST_V6_BITS
     born = BORN_HOST_V6 if len(born_host) != HOST_V4_BYTES else 0
     return sys_flag | born | (STORE_HOST_V6 if len(store_host) != HOST_V4_BYTES else 0)
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode(): over UTF-16 units, 32-bit wrap, signed."""
+    """Returns Java's String.hashCode(): over UTF-16 units, a signed 32-bit number."""
     value = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(raw[::2], raw[1::2], strict=True):
@@ -116,10 +118,10 @@ ZEROS_HASHES: Final = tuple(_ZERO * each for each in accumulate(POWERS, initial=
 
 
 def key_hash(prefix_hash: int, key: bytes) -> int:
-    """abs(String.hashCode()) of prefix + key as IndexFile has it: 0 where abs overflows.
+    """Returns abs(String.hashCode()) of prefix + key as IndexFile stores it: 0 where abs overflows.
 
-    prefix_hash: java_hash() of the prefix. A Java hash is the text read as a number of base 31 whose digits
-    are the characters. int() does that in C, once each for the characters' two digits of that base.
+    prefix_hash: java_hash() of the prefix. A Java hash is the text as a number of base 31 whose digits are
+    the characters. int() computes it in C, once for the high and once for the low digit of each character.
     """
     if len(key) <= KEY_DIGITS_MAX and key.isascii():
         high, low = int(key.translate(HIGH_DIGITS), 31), int(key.translate(LOW_DIGITS), 31)
@@ -132,8 +134,8 @@ def key_hash(prefix_hash: int, key: bytes) -> int:
 
 
 def index_keys(properties: bytes) -> tuple[bytes, bytes]:
-    """(UNIQ_KEY, KEYS) of a record, b"" where there is none; KEYS: blank-separated. Of a property that comes
-    twice the last one counts, as in a reader's map."""
+    """Returns (UNIQ_KEY, KEYS) of a record, b"" if absent; KEYS is blank-separated. If a property occurs
+    twice, the last one counts, as in a map."""
     text = b"\x02" + properties
     _, has_unique, unique = text.rpartition(b"\x02UNIQ_KEY\x01")
     _, has_keys, keys = text.rpartition(b"\x02KEYS\x01")
@@ -144,7 +146,7 @@ def index_keys(properties: bytes) -> tuple[bytes, bytes]:
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
-    """Value of one property in `key \\x01 value \\x02 ...` text, without a dict; None when absent."""
+    """Returns the value of one property in `key \\x01 value \\x02 ...` text; None if it is absent."""
     start = 0
     needle = name + b"\x01"
     while (at := properties.find(needle, start)) >= 0:
@@ -156,7 +158,7 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
 
 
 def store_timestamp(record: Buffer) -> int:
-    """STORETIMESTAMP of the record at the buffer's start, whatever its hosts' widths (ms)."""
+    """Returns STORETIMESTAMP (ms) of the record at the buffer's start, for hosts of any width."""
     (sys_flag,) = _UNPACK_I32(record, _SYS_FLAG_AT)
     at = _STORE_TIMESTAMP_V6_AT if sys_flag & BORN_HOST_V6 else _STORE_TIMESTAMP_AT
     timestamp: int = _UNPACK_I64(record, at)[0]
@@ -164,7 +166,8 @@ def store_timestamp(record: Buffer) -> int:
 
 
 def parse_properties(properties: bytes) -> dict[str, str]:
-    """As the peer's parser: segments without a key and a value are skipped, the first \\x01 separates."""
+    """Returns the properties as RocketMQ parses them: segments without a key and a value are skipped, and the
+    first \\x01 separates."""
     found = {}
     for segment in properties.decode("utf-8", "replace").split("\x02"):
         key, _, value = segment.partition("\x01")
@@ -174,7 +177,7 @@ def parse_properties(properties: bytes) -> dict[str, str]:
 
 
 def tags_code(properties: bytes) -> int:
-    """ConsumeQueue tag code of a record: Java hash of TAGS, 0 without a tag."""
+    """Returns the tags code of a record's ConsumeQueue unit: the Java hash of TAGS, 0 without a tag."""
     tag = (
         (b"\x02" + properties).partition(b"\x02TAGS\x01")[2].partition(b"\x02")[0]
     )  # faster than find, slice
@@ -187,7 +190,7 @@ def tags_code(properties: bytes) -> int:
 
 
 def tag_code(tag: str) -> int:
-    """Java hash, which is 0 for the empty text. Cached, bounded."""
+    """Returns the Java hash of a tag, 0 for "". Cached, up to a bound."""
     code = _tags_cache.get(tag)
     if code is None:
         code = java_hash(tag)
@@ -213,17 +216,19 @@ def pack_wide_header(
     prepared_offset: int,
     body_length: int,
 ) -> bytes:
-    """The header with hosts of any width; the common IPv4 form is HEADER."""
+    """Packs a header with hosts of any width; PACK_HEADER does it for the common IPv4 hosts."""
     head = _HEAD.pack(size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp)
     tail = _AFTER_STORE_HOST.pack(reconsume_times, prepared_offset, body_length)
     return b"".join((head, born_host, _I64.pack(store_timestamp), store_host, tail))
 
 
 def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = False) -> Parsed | None:
-    """The record at `pos`, whose own CommitLog offset must be `offset`; nothing at or after `end` is read.
+    """Parses the record at `pos`, whose own CommitLog offset must be `offset`; reads nothing at or after
+    `end`.
 
-    None: not a whole good record (cut, torn, stale or never written). A blank record, and a record that no
-    queue indexes (prepared or rolled back transaction), come as (size, b"", 0, 0, 0, 0, b"").
+    None: no whole good record (cut, torn, stale or never written). A blank record, and a record that no queue
+    indexes (prepared or rolled back transaction), give (size, b"", 0, 0, 0, 0, b""). check_crc: also check
+    BODYCRC.
     """
     room = end - pos
     if room < HEADER_BYTES + 3:
@@ -265,7 +270,7 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
         or 0 in buffer[at:topic_end]
         or 0 in buffer[properties_at:record_end]
     ):
-        return None  # no checksum covers these two, but neither has the zeros of what was lost
+        return None  # BODYCRC does not cover topic and properties, but zeros in them mean lost pages
     if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != 0x8:
         return (size, *_NOTHING)
     topic = bytes(buffer[at:topic_end])
@@ -275,7 +280,7 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A whole record, for tools and tests; the data path never makes one."""
+    """A whole record, for handlers of single records, tools and tests; the fast path never makes one."""
 
     size: int
     magic: int
@@ -297,7 +302,7 @@ class Record:
 
 
 def decode(buffer: Buffer, pos: int = 0) -> Record:
-    """The record at `pos`. ValueError when the sizes do not fit together."""
+    """Decodes the record at `pos`. ValueError: its sizes contradict each other."""
     # fmt: off
     size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp = (
         _HEAD.unpack_from(buffer, pos))
@@ -330,7 +335,8 @@ def decode(buffer: Buffer, pos: int = 0) -> Record:
 
 
 def encode(record: Record) -> bytes:
-    """The record's bytes; size, magic and crc are made from the rest. struct.error: a number out of range."""
+    """Encodes a record; its size, magic and crc are ignored, and computed from the other fields.
+    struct.error: a number is out of its field's range."""
     topic = topic_bytes(record.topic)
     tail = topic + PACK_I16(len(record.properties)) + record.properties
     magic = MAGIC_V1 if len(topic) <= TOPIC_V1_RAW_MAX else MAGIC_V2
@@ -346,17 +352,17 @@ def encode(record: Record) -> bytes:
 
 
 def host_bytes(host: str, port: int) -> bytes:
-    """Raw address and i32 port: 8 bytes for IPv4, 20 for IPv6."""
+    """Returns the raw address and the port as i32: 8 bytes for IPv4, 20 for IPv6."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.inet_pton(family, host) + struct.pack(">i", port)
 
 
 def host_text(host: bytes) -> str:
-    """ "address:port" of what host_bytes() gives."""
+    """Returns "address:port" of a host that host_bytes() made."""
     (port,) = _UNPACK_I32(host, len(host) - 4)
     return f"{ipaddress.ip_address(host[:-4])}:{port}"
 
 
 def offset_message_id(store_host: bytes, offset: int) -> str:
-    """The id a send answers: store host and CommitLog offset, upper-case hex."""
+    """Returns the offsetMsgId of a send's response: store host and CommitLog offset in upper-case hex."""
     return f"{store_host.hex().upper()}{offset:016X}"

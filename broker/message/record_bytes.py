@@ -1,12 +1,13 @@
-"""Records as they go into the log: record.py's layout, written."""
+"""Writes records in the layout of record.py: one, or those of many messages at once. Pure; a compiled
+leaf."""
 
 import struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from broker.store.indexed_keys import Keyed
-from broker.store.record import (
+from broker.message.indexed_keys import Keyed
+from broker.message.record import (
     CRC_MASK,
     HEADER_BYTES,
     HOST_V6_BITS,
@@ -19,24 +20,26 @@ from broker.store.record import (
     TOPIC_V1_RAW_MAX,
     pack_wide_header,
 )
-from remoting.compiled import is_compiled, prefer_twin
+from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 FIXED_BYTES: Final = HEADER_BYTES + 2
-"""Of a record with IPv4 hosts, without body, topic and properties."""
+"""Size of a record with IPv4 hosts, without its body, topic and properties."""
 _IS_COMPILED: Final = is_compiled(__file__)
 _UNIT = struct.Struct(">qiq")
 _UNIT_BYTES: Final = 20
-_TOPIC, _NEXT, _BYTES = 0, 2, 4  # in a Place
+_TOPIC, _NEXT, _BYTES = 0, 2, 4  # in a QueueCursor
 
-Place: TypeAlias = list[Any]
-"""Of a queue: topic_bytes(), queueId, the queue offset of its next record, the units that were made for it,
-the bytes of their records, key_prefix_hash (None: no keys are asked for). The three in the middle grow."""
-Message: TypeAlias = tuple[Place, int, int, int, int, bytes, bytes, int, bytes, bytes]
-"""Where to; flag, sysFlag, born timestamp, reconsumeTimes, body, properties, tags code, UNIQ_KEY, KEYS"""
+QueueCursor: TypeAlias = list[Any]
+"""[topic_bytes(), queueId, queue offset of the next record, packed units (a bytearray), total size of their
+records, key_prefix_hash or None if no keys are needed] of one queue. records_bytes() advances the three in
+the middle."""
+Message: TypeAlias = tuple[QueueCursor, int, int, int, int, bytes, bytes, int, bytes, bytes]
+"""(cursor of the queue, flag, sysFlag, born timestamp in ms, reconsumeTimes, body, properties, tags code,
+UNIQ_KEY, KEYS)"""
 
 
-class Shared(NamedTuple):
-    """What the messages of one read have in common. host_bits: of every sysFlag."""
+class CommonFields(NamedTuple):
+    """Fields that the messages of one read share. store_timestamp: ms. host_bits: for each sysFlag."""
 
     born_host: bytes
     store_timestamp: int
@@ -44,8 +47,9 @@ class Shared(NamedTuple):
     host_bits: int
 
 
-class Written(NamedTuple):
-    """Of each record its offset in the CommitLog, and in its queue."""
+class EncodedRecords(NamedTuple):
+    """raw: all records. offsets, queue_offsets: the CommitLog offset and the queue offset of each. keys: of
+    the queues whose cursor has a key_prefix_hash."""
 
     raw: bytes
     offsets: list[int]
@@ -53,7 +57,10 @@ class Written(NamedTuple):
     keys: list[Keyed]
 
 
-def place_of(topic_raw: bytes, queue_id: int, queue_offset: int, key_prefix_hash: int | None) -> Place:
+def queue_cursor(
+    topic_raw: bytes, queue_id: int, queue_offset: int, key_prefix_hash: int | None
+) -> QueueCursor:
+    """Returns a cursor without units. queue_offset: of the queue's next record."""
     return [topic_raw, queue_id, queue_offset, bytearray(), 0, key_prefix_hash]
 
 
@@ -74,8 +81,11 @@ def record_bytes(
     topic_raw: bytes,
     properties: bytes,
 ) -> bytes | bytearray:
-    """`size` bytes, which is what the parts need. struct.error: a number out of its field's range."""
-    if not _IS_COMPILED:  # record_parts() written out: so many arguments cost more than the work
+    """Returns one record. size: its size, which the other arguments must need. For the others see
+    CommitLog.append(). struct.error: a number is out of its field's range."""
+    if (
+        not _IS_COMPILED
+    ):  # record_parts() inlined, since a call with so many arguments costs more than its work
         magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
         pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
         # fmt: off
@@ -111,7 +121,7 @@ def record_parts(
     topic_raw: bytes,
     properties: bytes,
 ) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """The same, not joined yet: a long body is copied once."""
+    """As record_bytes(), but not joined, so that a long body is copied only once."""
     magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
     pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
     # fmt: off
@@ -122,9 +132,9 @@ def record_parts(
     return header, body, topic_raw, PACK_I16(len(properties)), properties
 
 
-def records_bytes(messages: list[Message], shared: Shared, offset: int) -> Written:
-    """The records as they are in a log from `offset` on. struct.error: a number out of its field's range;
-    what the places have then is worth nothing."""
+def records_bytes(messages: list[Message], shared: CommonFields, offset: int) -> EncodedRecords:
+    """Returns the records as they are in a log from `offset` on, and advances the cursors. struct.error: a
+    number is out of its field's range; the cursors are invalid then."""
     if _IS_COMPILED:
         try:
             return _all_written(messages, shared, offset)
@@ -151,10 +161,10 @@ def records_bytes(messages: list[Message], shared: Shared, offset: int) -> Writt
         if prefix_hash is not None:
             keys.append((prefix_hash, offset, timestamp, unique_key, more))
         offset += size
-    return Written(b"".join(parts), offsets, queue_offsets, keys)
+    return EncodedRecords(b"".join(parts), offsets, queue_offsets, keys)
 
 
-# -- the twin's way --------------------------------------------------------------------------------------
+# -- compiled --------------------------------------------------------------------------------------
 
 
 def _written(
@@ -190,7 +200,7 @@ def _written(
     return whole
 
 
-def _all_written(messages: list[Message], shared: Shared, offset: int) -> Written:
+def _all_written(messages: list[Message], shared: CommonFields, offset: int) -> EncodedRecords:
     born_host, timestamp, store_host, host_bits = shared
     fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES
     total = 0
@@ -226,7 +236,7 @@ def _all_written(messages: list[Message], shared: Shared, offset: int) -> Writte
             keys.append((prefix_hash, where, timestamp, unique_key, more))
         offset += size
         at += size
-    return Written(bytes(whole), offsets, queue_offsets, keys)
+    return EncodedRecords(bytes(whole), offsets, queue_offsets, keys)
 
 
 def _fill(
@@ -249,7 +259,7 @@ def _fill(
     topic_raw: bytes,
     properties: bytes,
 ) -> None:
-    """One record of `size` bytes; all sizes are checked."""
+    """Writes one record of `size` bytes at `start`; the caller has checked all sizes."""
     topic_bytes, properties_bytes = len(topic_raw), len(properties)
     _put(target, start, 4, size)
     _put(target, start + 4, 4, MAGIC_V1 if topic_bytes <= TOPIC_V1_RAW_MAX else MAGIC_V2)
@@ -273,14 +283,14 @@ def _fill(
 
 
 def _put(target: bytearray, at: int, width: int, value: int) -> None:
-    """Big-endian; negative numbers, too."""
+    """Stores a number big-endian; it may be negative."""
     for index in range(width):
         target[at + width - 1 - index] = value & 0xFF
         value >>= 8
 
 
 def _copy(target: bytearray, at: int, source: bytes, count: int) -> int:
-    """Where the copy ends."""
+    """Copies `count` bytes. Returns where they end."""
     for index in range(count):
         target[at + index] = source[index]
     return at + count

@@ -1,26 +1,27 @@
-"""When a timer message is to be delivered, by its properties; and what its unit in the timer queue says.
+"""Properties of timer messages: the delivery time, the slot, and the recall of a message. Pure.
 
-A unit has the delivery time (TIMER_OUT_MS) where others have the tag's hash, negative for a record that
-recalls another one: so a new master reads twenty bytes per timer, and no message. Source: RocketMQ 5.3.3
-HookUtils, TimerMessageStore.
+The ConsumeQueue unit of a timer message has the delivery time (TIMER_OUT_MS) in place of the tag's hash,
+negative for a record that recalls another one. So a new master reads twenty bytes per timer, and no message.
+Source: RocketMQ 5.3.3 HookUtils, TimerMessageStore.
 """
 
 import base64
 from typing import Final, NamedTuple
 
-from broker.delay.levels import DELETE_KEY, OUT_MS
-from broker.store.record import property_value
+from broker.message.delay_levels import DELETE_KEY, OUT_MS
+from broker.message.record import property_value
 
 DELIVER_MS: Final = b"TIMER_DELIVER_MS"
 DELAY_MS: Final = b"TIMER_DELAY_MS"
 DELAY_SEC: Final = b"TIMER_DELAY_SEC"
 TIMER_PROPERTIES: Final = (DELIVER_MS, DELAY_MS, DELAY_SEC)
 TAG_HASH_MAX: Final = 1 << 32
-"""A unit that RocketMQ wrote has a hash: no time is so small."""
+"""A tags code below it is a hash in a unit that RocketMQ wrote: no delivery time is so small."""
 
 
 def deliver_at(properties: bytes, now_ms: int) -> int | None:
-    """Wall clock ms; None: it is no timer message. ValueError says which property is no number."""
+    """Returns the delivery time, wall clock in ms; None if it is no timer message. ValueError: it names the
+    property that is no number."""
     for name, factor, base in ((DELAY_SEC, 1_000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
         text = property_value(properties, name)
         if text is None:
@@ -32,26 +33,31 @@ def deliver_at(properties: bytes, now_ms: int) -> int | None:
 
 
 def out_ms(deliver_ms: int, precision_ms: int) -> int:
-    """The slot: it goes out one precision later, never before it is due."""
+    """Returns the slot (ms) of a delivery time. The message is delivered one precision later, so never before
+    it is due."""
     return (deliver_ms - 1) // precision_ms * precision_ms
 
 
 def recall_key(properties: bytes) -> bytes | None:
-    """topic+UNIQ_KEY of the message that this record recalls."""
+    """Returns topic+UNIQ_KEY of the message that this record recalls; None if it recalls none."""
     return property_value(properties, DELETE_KEY)
 
 
 def key_of(topic: str, unique_key: bytes) -> bytes:
+    """Returns topic+UNIQ_KEY, the key by which a message is recalled."""
     return topic.encode() + b"+" + unique_key
 
 
 def recall_handle(topic: str, broker_name: str, out_ms: int, unique_key: str) -> str:
-    """By which a producer takes the message back: the time is one that out_ms() makes the same slot of."""
+    """Returns the handle by which a producer recalls the message. out_ms: its slot; the handle has a time for
+    which out_ms() gives the same slot."""
     text = f"v1 {topic} {broker_name} {out_ms + 1} {unique_key}"
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 class Handle(NamedTuple):
+    """A recall handle; deliver_ms: wall clock."""
+
     topic: str
     broker_name: str
     deliver_ms: int
@@ -59,7 +65,7 @@ class Handle(NamedTuple):
 
 
 def parse_handle(text: str) -> Handle:
-    """ValueError: it is none."""
+    """Parses a recall handle. ValueError: it is none."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (ValueError, UnicodeError):
@@ -72,5 +78,6 @@ def parse_handle(text: str) -> Handle:
 
 
 def out_ms_of(properties: bytes) -> int | None:
+    """Returns the property TIMER_OUT_MS; None if it is absent or no number."""
     text = property_value(properties, OUT_MS)
     return int(text) if text is not None and text.isdigit() and len(text) < 19 else None

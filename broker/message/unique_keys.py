@@ -1,4 +1,4 @@
-"""UNIQ_KEY for messages whose client gave them none."""
+"""Generates UNIQ_KEY for messages that a client sent without one."""
 
 import random
 import socket
@@ -6,7 +6,7 @@ import time
 
 
 class UniqueKeys:
-    """UNIQ_KEY for messages without one: address, 6 random bytes, ms of the month, counter."""
+    """A key is the host's address, 6 random bytes, the ms of the month and a counter, in upper-case hex."""
 
     def __init__(self) -> None:
         try:
@@ -17,6 +17,7 @@ class UniqueKeys:
         self._count = 0
 
     def next(self) -> str:
+        """Returns a new key of 32 digits."""
         self._count = (self._count + 1) & 0xFFFF
         milliseconds = int(time.time() * 1000) % (31 * 86_400_000)
         return f"{self._head}{milliseconds:08X}{self._count:04X}"

@@ -1,8 +1,8 @@
-"""RocketMQ's config/*.json files: read with their .bak, written whole or not at all; a journal of changes.
+"""RocketMQ's config/*.json files: read with their .bak, replaced as a whole; and journals of changes.
 
-A file is written aside, renamed, and the version before stays as .bak. Saves come from the event loop and
-from a helper thread: each carries its turn, and a late one does not overwrite a newer one. A journal holds
-the changes since the file was written, one JSON line each; half a last line is what a crash leaves.
+The event loop and a helper thread both save: each save carries its turn, and a late one never overwrites a
+newer one. A journal holds the changes since its file was written, one line of JSON each; a crash may leave a
+partial last line.
 """
 
 import json
@@ -15,20 +15,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from broker.store.mapped_file import StoreError, sync_directory
-from remoting.lenient_json import to_standard_json, without_nulls
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.lenient_json import to_standard_json, without_nulls
+from keelmq.runtime.durable_file import backup_of, replace_file
 
 logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 256 << 20
 JOURNAL_BYTES_MAX = 64 << 20
-"""A journal that grew to this makes its owner write the file, whatever the period."""
+"""A journal of this size makes its owner write the file, whatever the period."""
 
 T = TypeVar("T")
 
 
 class MetadataFile:
-    """`what` is for people: "the topic table"."""
+    """One file and its backup. `what` names it in messages: "the topic table"."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.path = path
@@ -39,11 +40,12 @@ class MetadataFile:
 
     @property
     def backup_path(self) -> Path:
-        return self.path.with_name(self.path.name + ".bak")
+        """The version before, which load() uses if the file is damaged."""
+        return backup_of(self.path)
 
     def load(self) -> Mapping[str, Any] | None:
-        """The newest content that can be read; None: there is no file. StoreError: all that exist are
-        damaged."""
+        """Returns the newest content that can be read; None: there is no file. Raises StoreError if all that
+        exist are damaged."""
         problems: list[str] = []
         for path in (self.path, self.backup_path):
             try:
@@ -65,34 +67,27 @@ class MetadataFile:
         return None
 
     def next_turn(self) -> int:
-        """For a save(): taken when its content is."""
+        """Returns the turn for a save(); it is taken together with the content."""
         self._turn += 1
         return self._turn
 
     def is_latest(self, turn: int) -> bool:
-        """Has nothing newer been saved? Only the loop's thread may ask."""
+        """Returns whether nothing newer was saved. Only the loop's thread may call it."""
         return turn == self._saved_turn
 
     def save(self, value: Mapping[str, Any], turn: int) -> bool:
-        """Durable. False: something newer has been saved meanwhile. OSError: the old file is still there."""
+        """Writes the file durably. Returns False if something newer was saved meanwhile. Raises OSError; the
+        old file is still there then."""
         with self._lock:
             if turn <= self._saved_turn:
                 return False
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside = self.path.with_name(self.path.name + ".tmp")
-            with aside.open("wb") as file:
-                file.write(json.dumps(value, indent="\t", ensure_ascii=False).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                os.replace(self.path, self.backup_path)
-            os.replace(aside, self.path)
-            sync_directory(self.path.parent)
+            replace_file(self.path, document(value).encode())
             self._saved_turn = turn
             return True
 
     def keep_copy(self, suffix: str) -> Path | None:
-        """A second name for the present content, never overwritten by save(); None: there is no file."""
+        """Gives the present content a second name that save() never overwrites. Returns that path; None:
+        there is no file."""
         copy = self.path.with_name(f"{self.path.name}.{suffix}")
         try:
             copy.unlink(missing_ok=True)
@@ -102,8 +97,31 @@ class MetadataFile:
         return copy
 
 
+class RowTexts(dict[str, str]):
+    """A member of a file whose rows are text already: key -> row_text()."""
+
+
+def row_text(plain: Any) -> str:
+    """Returns a row as it stands in a file, two levels deep."""
+    return json.dumps(plain, indent="\t", ensure_ascii=False).replace("\n", "\n\t\t")
+
+
+def document(value: Mapping[str, Any]) -> str:
+    """Returns the text as json.dumps(value, indent="\\t") writes it."""
+    members = []
+    for name, member in value.items():
+        if isinstance(member, RowTexts):
+            rows = [f"\t\t{json.dumps(key, ensure_ascii=False)}: {text}" for key, text in member.items()]
+            text = "{\n" + ",\n".join(rows) + "\n\t}" if rows else "{}"
+        else:
+            text = json.dumps(member, indent="\t", ensure_ascii=False).replace("\n", "\n\t")
+        members.append(f"\t{json.dumps(name, ensure_ascii=False)}: {text}")
+    return "{\n" + ",\n".join(members) + "\n}" if members else "{}"
+
+
 def read_json(path: Path) -> Mapping[str, Any]:
-    """An object in JSON as RocketMQ writes it (bare number keys). ValueError: it is none."""
+    """Reads a JSON object as RocketMQ writes it (with unquoted number keys). Raises ValueError if it
+    is none."""
     with path.open("rb") as file:
         raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
@@ -124,7 +142,8 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 
 class Journal:
-    """Changes since the file. Appended in one write each; survives a killed process, not a power cut."""
+    """The changes since the file. Each is appended in one write: it survives a killed process, but not a
+    power failure."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,7 +151,7 @@ class Journal:
         self._fd = -1
 
     def load(self) -> list[Any]:
-        """The whole lines, oldest first; what is behind the last of them does not count."""
+        """Returns the whole lines, oldest first; what follows the last of them is ignored."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -146,14 +165,14 @@ class Journal:
             except (msgspec.MsgspecError, ValueError):
                 break
             end += len(line)
-        if end < len(raw):  # cut by the first append: another process may have the store, for now
+        if end < len(raw):  # the first append cuts it off; until then another process may own the store
             lost = len(raw) - end
             logger.warning("%s: %d bytes behind byte %d are no whole line: dropped", self.path, lost, end)
         self.size = end
         return values
 
     def append(self, line: bytes) -> None:
-        """OSError: nothing of it is there."""
+        """Appends a line. Raises OSError; nothing of the line is there then."""
         if self._fd < 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -169,19 +188,18 @@ class Journal:
         self.size += len(data)
 
     def drop(self, size: int) -> None:
-        """Forget the first `size` bytes: the file has them."""
+        """Drops the first `size` bytes: the file has them."""
         self.close()
         if size >= self.size:
             self.path.unlink(missing_ok=True)
             self.size = 0
             return
         rest = self.path.read_bytes()[size : self.size]
-        aside = self.path.with_name(self.path.name + ".tmp")
-        aside.write_bytes(rest)
-        os.replace(aside, self.path)
+        replace_file(self.path, rest, keep_backup=False, durable=False)
         self.size = len(rest)
 
     def close(self) -> None:
+        """Closes the file; the next append opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,8 +1,7 @@
-"""Subscription groups: config/subscriptionGroup.json in memory. Source: RocketMQ 5.3.3
-SubscriptionGroupManager.
+"""Subscription groups: config/subscriptionGroup.json in memory.
 
-A row is the group's settings with the topics that are forbidden to it (the peer keeps those in a table of
-their own, in the same file).
+A row is the group's settings with the topics that are forbidden to it (RocketMQ keeps those in a table of
+their own in the same file). Source: RocketMQ 5.3.3 SubscriptionGroupManager.
 """
 
 import re
@@ -13,12 +12,16 @@ from typing import Any, ClassVar, Final
 
 from broker.metadata.core.attributes import alter
 from broker.metadata.core.table import Update, Version
-from broker.metadata.store import FileStore, data_version
-from remoting.clock import wall_ms
-from remoting.command import body_bytes, decode_body
-from remoting.operations.broker_metadata import SubscriptionGroupConfig, SubscriptionGroups
+from broker.metadata.file_store import FileStore
+from broker.metadata.store import data_version
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.command import decode_body
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig, SubscriptionGroups
+from keelmq.runtime.clock import wall_ms
 
 GROUP_BYTES_MAX: Final = 255
+FORBIDDEN_READ: Final = 1
+"""Bit of Group.forbidden: the group must not read the topic."""
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 BUILT_IN: Final = (
     "TOOLS_CONSUMER",
@@ -33,7 +36,7 @@ BUILT_IN: Final = (
 
 
 def illegal_group(name: str) -> str | None:
-    """Why a group must not be called so; None: it may."""
+    """Returns why a group must not have this name; None: it may."""
     if not name:
         return "the specified group is blank"
     if len(name.encode()) > GROUP_BYTES_MAX:
@@ -45,11 +48,15 @@ def illegal_group(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """The settings of a group. forbidden: topic -> RocketMQ's bit set."""
+
     config: SubscriptionGroupConfig
     forbidden: Mapping[str, int] = field(default_factory=dict)
 
 
 class GroupTable(FileStore[Group]):
+    """Groups are created by clients if auto_create is set (autoCreateSubscriptionGroup)."""
+
     name: ClassVar[str] = "groups"
     what: ClassVar[str] = "the table of subscription groups"
 
@@ -75,23 +82,31 @@ class GroupTable(FileStore[Group]):
         return rows, {}
 
     def file_of(self, rows: Mapping[str, Group], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
-        return _plain(_body(rows, version))
+        return {
+            "subscriptionGroupTable": self.texts(rows, lambda row: _plain(row.config)),
+            "forbiddenTable": {
+                name: dict(rows[name].forbidden) for name in sorted(rows) if rows[name].forbidden
+            },
+            "dataVersion": data_version(version).model_dump(by_alias=True),
+        }
 
     def built_in(self) -> dict[str, Group]:
         return {name: Group(SubscriptionGroupConfig(group_name=name)) for name in BUILT_IN}
 
     def body(self) -> SubscriptionGroups:
-        """The whole table (201)."""
+        """Returns the whole table (201)."""
         return _body(self.table.rows, self.table.version)
 
     # -- use ---------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """Returns the settings; None: there is no such group."""
         row = self.table.rows.get(name)
         return None if row is None else row.config
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """Created if that is allowed; None: there is no such group. OSError: it cannot be written."""
+        """Returns the settings, of a new group if it may be created; None: there is no such group. Raises
+        OSError if it cannot be written."""
         row = self.table.rows.get(name)
         if row is not None:
             return row.config
@@ -101,7 +116,8 @@ class GroupTable(FileStore[Group]):
         return self.get(name)
 
     def update(self, config: SubscriptionGroupConfig) -> Version:
-        """Create or replace; config.attributes are changes. The version that has it. ValueError."""
+        """Creates or replaces a group and returns the version that has it; config.attributes are changes.
+        Raises ValueError with the reason for a refusal."""
         row = self.table.rows.get(config.group_name)
         if row is None and len(self.table.rows) >= self.rows_max:
             raise ValueError(f"there are {self.rows_max} groups already: delete some")
@@ -113,13 +129,14 @@ class GroupTable(FileStore[Group]):
         return self.change({config.group_name: new})
 
     def delete(self, name: str) -> Version:
-        """The version without it; an unknown group is no error."""
+        """Deletes the group and returns the version without it; an unknown group is no error."""
         return self.change({}, {name: 0}) if name in self.table.rows else self.table.version
 
     # -- a RocketMQ master's table -----------------------------------------------------------------------
 
     def adopt(self, body: SubscriptionGroups, source_epoch: int) -> str | None:
-        """The whole table of a master that knows no 29001. None: taken, or nothing new."""
+        """Takes the whole table of a RocketMQ master. Returns why it was refused; None: it was taken, or
+        nothing is new."""
         version = Version(
             max(body.data_version.state_version, source_epoch),
             body.data_version.counter,

@@ -1,4 +1,5 @@
-"""Operations on metadata: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 300, 351, 352; for replicas 29001.
+"""Handlers of metadata operations: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 300, 351, 352; 29001 for
+replicas.
 
 A change is answered when it is on disk here and, if messages wait for replicas, on every member in sync.
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
@@ -9,29 +10,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from broker.admission.send_forwarder import ForwardToMaster, answer_of_master, no_other_master
+from broker.core.read_counters import ReadCounters
 from broker.metadata.core.attributes import parse_changes
+from broker.metadata.core.topic_names import retry_topics
 from broker.metadata.groups import BUILT_IN, illegal_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
+from broker.metadata.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
 from broker.metadata.wire import encode_updates
-from broker.stats.reads import ReadCounters
 from broker.store.message_store import MessageStore
-from broker.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.broker import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
+from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
     QUERY_TOPIC_CONSUME_BY_WHO,
     GroupList,
     TopicRequest,
 )
-from remoting.operations.broker_admin import (
+from keelmq.remoting.operations.broker_admin import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     UPDATE_AND_CREATE_TOPIC_LIST,
     GroupConfigs,
     TopicConfigs,
 )
-from remoting.operations.broker_metadata import (
+from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
@@ -54,16 +57,19 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroupConfig,
     UpdateConsumerOffsetRequest,
 )
-from remoting.operations.route import TopicConfig
+from keelmq.remoting.operations.route import TopicConfig
 
 QUEUES_MAX = 65_535
-PERM_MAX = 15
+PERM_MAX = 7
+"""Read, write and inherit (RocketMQ: PermName.isValid)."""
 BOOTS_FIRST = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 Result = TypeVar("Result")
 
 
 class MetadataHandlers:
+    """The handlers of one broker. A refusal is a CommandError with RocketMQ's code and remark."""
+
     def __init__(
         self,
         metadata: Metadata,
@@ -71,13 +77,16 @@ class MetadataHandlers:
         cached_bytes: int = sys.maxsize,
         *,
         reads: ReadCounters | None = None,
+        forward_to_master: ForwardToMaster = no_other_master,
     ) -> None:
-        """cached_bytes: of the log's tail, taken to be in memory. reads: counters that forget what is
-        deleted."""
+        """cached_bytes: the tail of the log that is taken to be in memory. reads: counters that drop what is
+        deleted. forward_to_master: sends a request to the master, if this broker is not master."""
         self._metadata, self._store, self._cached_bytes = metadata, store, cached_bytes
         self._reads = reads or ReadCounters()
+        self._forward_to_master = forward_to_master
 
     def bind(self, table: OperationTable) -> None:
+        """Binds every operation of this module."""
         table.bind(QUERY_CONSUMER_OFFSET, self.query_consumer_offset)
         table.bind(UPDATE_CONSUMER_OFFSET, self.update_consumer_offset)
         table.bind(UPDATE_AND_CREATE_TOPIC, self.update_and_create_topic)
@@ -97,20 +106,19 @@ class MetadataHandlers:
     # -- common ------------------------------------------------------------------------------------------
 
     def _must_be_master(self, *, in_sync: bool = True) -> None:
-        """in_sync: with fewer replicas than minInSyncReplicas nothing is promised, as for messages."""
+        """Raises CommandError if this broker is not a writable master. in_sync: also if fewer replicas than
+        minInSyncReplicas are in sync, as for messages."""
         gate = self._metadata.gate
         if not gate.writable:
             raise CommandError(
                 ResponseCode.SYSTEM_ERROR, f"can't change it here: {gate.remark or 'not master'}"
             )
-        if in_sync and gate.in_sync < gate.min_in_sync:
-            raise CommandError(
-                ResponseCode.SYSTEM_ERROR,
-                f"in-sync replicas not enough: {gate.in_sync} of at least {gate.min_in_sync}",
-            )
+        few = gate.refuse_few_replicas() if in_sync else None
+        if few is not None:
+            raise CommandError(*few)
 
     def _changed(self, change: Callable[[], Result], bad_code: int = ResponseCode.SYSTEM_ERROR) -> Result:
-        """What change() answers, with its errors as answers."""
+        """Returns what change() returns, and raises its errors as CommandError."""
         try:
             return change()
         except ValueError as error:
@@ -123,6 +131,7 @@ class MetadataHandlers:
     # -- topics ------------------------------------------------------------------------------------------
 
     async def update_and_create_topic(self, header: CreateTopicRequest, call: Call) -> Reply:
+        """17: creates or replaces one topic."""
         self._must_be_master()
         config = TopicConfig(
             topic_name=header.topic,
@@ -142,7 +151,8 @@ class MetadataHandlers:
         return Reply()
 
     async def update_and_create_topics(self, header: Empty, call: Call) -> Reply:
-        """Their names and numbers are all checked before the first one is changed."""
+        """Creates or replaces several topics. All names and numbers are checked before the first one is
+        changed."""
         self._must_be_master()
         configs = call.body.topic_config_list if isinstance(call.body, TopicConfigs) else []
         for config in configs:
@@ -161,11 +171,12 @@ class MetadataHandlers:
                 remark = f"{name}QueueNums {count} is not in 0..{QUEUES_MAX}"
                 raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         if not 0 <= config.perm <= PERM_MAX:
-            raise CommandError(ResponseCode.INVALID_PARAMETER, f"perm {config.perm} is not in 0..{PERM_MAX}")
+            remark = f"perm {config.perm} of {config.topic_name} is not 2 (write), 4 (read) or 6 (both)"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, f"{remark}, with or without 1 (inherit)")
 
     def _check_type(self, name: str, changes: Mapping[str, str]) -> None:
-        """A topic that was deleted, and is created again with another queue.type, would go on in queues that
-        cannot take its messages."""
+        """Raises CommandError for a deleted topic that is created again with another queue.type: it would
+        continue in queues that cannot hold its messages."""
         wants_batches = changes.get(f"+{QUEUE_TYPE}") == BATCH_CQ
         if self._metadata.topics.get(name) is None and self._store.queues.has_messages(
             name, in_batches=not wants_batches
@@ -175,23 +186,28 @@ class MetadataHandlers:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: {wanted} needs another name")
 
     async def delete_topic(self, header: TopicRequest, call: Call) -> Reply:
-        """Settings and consumer offsets. The messages stay until retention takes them, and the queues keep
-        their numbering: a topic created again goes on behind them (design S4)."""
+        """215: deletes the settings and the consumer offsets of a topic.
+
+        The messages stay until retention deletes them, and the queues keep their numbering: a topic that is
+        created again continues behind them (design S4). On a slave that has the master's deletion already,
+        this succeeds: mqadmin asks every broker.
+        """
         metadata, topic = self._metadata, header.topic
         if not metadata.gate.writable and topic not in metadata.topics.topics:
             return Reply()  # a slave that has the master's deletion already: mqadmin asks every broker
         self._must_be_master()
         self._refuse_topic(topic)
         groups = metadata.offsets.groups_of(topic)
-        retries = [f"%RETRY%{group}{mark}{topic}" for group in groups for mark in "_+"]  # of pop, both kinds
+        retries = [name for group in groups for name in retry_topics(group, topic)]
         names = [topic, *(name for name in retries if name in metadata.topics.topics)]
-        version = self._changed(lambda: metadata.topics.delete(names, metadata.log_end()))
+        version = self._changed(lambda: metadata.topics.delete(names, self._store.commit_log.max_offset))
         self._changed(lambda: metadata.request_modes.forget(topic=topic))
         for name in names:
             metadata.offsets.remove_topic(name)
             metadata.resets.forget(topic=name)
             self._reads.forget(topic=name)
-        offsets = self._changed(metadata.offsets.seal)
+        offsets = self._changed(metadata.offsets.commit_staged)
+        await metadata.on_disk(metadata.request_modes)
         await metadata.replicated(metadata.topics, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
@@ -204,6 +220,7 @@ class MetadataHandlers:
             raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
 
     async def get_topic_config(self, header: TopicRequest, call: Call) -> Reply:
+        """351: one topic's settings."""
         topic = self._metadata.topics.get(header.topic)
         if topic is None:
             raise CommandError(
@@ -212,16 +229,19 @@ class MetadataHandlers:
         return Reply(body=topic.config)
 
     async def query_topic_consume_by_who(self, header: TopicRequest, call: Call) -> Reply:
+        """300: the groups that have committed offsets of the topic."""
         return Reply(body=GroupList(group_list=self._metadata.offsets.groups_of(header.topic)))
 
     # -- groups ------------------------------------------------------------------------------------------
 
     async def update_and_create_group(self, header: Empty, call: Call) -> Reply:
+        """200: creates or replaces one subscription group."""
         if not isinstance(call.body, SubscriptionGroupConfig):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the body has no subscription group")
         return await self._update_groups([call.body])
 
     async def update_and_create_groups(self, header: Empty, call: Call) -> Reply:
+        """225: creates or replaces several subscription groups."""
         return await self._update_groups(
             call.body.group_config_list if isinstance(call.body, GroupConfigs) else []
         )
@@ -239,9 +259,11 @@ class MetadataHandlers:
         return Reply()
 
     async def get_all_groups(self, header: Empty, call: Call) -> Reply:
+        """201: the whole table of subscription groups."""
         return Reply(body=self._metadata.groups.body())
 
     async def get_group(self, header: GroupRequest, call: Call) -> Reply:
+        """352: one group's settings."""
         config = self._metadata.groups.get(header.group)
         if config is None:
             remark = f"No group in this broker. group: {header.group}"
@@ -249,6 +271,7 @@ class MetadataHandlers:
         return Reply(body=config)
 
     async def delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
+        """207: deletes a group; with cleanOffset its offsets, too."""
         self._must_be_master()
         metadata, name = self._metadata, header.group_name
         if name in BUILT_IN:
@@ -260,7 +283,8 @@ class MetadataHandlers:
             metadata.offsets.remove_group(name)
         metadata.resets.forget(group=name)
         self._reads.forget(group=name)
-        offsets = self._changed(metadata.offsets.seal)
+        offsets = self._changed(metadata.offsets.commit_staged)
+        await metadata.on_disk(metadata.request_modes)
         await metadata.replicated(metadata.groups, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
@@ -270,6 +294,8 @@ class MetadataHandlers:
     async def query_consumer_offset(
         self, header: ConsumerOffsetRequest, call: Call
     ) -> ConsumerOffsetResponse:
+        """14: a group's offset of one queue; 0 for a queue whose first message is there and in memory, if the
+        client allows it."""
         offset = self._metadata.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset != NOT_FOUND:
             return ConsumerOffsetResponse(offset=offset)
@@ -281,7 +307,8 @@ class MetadataHandlers:
         raise CommandError(ResponseCode.QUERY_NOT_FOUND, BOOTS_FIRST)
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Its first message is there, and cached: a new group begins with it."""
+        """Returns whether the queue's first message exists and is in memory: a new group then begins
+        with it."""
         queue = self._store.find_queue(topic, queue_id)
         if queue is None or queue.min_offset > 0 or queue.max_offset <= 0:
             return False
@@ -289,9 +316,21 @@ class MetadataHandlers:
         return self._store.commit_log.max_offset - first <= self._cached_bytes
 
     async def update_consumer_offset(self, header: UpdateConsumerOffsetRequest, call: Call) -> Reply:
-        """Oneway: replicated with the next batch, within 100 ms. Two-way: answered when it is replicated."""
-        self._must_be_master(in_sync=False)
+        """15: commits a group's offset of one queue.
+
+        A oneway commit is replicated with the next batch, within 100 ms; a two-way commit is answered when it
+        is replicated. A replica forwards it to the master: a consumer with an old route would lose its
+        commits for up to 30 s.
+        """
         metadata = self._metadata
+        if not metadata.gate.writable and not header.forwarded:
+            marked = header.model_copy(update={"forwarded": True})
+            outcome = await answer_of_master(
+                metadata.gate, self._forward_to_master, UPDATE_CONSUMER_OFFSET, marked
+            )
+            if isinstance(outcome, Ok):
+                return Reply()
+        self._must_be_master(in_sync=False)
         groups, before = metadata.groups, metadata.groups.table.version
         if self._changed(lambda: groups.find(header.consumer_group)) is None:
             remark = f"Group {header.consumer_group} not exist!"
@@ -311,28 +350,32 @@ class MetadataHandlers:
                 remark = f"there are {offsets.rows_max} pairs of topic and group already"
                 raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         if not call.is_oneway:
-            version, created = self._changed(offsets.seal), groups.table.version
+            version, created = self._changed(offsets.commit_staged), groups.table.version
             await metadata.replicated(offsets, version)
             if created != before:
                 await metadata.replicated(groups, created)
         return Reply()
 
     def _refuse_queue(self, topic: Topic, queue_id: int) -> None:
-        """RocketMQ keeps an offset of any number, and each later commit writes them all. The rest of a queue
-        that the topic has no more may be read."""
+        """Raises CommandError for a queue that does not exist: RocketMQ keeps an offset of any number, and
+        writes all of them with each later commit. The rest of a queue that the topic no longer has may still
+        be read."""
         if not 0 <= queue_id < topic.queue_count and self._store.find_queue(topic.name, queue_id) is None:
             remark = f"queueId[{queue_id}] is illegal, topic[{topic.name}] has {topic.queue_count} queues"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
     async def get_all_consumer_offset(self, header: Empty, call: Call) -> Reply:
+        """43: all consumer offsets."""
         return Reply(body=self._metadata.offsets.body())
 
     async def get_all_delay_offset(self, header: Empty, call: Call) -> Reply:
+        """45: all offsets of delay levels."""
         return Reply(body=self._metadata.delays.body())
 
     # -- replicas ----------------------------------------------------------------------------------------
 
     async def pull_metadata(self, header: PullMetadataRequest, call: Call) -> Reply:
+        """29001: a replica's long poll for what it lacks."""
         named = call.body if isinstance(call.body, MetadataVersions) else MetadataVersions()
         updates = await self._metadata.pull(header, named)
         answer = PullMetadataResponse(master_epoch=header.master_epoch)

@@ -1,6 +1,7 @@
-"""Consumer offsets (config/consumerOffset.json), delay offsets (config/delayOffset.json), their journals.
+"""Consumer offsets (config/consumerOffset.json) and delay offsets (config/delayOffset.json), each with a
+journal.
 
-Key of a consumer's row: topic@group, as in the file. Source: RocketMQ 5.3.3 ConsumerOffsetManager,
+Key of a row of consumer offsets: topic@group, as in the file. Source: RocketMQ 5.3.3 ConsumerOffsetManager,
 ScheduleMessageService.
 """
 
@@ -10,8 +11,8 @@ from typing import Any, ClassVar
 
 from broker.metadata.core.table import Update, Version
 from broker.metadata.store import JournaledStore, data_version
-from remoting.operations.broker_metadata import ConsumerOffsets, DelayOffsets
-from remoting.operations.route import DataVersion
+from keelmq.remoting.operations.broker_metadata import ConsumerOffsets, DelayOffsets
+from keelmq.remoting.operations.route import DataVersion
 
 SEPARATOR = "@"
 NOT_FOUND = -1
@@ -22,7 +23,7 @@ Row = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """An offset that lay beyond its queue's end."""
+    """An offset `was` beyond its queue's end, and the end `now`."""
 
     group: str
     topic: str
@@ -32,12 +33,14 @@ class Clamped:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """topic, group. A topic has no @; a group may not have one either."""
+    """Splits topic@group. A topic has no @; a group may not have one either."""
     topic, _, group = key.partition(SEPARATOR)
     return topic, group
 
 
 class ConsumerOffsetTable(JournaledStore[Row]):
+    """Row: queueId -> the offset of the next message that the group wants."""
+
     name: ClassVar[str] = "consumerOffsets"
     what: ClassVar[str] = "the table of consumer offsets"
     rows_max: ClassVar[int] = 200_000
@@ -60,22 +63,23 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         }
 
     def body(self) -> dict[str, Any]:
-        """The whole table (43). Keys are quoted: RocketMQ's reader takes both."""
+        """Returns the whole table (43). Keys are quoted, which RocketMQ's reader accepts."""
         return self.file_of(self.table.rows, {}, self.table.version)
 
     # -- use ---------------------------------------------------------------------------------------------
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """NOT_FOUND: this group has never committed in this queue."""
+        """Returns the offset; NOT_FOUND: the group has never committed in this queue."""
         row = self.table.rows.get(f"{topic}{SEPARATOR}{group}")
         return NOT_FOUND if row is None else row.get(queue_id, NOT_FOUND)
 
     def row(self, group: str, topic: str) -> Row:
-        """queueId -> offset; a copy."""
+        """Returns a copy of queueId -> offset; empty if there is none."""
         return dict(self.table.rows.get(f"{topic}{SEPARATOR}{group}", {}))
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Visible here at once; replicated with the next seal(). False: negative, or the table is full."""
+        """Stages an offset: visible at once, replicated with the next commit_staged(). Returns False if the
+        offset or the queue is negative, or the table is full."""
         if offset < 0 or queue_id < 0:
             return False
         key = f"{topic}{SEPARATOR}{group}"
@@ -88,20 +92,24 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         return True
 
     def remove_topic(self, topic: str) -> None:
+        """Stages the removal of all offsets of the topic."""
         self.stage_removal([key for key in self.table.rows if split_key(key)[0] == topic])
 
     def remove_group(self, group: str) -> None:
-        """Its own keys only: matched by the whole name (broker-ops pitfall 10)."""
+        """Stages the removal of all offsets of the group, which is matched by its whole name (broker-ops
+        pitfall 10)."""
         self.stage_removal([key for key in self.table.rows if split_key(key)[1] == group])
 
     def groups_of(self, topic: str) -> list[str]:
+        """Returns the groups that have offsets of the topic, sorted."""
         return sorted({group for at, group in map(split_key, self.table.rows) if at == topic})
 
     def topics_of(self, group: str) -> list[str]:
+        """Returns the topics of which the group has offsets, sorted."""
         return sorted({topic for topic, at in map(split_key, self.table.rows) if at == group})
 
     def beyond(self, end_of: Callable[[str, int], int]) -> list[Clamped]:
-        """The offsets that lie beyond the end of their queue."""
+        """Returns the offsets beyond the ends of their queues. end_of(topic, queue_id): the queue's end."""
         found = []
         for key in sorted(self.table.rows):
             topic, group = split_key(key)
@@ -112,13 +120,15 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         return found
 
     def clamp(self, beyond: list[Clamped]) -> None:
+        """Stages the queue's end for each of these offsets."""
         for each in beyond:
             self.commit(each.group, each.topic, each.queue_id, each.now)
 
     # -- a RocketMQ master's table -----------------------------------------------------------------------
 
     def adopt(self, body: ConsumerOffsets, source_epoch: int) -> str | None:
-        """Merged, as the peer's slaves do: its master's version of offsets never moves."""
+        """Merges the table of a RocketMQ master, as RocketMQ's slaves do: the version of its offsets never
+        changes. Returns why it was refused; None: it was taken."""
         rows: dict[str, Row] = {}
         for key, theirs in body.offset_table.items():
             mine = self.table.rows.get(key, {})
@@ -128,7 +138,7 @@ class ConsumerOffsetTable(JournaledStore[Row]):
 
 
 class DelayOffsetTable(JournaledStore[int]):
-    """Delay level -> the next offset in that level's queue."""
+    """Row: the next offset in the queue of a delay level."""
 
     name: ClassVar[str] = "delayOffsets"
     what: ClassVar[str] = "the table of delay offsets"
@@ -152,17 +162,19 @@ class DelayOffsetTable(JournaledStore[int]):
         }
 
     def body(self) -> dict[str, Any]:
-        """The whole table (45)."""
+        """Returns the whole table (45)."""
         return self.file_of(self.table.rows, {}, self.table.version)
 
     def get(self, level: int) -> int:
-        """0: nothing of this level was delivered yet."""
+        """Returns the next offset; 0: nothing of this level was delivered yet."""
         return self.table.rows.get(str(level), 0)
 
     def advance(self, level: int, offset: int) -> bool:
+        """Stages the next offset of a level. Returns False if the table is full."""
         return self.stage(str(level), offset)
 
     def adopt(self, body: DelayOffsets, source_epoch: int) -> str | None:
+        """Merges the table of a RocketMQ master. Returns why it was refused; None: it was taken."""
         theirs = {str(level): offset for level, offset in body.offset_table.items()}
         rows = {level: offset for level, offset in theirs.items() if self.table.rows.get(level) != offset}
         return _adopt_rows(self, rows, body.data_version, source_epoch)
@@ -171,7 +183,7 @@ class DelayOffsetTable(JournaledStore[int]):
 def _adopt_rows(
     store: JournaledStore[Any], rows: Mapping[str, Any], data: DataVersion, source_epoch: int
 ) -> str | None:
-    """A change of ours in the master's name: only rows that differ, nothing deleted."""
+    """Applies the rows that differ as a change in the master's name. Nothing is deleted."""
     if source_epoch < store.table.version.state_version:
         return f"epoch {source_epoch} is below epoch {store.table.version.state_version} of the table"
     if not rows:

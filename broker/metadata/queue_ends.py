@@ -1,7 +1,7 @@
-"""How far queues count whose messages retention has deleted, all of them: config/queueEnds.json.
+"""End offsets of queues whose messages retention has deleted, all of them: config/queueEnds.json.
 
 A replica that begins where its master's log begins has no record of such a queue, and as master it would
-number its messages from 0 again. So a master writes the number down before it deletes the last record, and a
+number its messages from 0 again. So a master records the end before it deletes the last message, and a
 replica has it before it may be in the SyncStateSet. RocketMQ has nothing like it. Key of a row: topic.
 """
 
@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from broker.metadata.core.table import Version
-from broker.metadata.store import FileStore, data_version
+from broker.metadata.file_store import FileStore
+from broker.metadata.store import data_version
 
 Row = dict[int, int]
 Ends = Mapping[tuple[str, int], int]
-"""(topic, queueId) -> the offset that its next message gets."""
+"""(topic, queueId) -> the offset that the queue's next message gets."""
 
 
 class QueueEndTable(FileStore[Row]):
+    """Row: queueId -> end offset."""
+
     name: ClassVar[str] = "queueEnds"
     what: ClassVar[str] = "the table of emptied queues"
 
@@ -36,13 +39,13 @@ class QueueEndTable(FileStore[Row]):
         }
 
     def each(self) -> Iterator[tuple[str, int, int]]:
-        """topic, queueId, end."""
+        """Yields (topic, queueId, end) of every entry."""
         for topic, row in self.table.rows.items():
             for queue_id, end in row.items():
                 yield topic, queue_id, end
 
     def remember(self, ends: Ends) -> None:
-        """Only what is higher than what is known. OSError."""
+        """Records the ends that are higher than the known ones, durably. Raises OSError."""
         rows: dict[str, Row] = {}
         for (topic, queue_id), end in ends.items():
             row = rows.get(topic, self.table.rows.get(topic, {}))

@@ -1,4 +1,5 @@
-"""How groups consume topics when the broker decides it: config/messageRequestMode.json.
+"""The message request modes that decide whether the broker assigns queues to groups:
+config/messageRequestMode.json.
 
 Replicated like topics and groups. Key of a row: topic@group. Source: RocketMQ 5.3.3
 MessageRequestModeManager.
@@ -8,12 +9,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from broker.metadata.core.table import Update, Version
+from broker.metadata.file_store import FileStore
 from broker.metadata.offsets import SEPARATOR, split_key
-from broker.metadata.store import FileStore, data_version
-from remoting.operations.pop import RequestModeBody, RequestModes
+from broker.metadata.store import data_version
+from keelmq.remoting.operations.pop import RequestModeBody, RequestModes
 
 
 class RequestModeTable(FileStore[RequestModeBody]):
+    """Row: the mode (pull or pop) of one group for one topic."""
+
     name: ClassVar[str] = "messageRequestModes"
     what: ClassVar[str] = "the table of message request modes"
 
@@ -39,14 +43,16 @@ class RequestModeTable(FileStore[RequestModeBody]):
         return {"dataVersion": data_version(version).model_dump(by_alias=True)} | body
 
     def body(self) -> RequestModes:
-        """The whole table (402)."""
+        """Returns the whole table (402)."""
         return _body(self.table.rows)
 
     def get(self, topic: str, group: str) -> RequestModeBody | None:
+        """Returns the mode; None: none was set."""
         return self.table.rows.get(f"{topic}{SEPARATOR}{group}")
 
     def update(self, mode: RequestModeBody) -> Version:
-        """The version that has it. ValueError: the table is full. OSError."""
+        """Sets a mode and returns the version that has it. Raises ValueError if the table is full, OSError if
+        it cannot be written."""
         key = f"{mode.topic}{SEPARATOR}{mode.consumer_group}"
         rows = self.table.rows
         if rows.get(key) == mode:
@@ -56,8 +62,8 @@ class RequestModeTable(FileStore[RequestModeBody]):
         return self.change({key: mode})
 
     def adopt(self, body: RequestModes, source_epoch: int) -> str | None:
-        """The whole table of a master that knows no 29001; it has no version of its own. None: taken, or
-        nothing new."""
+        """Takes the whole table of a RocketMQ master, which has no version. Returns why it was refused; None:
+        it was taken, or nothing is new."""
         rows, _ = self.read_file(body.model_dump(by_alias=True))
         base = self.table.version
         if rows == self.table.rows and source_epoch <= base.state_version:
@@ -66,7 +72,7 @@ class RequestModeTable(FileStore[RequestModeBody]):
         return self.accept(self.to_wire(Update(version, rows)))
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Of a topic or a group that is deleted."""
+        """Removes the modes of a deleted topic or group."""
         gone = [key for key in self.table.rows if topic == split_key(key)[0] or group == split_key(key)[1]]
         if gone:
             self.change({}, dict.fromkeys(gone, 0))

@@ -1,77 +1,62 @@
-"""The metadata of one broker, and a master's side of its replication: who has what, and who waits for that.
+"""The metadata of one broker, and a master's side of its replication: which replica has what, and who waits
+for it.
 
-A term begins when this broker serves as master and ends with the role. Within it replicas ask by long poll
-(29001): the versions that they name are their acknowledgement, the answer is what they lack. A change counts
-as replicated when everybody whose log acknowledgements count has it (docs/adr/0007).
+A term begins when this broker serves as master, and ends with the role. Within a term, replicas ask by long
+poll (29001): the versions that they name are their acknowledgement, the answer is what they lack. A change
+counts as replicated when every replica has it whose log acknowledgements count (docs/adr/0007).
 """
 
-import asyncio
 import logging
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from broker.clients.core.resets import PendingResets
+from broker.admission.send_gate import SendGate
+from broker.metadata.core.resets import PendingResets
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
+from broker.metadata.file_store import FileStore
 from broker.metadata.groups import Group, GroupTable, illegal_group
-from broker.metadata.notes import TruncationNotes
+from broker.metadata.notifier import Notifier
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
+from broker.metadata.persistence import Persistence
+from broker.metadata.ports import LocalQueues, Replicas
 from broker.metadata.queue_ends import Ends, QueueEndTable
 from broker.metadata.request_modes import RequestModeTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
 from broker.metadata.timers import TimerProgressTable
-from broker.pending import SendGate
-from broker.topics import TopicTable
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError, LocalProtocolError
-from remoting.operations.broker_metadata import (
+from broker.metadata.topics import TopicTable
+from broker.metadata.truncation_history import TruncationHistory
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError, LocalProtocolError
+from keelmq.remoting.operations.broker_metadata import (
     MetadataUpdate,
     MetadataVersions,
     PullMetadataRequest,
     SubscriptionGroupConfig,
 )
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
-SEAL_PERIOD_MS = 100
-"""Oneway offset commits of so long are one change: after a switch at most so much is consumed again."""
 WAIT_MS_MAX = 10_000
 TERM_WAIT_MS = 200
-"""A replica may hear of a new master before that one has finished its change of role."""
-LOOK_MS = 50
-"""How often a waiting change looks again: the SyncStateSet may have shrunk."""
-FATE_UNKNOWN = "it is stored here, but not known to be on every replica in sync"
-
-
-class Pulse:
-    """Wakes everybody who waits now."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def notify(self) -> None:
-        event, self._event = self._event, asyncio.Event()
-        event.set()
-
-    async def wait(self, timeout_ms: int) -> None:
-        try:
-            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-                await self._event.wait()
-        except TimeoutError:
-            pass
+"""A replica may know a new master before that one has finished its role change."""
+CHECK_PERIOD_MS = 50
+"""A waiting change checks this often whether the SyncStateSet has shrunk."""
+MAY_BE_REPLICATED = "it is stored here, but not known to be on every replica in sync"
 
 
 class Metadata:
-    """Owned by the event loop's thread."""
+    """All tables of one broker. Owned by the event loop's thread."""
 
     def __init__(
         self,
         directory: Path,
         topics: TopicTable,
         gate: SendGate,
+        queues: LocalQueues,
         *,
         auto_create_groups: bool = True,
         waits: bool = False,
@@ -79,7 +64,9 @@ class Metadata:
         flush_period_ms: int = 5_000,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """directory: <root>/config. waits: changes are acknowledged when every member in sync has them."""
+        """directory: <storePathRootDir>/config. gate: tells whether this broker is a writable master. queues:
+        of this broker's store. waits: changes are acknowledged when every member in sync has them;
+        timeout_ms: at the latest then, with an error."""
         self.topics = topics
         self.groups = GroupTable(directory / "subscriptionGroup.json", auto_create=auto_create_groups)
         self.offsets = ConsumerOffsetTable(directory / "consumerOffset.json")
@@ -94,48 +81,50 @@ class Metadata:
                 self.queue_ends,
             )
         }  # fmt: skip
+        self.files: tuple[FileStore[Any], ...] = (self.topics, self.groups, self.request_modes)
+        """Tables that are written in the background. The ends of queues are not: they must be on disk before
+        retention deletes, and that table is small."""
         self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays, self.timers)
+        self._persistence = Persistence(
+            self.files, self.journaled, flush_period_ms=flush_period_ms, clock=clock
+        )
         self.gate = gate
         self.resets = PendingResets()
-        self.notes = TruncationNotes(directory / "truncation.json")
-        self.members: Callable[[int], Collection[int] | None] = lambda epoch: ()
-        """Whose copies count in the term of this epoch; None: it is over."""
-        self.on_heard: Callable[[int], None] = lambda replica: None
-        """A replica has everything now."""
-        self.on_released: Callable[[], None] = lambda: None
-        """hold_offset() has risen."""
-        self.log_end: Callable[[], int] = lambda: 0
-        self.queue_end: Callable[[str, int], int] = lambda topic, queue_id: sys.maxsize
-        self.emptied: Callable[[], Ends] = dict
-        """The queues that have lost all their messages to retention here."""
-        self.go_on_from: Callable[[str, int, int], None] = lambda topic, queue_id, end: None
-        """This queue has counted so far: its next message gets no lower offset."""
-        self.fault = ""
-        """Why staged offsets could not be written, while that is so."""
-        self._waits, self._timeout_ms, self._flush_period_ms = waits, timeout_ms, flush_period_ms
+        self.truncations = TruncationHistory(directory / "truncation.json")
+        self._queues = queues
+        self._waits, self._timeout_ms = waits, timeout_ms
         self._clock = clock
         self._term: Term | None = None
-        self._news, self._moved = Pulse(), Pulse()
+        self._replicas: Replicas | None = None  # of the term
+        self._on_released: Callable[[], None] = _nothing_held  # of the term
+        self._changed_notifier, self._acked = Notifier(), Notifier()
         self._holds: list[tuple[int, Version]] = []
         for store in self.stores.values():
             store.watchers.append(self._changed)
         self.topics.on_auto_create = self._hold
 
     def load(self) -> None:
-        """Topics first. StoreError: a file is damaged."""
+        """Reads all tables, topics first. Raises StoreError if a file is damaged."""
         for store in self.stores.values():
             store.load()
+
+    def write_in_background(self) -> None:
+        """From now on the loop waits for no file; replicated() returns when a change is on disk."""
+        self._persistence.write_in_background()
 
     # -- terms -------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """Of the term; 0: not master, or alone."""
+        """masterEpoch of the term; 0: not master, or master without controllers."""
         return self._term.epoch if self._term is not None else 0
 
-    def begin_term(self, epoch: int) -> None:
-        """This broker serves as master from now on. Offsets beyond the queues' ends are set back: their
-        messages are gone (broker-ha pitfall 61). LocalProtocolError: a table is of a later epoch."""
+    def begin_term(self, epoch: int, replicas: Replicas, *, on_released: Callable[[], None]) -> None:
+        """This broker serves as master from now on. on_released(): hold_offset() may have risen.
+
+        Offsets beyond the ends of their queues are set back: their messages are lost (broker-ha pitfall 61).
+        Raises LocalProtocolError if a table is of a later epoch.
+        """
         for store in self.stores.values():
             if epoch < store.table.version.state_version:
                 raise LocalProtocolError(
@@ -145,78 +134,86 @@ class Metadata:
         for store in self.stores.values():
             store.begin_term(epoch)
         for topic, queue_id, end in self.queue_ends.each():
-            self.go_on_from(topic, queue_id, end)
-        self._remember_ends(self.emptied())
+            self._queues.go_on_from(topic, queue_id, end)
+        self._remember_ends(self._queues.emptied())
         self._clamp()
+        self._replicas, self._on_released = replicas, on_released
         self._term = Term(
             epoch, {name: store.table for name, store in self.stores.items()}, now_ms=self._clock()
         )
-        self._news.notify()
+        self._changed_notifier.notify_all()
 
     def begin_alone(self) -> None:
-        """Master without replicas, for good: nobody has a newer version than this broker."""
+        """This broker is master without controllers and replicas: nobody has a newer version than it."""
         try:
             self.topics.settle(self.topics.guesses())
-        except OSError as error:  # it is settled here; the next start does it again
+        except OSError as error:  # settled in memory; the next start does it again
             logger.error("cannot write %s: %s", self.topics.path, error)
         self._clamp()
 
     def end_term(self) -> None:
-        """Not master any more: what was committed and not replicated gets a version that no new master knows,
-        so that this broker is sent the whole table."""
+        """This broker is not master any more.
+
+        Offsets that are committed and not replicated get a version that no new master knows, so this broker
+        is sent the whole table.
+        """
         if self._term is not None:
-            self.seal()
+            self.commit_staged()
         self.resets.offsets.clear()
         self._end()
 
     def _end(self) -> None:
-        self._term = None
+        self._term = self._replicas = None
         self._holds.clear()
-        self._news.notify()
-        self._moved.notify()
+        self._changed_notifier.notify_all()
+        self._acked.notify_all()
 
     def _changed(self) -> None:
         if self._term is not None:
             self._term.changed(now_ms=self._clock())
-            self._news.notify()
+            self._changed_notifier.notify_all()
 
     # -- emptied queues ----------------------------------------------------------------------------------
 
     def remember_ends(self, ends: Ends) -> None:
-        """Retention is about to delete the last messages of these queues."""
+        """Called before retention deletes the last messages of these queues."""
         if self._term is not None:
             self._remember_ends(ends)
 
     def _remember_ends(self, ends: Ends) -> None:
         try:
             self.queue_ends.remember(ends)
-        except OSError as error:  # a full disk, and deleting is what helps; the next round tries again
+        except OSError as error:  # a full disk: deleting helps, and the next round tries again
             logger.error("cannot write %s: %s", self.queue_ends.path, error)
 
     # -- offsets and cuts --------------------------------------------------------------------------------
 
     def _clamp(self) -> None:
-        beyond = self.offsets.beyond(self.queue_end)
+        beyond = self.offsets.beyond(self._queues.queue_end)
         if not beyond:
             return
         self.offsets.clamp(beyond)
-        self.seal()
+        self.commit_staged()
         self._report("consumer offsets beyond the ends of their queues were set back", beyond, clamped=True)
 
-    def cut(self, before: int, end: int) -> None:
-        """The log of this replica was cut. Its offsets are its master's and stay; who is affected is told."""
-        beyond = self.offsets.beyond(self.queue_end)
+    def log_truncated(self, before: int, end: int) -> None:
+        """The log of this replica was truncated. Its offsets are its master's and stay; the affected groups
+        are logged and recorded."""
+        beyond = self.offsets.beyond(self._queues.queue_end)
         if beyond:
-            self._report(f"the log was cut from {before} to {end}", beyond, clamped=False)
+            self._report(f"the log was truncated from {before} to {end}", beyond, clamped=False)
 
     def _report(self, reason: str, beyond: list[Clamped], *, clamped: bool) -> None:
         groups = sorted({each.group for each in beyond})
         logger.error("%s; affected groups: %s", reason, ", ".join(groups))
-        self.notes.add(reason, beyond, clamped=clamped)
+        self.truncations.add(reason, beyond, clamped=clamped)
 
     def find_group(self, name: str) -> Group | None:
-        """A group that a client names: created here by a master, assumed by a replica, whose table is its
-        master's. None: it must not exist, or cannot be written."""
+        """Returns the group that a client names; None: it must not exist, or cannot be written.
+
+        A master creates a missing group. A replica, whose table is its master's, returns the settings of a
+        new one.
+        """
         rows = self.groups.table.rows
         group = rows.get(name)
         if group is not None:
@@ -233,7 +230,7 @@ class Metadata:
         return Group(SubscriptionGroupConfig(group_name=name))
 
     def commit_by_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A pull's commit flag: like a oneway commit. What cannot be kept is not."""
+        """The commit flag of a pull: like a oneway commit. Refused commits are dropped."""
         try:
             if self.resets.is_pending(group, topic, queue_id):
                 return
@@ -245,66 +242,89 @@ class Metadata:
     # -- waiting for replicas ----------------------------------------------------------------------------
 
     def lag_ms(self, replica: int, epoch: int) -> int:
-        """0: it has everything of this term. Else how long it has been behind, at least 1."""
+        """Returns for how long the replica has lacked a change of this term, at least 1; 0: it has all."""
         term = self._term
         return 1 if term is None or term.epoch != epoch else term.lag_ms(replica, now_ms=self._clock())
 
     def is_behind(self, replica: int) -> bool:
-        """Would a switch to this replica lose a change of this term that has a version? RocketMQ's replicas
-        poll, and are not waited for."""
-        term = self._term
-        counted = self.members(term.epoch) if term is not None else None
-        return counted is not None and replica in counted and self.lag_ms(replica, self.epoch) > 0
+        """Returns whether a fail-over to this replica would lose a change of this term that has a version.
 
-    def _everywhere(self, term: Term, store: MetadataStore[Any], version: Version) -> bool:
-        members = self.members(term.epoch)
-        return members is not None and term.everywhere(members, store.name, version)
+        RocketMQ's replicas poll, and are not waited for.
+        """
+        members = self._members()
+        return members is not None and replica in members and self.lag_ms(replica, self.epoch) > 0
+
+    def _members(self) -> Collection[int] | None:
+        """Returns the replicas whose copies count in the present term; None: there is none."""
+        if self._term is None or self._replicas is None:
+            return None
+        return self._replicas.metadata_members(self._term.epoch)
+
+    def _is_on_all_members(self, store: MetadataStore[Any], version: Version) -> bool:
+        term, members = self._term, self._members()
+        return term is not None and members is not None and term.everywhere(members, store.name, version)
 
     async def replicated(self, store: MetadataStore[Any], version: Version) -> None:
-        """Returns when every member in sync has this version; CommandError 12: it may or may not."""
+        """Waits until this version is on disk here and every member in sync has it.
+
+        Raises CommandError: code 12 if the members may or may not have it; code 1 if it is in force and
+        cannot be written here.
+        """
         term = self._term
+        await self.on_disk(store)
         if not self._waits or term is None:
             return
         deadline_ms = self._clock() + self._timeout_ms
         while True:
             if term is not self._term:
                 raise CommandError(
-                    ResponseCode.FLUSH_SLAVE_TIMEOUT, f"the broker stopped being master; {FATE_UNKNOWN}"
+                    ResponseCode.FLUSH_SLAVE_TIMEOUT, f"the broker stopped being master; {MAY_BE_REPLICATED}"
                 )
-            if self._everywhere(term, store, version) and not self.gate.lease_is_over:
+            if self._is_on_all_members(store, version) and not self.gate.lease_is_over:
                 return
             if self._clock() >= deadline_ms:
                 raise CommandError(
                     ResponseCode.FLUSH_SLAVE_TIMEOUT,
-                    f"{store.what}: not replicated within {self._timeout_ms} ms; {FATE_UNKNOWN}",
+                    f"{store.what}: not replicated within {self._timeout_ms} ms; {MAY_BE_REPLICATED}",
                 )
-            await self._moved.wait(LOOK_MS)
+            await self._acked.wait(CHECK_PERIOD_MS)
+
+    async def on_disk(self, store: MetadataStore[Any]) -> None:
+        """Waits until all present changes of the table are on this disk. Raises CommandError if they cannot
+        be written."""
+        await self._persistence.on_disk(store)
+
+    async def all_on_disk(self) -> None:
+        """As on_disk(), for all tables."""
+        await self._persistence.all_on_disk()
 
     def _hold(self, version: Version) -> None:
-        """A message creates its topic: nothing behind it is acknowledged before the topic is everywhere."""
+        """A message has created its topic: no later message is acknowledged before all members have the
+        topic."""
         if self._waits and self._term is not None:
-            self._holds.append((self.log_end(), version))
+            self._holds.append((self._queues.log_end(), version))
 
     def hold_offset(self) -> int:
-        """Messages that end behind it are not to be acknowledged yet."""
-        if not self._holds:
-            return sys.maxsize
-        term = self._term
-        while self._holds and term is not None and self._everywhere(term, self.topics, self._holds[0][1]):
+        """Returns the log offset behind which no message may be acknowledged yet; sys.maxsize: there
+        is none."""
+        while self._holds and self._is_on_all_members(self.topics, self._holds[0][1]):
             del self._holds[0]
         return self._holds[0][0] if self._holds else sys.maxsize
 
     # -- serving replicas --------------------------------------------------------------------------------
 
     async def pull(self, request: PullMetadataRequest, named: MetadataVersions) -> list[MetadataUpdate]:
-        """What the replica lacks; empty when nothing came up for as long as it wanted to wait. CommandError:
-        this broker is not master of that epoch."""
+        """Returns what the replica lacks; empty: nothing changed while it wanted to wait.
+
+        Raises CommandError if this broker is not master of that epoch.
+        """
         deadline_ms = self._clock() + min(max(request.wait_millis, 0), WAIT_MS_MAX)
         term = await self._term_of(request.master_epoch)
         versions = {name: version_of(data) for name, data in named.versions.items()}
         if term.heard(request.broker_id, versions, now_ms=self._clock()):
-            self.on_heard(request.broker_id)
-        self._moved.notify()
+            assert self._replicas is not None
+            self._replicas.metadata_caught_up(request.broker_id)
+        self._acked.notify_all()
         self._release()
         while True:
             updates = [
@@ -315,7 +335,7 @@ class Metadata:
             left_ms = deadline_ms - self._clock()
             if updates or left_ms <= 0:
                 return updates
-            await self._news.wait(left_ms)
+            await self._changed_notifier.wait(left_ms)
             if self._term is not term:
                 raise _not_master(request.master_epoch, self.epoch)
 
@@ -325,55 +345,40 @@ class Metadata:
             left_ms = deadline_ms - self._clock()
             if left_ms <= 0 or self.epoch > epoch:
                 raise _not_master(epoch, self.epoch)
-            await self._news.wait(left_ms)
+            await self._changed_notifier.wait(left_ms)
         return self._term
 
     def _release(self) -> None:
         if self._holds:
-            self.on_released()
+            self._on_released()
 
-    # -- background --------------------------------------------------------------------------------------
+    # -- disk --------------------------------------------------------------------------------------------
 
-    def seal(self) -> None:
-        """One version for the offsets committed since the last one. On a full disk they stay staged."""
-        try:
-            for store in self.journaled:
-                if store.is_staged:
-                    store.seal()
-            self.fault = ""
-        except OSError as error:
-            if not self.fault:
-                logger.error("cannot write consumer offsets, they are not replicated: %s", error)
-            self.fault = str(error)
+    @property
+    def fault(self) -> str:
+        """Why a table or staged offsets cannot be written; empty: they can."""
+        return self._persistence.fault
+
+    def commit_staged(self) -> None:
+        """Commits the offsets that are staged as one version. On a full disk they stay staged."""
+        self._persistence.commit_staged()
 
     async def run(self) -> None:
-        """Seals often, and writes the files now and then."""
-        next_flush_ms = self._clock() + self._flush_period_ms
-        while True:
-            await asyncio.sleep(SEAL_PERIOD_MS / 1000)
-            self.seal()
-            self._release()
-            if self._clock() >= next_flush_ms or any(store.is_long for store in self.journaled):
-                next_flush_ms = self._clock() + self._flush_period_ms
-                await self._write_files()
+        """Commits often, and writes the files now and then. Never returns."""
+        await self._persistence.run(self._release)
 
-    async def _write_files(self) -> None:
-        for store in self.journaled:
-            if store.is_behind:
-                try:
-                    written = await asyncio.to_thread(store.snapshot())
-                    written()
-                except OSError as error:
-                    logger.error("cannot write %s: %s; its journal has what it lacks", store.path, error)
+    async def end(self) -> None:
+        """A clean stop: waits for the writing threads, then close()."""
+        await self._persistence.wait_for_threads()
+        self.close()
 
     def close(self) -> None:
-        """A clean stop."""
-        for store in self.journaled:
-            try:
-                store.flush()
-            except OSError as error:
-                logger.error("cannot write %s: %s", store.path, error)
-            store.journal.close()
+        """A clean stop without a running loop: writes what is not on disk yet. Errors are logged."""
+        self._persistence.close()
+
+
+def _nothing_held() -> None:
+    """No message waits for a topic outside of a term."""
 
 
 def _not_master(asked: int, epoch: int) -> CommandError:

@@ -1,8 +1,8 @@
-"""A Table with its file: load, change, follow. The shell that topics, groups and offsets have in common.
+"""A Table with its file: load, change, follow. What topics, groups and offsets have in common.
 
-Persist, then apply, then tell: an OSError leaves file, memory and replicas as they were. FileStore writes the
-whole file durably with every change (topics, groups: rare, and acknowledged for good); JournaledStore appends
-to a journal and writes the file now and then (offsets: all the time).
+Persist, then apply, then notify: an OSError leaves file, memory and replicas as they were. FileStore writes
+the whole file durably with every change (topics, groups: rare changes that must not be lost); JournaledStore
+appends to a journal and writes the file now and then (offsets: frequent changes).
 """
 
 import logging
@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from broker.metadata.core.table import Table, Update, Version, drops_too_much
 from broker.metadata.files import JOURNAL_BYTES_MAX, Journal, MetadataFile
 from broker.metadata.wire import encode_update
-from broker.store.mapped_file import StoreError
-from remoting.clock import wall_ms
-from remoting.operations.broker_metadata import MetadataUpdate
-from remoting.operations.route import DataVersion
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.operations.broker_metadata import MetadataUpdate
+from keelmq.remoting.operations.route import DataVersion
+from keelmq.runtime.clock import wall_ms
 
 logger = logging.getLogger(__name__)
 
@@ -27,17 +27,20 @@ Row = TypeVar("Row")
 
 
 def version_of(data: DataVersion) -> Version:
+    """Returns the Version of RocketMQ's DataVersion."""
     return Version(data.state_version, data.counter, data.timestamp)
 
 
 def data_version(version: Version) -> DataVersion:
+    """Returns RocketMQ's DataVersion of a Version."""
     return DataVersion(
         state_version=version.state_version, counter=version.counter, timestamp=version.timestamp
     )
 
 
 class MetadataStore(ABC, Generic[Row]):
-    """Owned by the event loop's thread. Subclasses say how a row and the whole file look in JSON."""
+    """Owned by the event loop's thread. Subclasses define how a row and the whole file look in JSON. `name`:
+    on the wire; `what`: in messages."""
 
     name: ClassVar[str]
     what: ClassVar[str]
@@ -52,41 +55,46 @@ class MetadataStore(ABC, Generic[Row]):
 
     @property
     def path(self) -> Path:
+        """The file's path."""
         return self.file.path
 
     @property
     def data_version(self) -> DataVersion:
+        """The present version as RocketMQ's DataVersion."""
         return data_version(self.table.version)
 
     # -- what a subclass says ----------------------------------------------------------------------------
 
     @abstractmethod
     def row_of(self, value: Any) -> Row:
-        """From JSON, as it came from a file, a journal or a master. ValueError, TypeError."""
+        """Returns the row of a JSON value from a file, a journal or a master. Raises ValueError or
+        TypeError."""
 
     @abstractmethod
-    def json_of(self, row: Row) -> Any: ...
+    def json_of(self, row: Row) -> Any:
+        """Returns the row as a JSON value, as replicas receive it."""
+        ...
 
     @abstractmethod
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
-        """Rows and tombstones. ValueError, TypeError, KeyError, AttributeError."""
+        """Returns rows and tombstones. Raises ValueError, TypeError, KeyError or AttributeError."""
 
     @abstractmethod
-    def file_of(
-        self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version
-    ) -> dict[str, Any]: ...
+    def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of the whole file."""
+        ...
 
     def built_in(self) -> dict[str, Row]:
-        """Rows that every broker has, whatever a master says."""
+        """Returns the rows that every broker has, whatever a master says."""
         return {}
 
     def applied(self, keys: Iterable[str] | None) -> None:
-        """These rows changed, or all (None)."""
+        """Called after these rows changed; None: all of them."""
 
     # -- file --------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read what is there. StoreError: it is damaged, with what to do about it."""
+        """Reads the file. Raises StoreError if it is damaged, with what to do about it."""
         value = self.file.load()
         if value is not None:
             try:
@@ -101,43 +109,47 @@ class MetadataStore(ABC, Generic[Row]):
 
     @abstractmethod
     def _persist(self, update: Update[Row]) -> None:
-        """Durable as this store promises it. OSError."""
+        """Makes the update as durable as this store guarantees. Raises OSError."""
 
     def _save(self, update: Update[Row]) -> None:
         rows, gone = self.table.after(update)
         self.file.save(self.file_of(rows, gone, update.version), self.file.next_turn())
 
     def flush(self) -> None:
-        """A clean stop: what is only in the journal goes to the file."""
+        """Called at a clean stop: writes to the file what only the journal has."""
 
     # -- the master's side -------------------------------------------------------------------------------
 
     def change(self, rows: Mapping[str, Row], gone: Mapping[str, int] | None = None) -> Version:
-        """The next version, on disk. OSError: nothing changed."""
+        """Makes the next version, persists it and returns it. Raises OSError; nothing changed then."""
         update = self.table.plan(rows, gone or {}, now_ms=self._clock())
         self._persist(update)
         self._apply(update)
         return self.table.version
 
     def begin_term(self, epoch: int) -> None:
-        """A new master's versions rank above everything of earlier epochs. Nothing is written: the same epoch
-        begun again, after a crash, has another timestamp, and that is another version."""
+        """Begins a master's term: its versions rank above those of all earlier epochs.
+
+        Nothing is written: the same epoch begun again after a crash has another timestamp, and that is
+        another version.
+        """
         if epoch > 0:
             self._apply(self.table.plan_term(epoch, self._unversioned(), now_ms=self._clock()))
 
     def _unversioned(self) -> dict[str, Row]:
-        """Rows that were made here without a version, for a master to publish."""
+        """Returns rows that exist here without a version, for a master to publish."""
         return {}
 
     def updates_since(self, data: DataVersion | None) -> MetadataUpdate | None:
-        """What a replica at this version lacks; None: nothing."""
+        """Returns what a replica at this version lacks (None: a replica without a table); None: nothing."""
         update = self.table.since(version_of(data)) if data is not None else self.table.since(Version(-1))
         return None if update is None else self.to_wire(update)
 
     # -- the replica's side ------------------------------------------------------------------------------
 
     def accept(self, received: MetadataUpdate) -> str | None:
-        """A master's update, durable and applied when it returns None; else why it was not taken. OSError."""
+        """Takes a master's update. Returns None when it is persisted and applied, else why it was refused.
+        Raises OSError."""
         try:
             update = self.from_wire(received)
         except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
@@ -153,7 +165,7 @@ class MetadataStore(ABC, Generic[Row]):
         return None
 
     def _whole(self, update: Update[Row]) -> Update[Row]:
-        """Built-in rows stay; what is about to vanish in great numbers stays as a file."""
+        """Keeps built-in rows in a whole table, and a copy of the file if many rows are about to vanish."""
         kept = {key: row for key, row in self.built_in().items() if key not in update.rows}
         lost = drops_too_much(self.table.rows.keys() - kept.keys(), update.rows)
         if lost:
@@ -175,6 +187,7 @@ class MetadataStore(ABC, Generic[Row]):
     # -- JSON --------------------------------------------------------------------------------------------
 
     def to_wire(self, update: Update[Row]) -> MetadataUpdate:
+        """Returns the update as replicas receive it."""
         return MetadataUpdate(
             store=self.name,
             version=data_version(update.version),
@@ -184,6 +197,7 @@ class MetadataStore(ABC, Generic[Row]):
         )
 
     def from_wire(self, received: MetadataUpdate) -> Update[Row]:
+        """Parses an update. Raises ValueError, TypeError, KeyError or AttributeError."""
         return Update(
             version_of(received.version),
             {key: self.row_of(value) for key, value in received.rows.items()},
@@ -192,15 +206,9 @@ class MetadataStore(ABC, Generic[Row]):
         )
 
 
-class FileStore(MetadataStore[Row]):
-    """Every change is a whole file, durable."""
-
-    def _persist(self, update: Update[Row]) -> None:
-        self._save(update)
-
-
 class JournaledStore(MetadataStore[Row]):
-    """Rows change in memory at once (stage), get a version together (seal), and are journaled by then."""
+    """Rows change in memory at once (stage) and get one version together (commit_staged), which is
+    journaled."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         super().__init__(path, clock=clock)
@@ -211,6 +219,7 @@ class JournaledStore(MetadataStore[Row]):
 
     @property
     def is_staged(self) -> bool:
+        """Changes are staged that have no version yet."""
         return bool(self._staged or self._removed)
 
     def load(self) -> None:
@@ -229,7 +238,7 @@ class JournaledStore(MetadataStore[Row]):
         self.applied(None)
 
     def stage(self, key: str, row: Row) -> bool:
-        """Visible here at once. False: the table is full."""
+        """Sets a row, visible at once. Returns False if the table is full."""
         rows = self.table.rows
         if key not in rows and len(rows) >= self.rows_max:
             return False
@@ -239,13 +248,15 @@ class JournaledStore(MetadataStore[Row]):
         return True
 
     def stage_removal(self, keys: Iterable[str]) -> None:
+        """Removes rows, visible at once. Unknown keys are ignored."""
         for key in keys:
             if self.table.rows.pop(key, None) is not None:
                 self._removed.add(key)
                 self._staged.discard(key)
 
-    def seal(self) -> Version:
-        """One version for all that was staged; the present one if nothing was. OSError: it stays staged."""
+    def commit_staged(self) -> Version:
+        """Commits all that is staged as one version and returns it; the present version if nothing is staged.
+        Raises OSError; the changes stay staged then."""
         if not self.is_staged:
             return self.table.version
         rows = {key: self.table.rows[key] for key in sorted(self._staged)}
@@ -256,7 +267,7 @@ class JournaledStore(MetadataStore[Row]):
 
     def _persist(self, update: Update[Row]) -> None:
         if update.whole:
-            self._save(update)  # a renamed file that is not on disk may be empty after a power cut
+            self._save(update)  # a renamed file that is not on disk may be empty after a power failure
             self.journal.drop(self.journal.size)
         else:
             lines = [encode_update(self.to_wire(update))]
@@ -267,7 +278,7 @@ class JournaledStore(MetadataStore[Row]):
         self._written_version = update.version
 
     def _apply(self, update: Update[Row]) -> None:
-        if update.whole:  # of a master: what was staged here in another role is nobody's
+        if update.whole:  # of a master: what was staged here in another role is dropped
             self._staged.clear()
             self._removed.clear()
         super()._apply(update)
@@ -276,16 +287,17 @@ class JournaledStore(MetadataStore[Row]):
 
     @property
     def is_behind(self) -> bool:
-        """The file lacks what the journal has."""
+        """The file lacks changes that the journal has."""
         return self.journal.size > 0
 
     @property
     def is_long(self) -> bool:
+        """The journal is so large that the file should be written now."""
         return self.journal.size >= JOURNAL_BYTES_MAX
 
     def snapshot(self) -> Callable[[], Callable[[], None]]:
-        """Three steps: this one in the loop's thread, its result in any thread (it writes), that one's result
-        in the loop's thread again."""
+        """Writes the file in three steps: this call on the loop's thread; its result, which writes, in any
+        thread; and the result of that on the loop's thread again."""
         turn, size, version = self.file.next_turn(), self.journal.size, self.table.version
         value = self.file_of(self.table.rows, self.table.gone, self.table.version)
 
@@ -303,6 +315,6 @@ class JournaledStore(MetadataStore[Row]):
 
     def flush(self) -> None:
         if self.is_staged:
-            self.seal()
+            self.commit_staged()
         if self.is_behind:
             self.snapshot()()()

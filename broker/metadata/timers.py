@@ -1,4 +1,4 @@
-"""How far timers are delivered (config/timerProgress.json and its journal), replicated like all metadata.
+"""How far timers are delivered: config/timerProgress.json and its journal, replicated like all metadata.
 
 RocketMQ keeps it in `timercheck`, and its replicas ask for that as 56 bytes (60). Source: RocketMQ 5.3.3
 TimerCheckpoint.
@@ -24,6 +24,8 @@ versions stateVersion | timestamp | counter"""
 
 
 class TimerProgressTable(JournaledStore[int]):
+    """Row: one number, under the names above."""
+
     name: ClassVar[str] = "timerProgress"
     what: ClassVar[str] = "the progress of timers"
     rows_max: ClassVar[int] = 16
@@ -48,15 +50,18 @@ class TimerProgressTable(JournaledStore[int]):
         }
 
     def get(self, name: str, default: int) -> int:
+        """Returns the number; `default` if it was never set."""
         return self.table.rows.get(name, default)
 
     def advance(self, rows: Mapping[str, int]) -> None:
+        """Stages the numbers that changed."""
         for name, value in rows.items():
             if self.table.rows.get(name) != value:
                 self.stage(name, value)
 
     def checkpoint(self, precision_ms: int) -> bytes:
-        """As RocketMQ's replicas read it: slots before the first number are delivered."""
+        """Returns the progress as RocketMQ's replicas read it (60): slots before the first number are
+        delivered."""
         read_ms, offset, version = self.get(READ_MS, -1), self.get(READ_OFFSET, 0), self.table.version
         next_slot_ms = (read_ms // precision_ms + 1) * precision_ms if read_ms >= 0 else 0
         return _CHECKPOINT.pack(
@@ -64,7 +69,8 @@ class TimerProgressTable(JournaledStore[int]):
         )
 
     def adopt(self, body: bytes, source_epoch: int) -> str | None:
-        """A RocketMQ master's. Why not; None: it is taken, or there is nothing new."""
+        """Takes a RocketMQ master's checkpoint. Returns why it was refused; None: it was taken, or nothing is
+        new."""
         if len(body) < _SHORT_CHECKPOINT.size:
             return f"a checkpoint of {len(body)} bytes"
         version = self.table.version

@@ -1,25 +1,33 @@
 """The topic table: config/topics.json in memory, auto-creation, and adoption of the master's table.
 
-Changes are durable before the call returns (a producer may be answered right after). A deleted topic leaves a
-tombstone, the log offset of its deletion: a record from before it does not bring the topic back. Source:
-RocketMQ 5.3.3 TopicConfigManager; TBW102 is its template for topics that are created by their first message.
+A change is durable before it is answered (broker/metadata/file_store.py). A deleted topic leaves a tombstone,
+the log offset of its deletion: an older record does not bring the topic back. Source: RocketMQ 5.3.3
+TopicConfigManager; TBW102 is its template for topics that are created by their first message.
 """
 
 import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from broker.delay.levels import TIMER_TOPIC
+from broker.message.delay_levels import TIMER_TOPIC
+from broker.message.record import TOPIC_V1_BYTES_MAX, topic_bytes
 from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
 from broker.metadata.core.table import Update, Version
-from broker.metadata.store import FileStore, data_version, version_of
-from broker.pop.core.handles import REVIVE_QUEUES, revive_topic
-from broker.store.record import TOPIC_V1_BYTES_MAX, topic_bytes
-from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from broker.metadata.core.topic_names import (
+    RETRY_PREFIX,
+    REVIVE_PREFIX,
+    REVIVE_QUEUES,
+    SYSTEM_PREFIX,
+    revive_topic,
+)
+from broker.metadata.file_store import FileStore
+from broker.metadata.store import data_version, version_of
+from keelmq.remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 log = logging.getLogger(__name__)
 
@@ -27,45 +35,33 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 TOMBSTONES: Final = "deletedTopicTable"
 """A member of topics.json that is ours: RocketMQ's reader skips it."""
 GUESSED: Final = "guessedTopicTable"
-"""Ours, too: topics that a replica has by their records, each with the row of a version, or {}."""
+"""Also ours: topics that a replica knows by their records only, each with its row in the present version, or
+{}."""
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-SYSTEM_PREFIX: Final = "rmq_sys_"
 QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
 NOT_FOR_CLIENTS: Final = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        TIMER_TOPIC,  # RocketMQ takes sends to it, and would deliver them to any topic that they name
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+        TIMER_TOPIC,  # RocketMQ accepts sends to it, and would deliver them to any topic that they name
     }
-)
-_REVIVE_PREFIX: Final = revive_topic("")
+)  # fmt: skip
 SYSTEM_TOPICS: Final = NOT_FOR_CLIENTS | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 class Topic:
-    """One topic as the data path reads it. queue_count: ids at or above it do not exist; open_queue_count:
-    the same for a client's send, 0 where clients may not send at all. is_batch: a client's batch is stored
-    as one record."""
+    """One topic as the data path reads it.
+
+    queue_count: ids at or above it do not exist. open_queue_count: the same for a client's plain send; 0
+    where clients may not send at all, or while the topic is not on disk. is_batch: a client's batch is stored
+    as one record.
+    """
 
     __slots__ = (
-        "config",
-        "is_batch",
-        "is_retry",
-        "name",
-        "open_queue_count",
-        "perm",
-        "queue_count",
-        "read_queue_nums",
-        "topic_raw",
-        "write_queue_nums",
-    )
+        "config", "is_batch", "is_retry", "name", "open_queue_count", "perm", "queue_count",
+        "read_queue_nums", "topic_raw", "write_queue_nums",
+    )  # fmt: skip
 
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
@@ -76,23 +72,29 @@ class Topic:
         self.read_queue_nums = config.read_queue_nums
         self.write_queue_nums = config.write_queue_nums
         self.queue_count = max(config.read_queue_nums, config.write_queue_nums)
-        is_open = self.perm & PERM_WRITE and not is_for_broker(self.name)
-        self.open_queue_count = self.queue_count if is_open else 0
         self.topic_raw = topic_bytes(config.topic_name)
+        self.open()
+
+    def open(self) -> None:
+        """Sends may take the fast path, if clients may send at all."""
+        is_open = self.perm & PERM_WRITE and not self.is_retry and not is_for_broker(self.name)
+        self.open_queue_count = self.queue_count if is_open else 0
 
 
 def is_for_broker(name: str) -> bool:
-    """Only the broker itself writes there: it acts on what it reads. Pop's log is named after the cluster."""
-    return name in NOT_FOR_CLIENTS or name.startswith(_REVIVE_PREFIX)
+    """Returns whether only the broker itself may write to this topic, because it acts on what it reads there.
+    The topic of pop's checkpoints is named after the cluster."""
+    return name in NOT_FOR_CLIENTS or name.startswith(REVIVE_PREFIX)
 
 
 def is_system(name: str, *others: str) -> bool:
-    """Not to be created, changed or deleted by people; others: the cluster's name, the broker's."""
+    """Returns whether operators must not create, change or delete this topic. others: the cluster's name, the
+    broker's."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX) or name in others
 
 
 def illegal_name(name: str) -> str | None:
-    """Why a topic must not be called so; None: it may."""
+    """Returns why a topic must not have this name; None: it may."""
     if not name:
         return "the specified topic is blank"
     if len(name.encode()) > TOPIC_V1_BYTES_MAX:
@@ -103,7 +105,7 @@ def illegal_name(name: str) -> str | None:
 
 
 class TopicTable(FileStore[TopicConfig]):
-    """`topics` is read directly by the data path; every change goes through the methods."""
+    """The data path reads `topics` directly; every change goes through the methods."""
 
     name: ClassVar[str] = "topics"
     what: ClassVar[str] = "the topic table"
@@ -126,6 +128,8 @@ class TopicTable(FileStore[TopicConfig]):
         self.default_queue_nums = default_queue_nums
         self.on_change = on_change  # register to the name servers
         self.on_batch_topic: Callable[[str], None] | None = None
+        self.unwritten: set[str] = set()
+        """New topics that are not on disk yet: replies to sends wait (broker/put/after_save.py)."""
         self.on_auto_create: Callable[[Version], None] | None = None  # a message waits for this version
         self._broker_name = broker_name
         self._cluster_name = cluster_name
@@ -154,9 +158,10 @@ class TopicTable(FileStore[TopicConfig]):
     def file_of(
         self, rows: Mapping[str, TopicConfig], gone: Mapping[str, int], version: Version
     ) -> dict[str, Any]:
-        body = _wrapper(rows, version).model_dump(
-            by_alias=True, mode="json", include={"data_version", "topic_config_table"}
-        )
+        body = {
+            "dataVersion": data_version(version).model_dump(by_alias=True),
+            "topicConfigTable": self.texts(rows, lambda row: row.model_dump(by_alias=True, mode="json")),
+        }
         return body | ({TOMBSTONES: dict(sorted(gone.items()))} if gone else {})
 
     def built_in(self) -> dict[str, TopicConfig]:
@@ -186,23 +191,32 @@ class TopicTable(FileStore[TopicConfig]):
             keys = [*rows, *(self.topics.keys() - rows.keys())]
         for name in keys:
             if name in rows:
+                if self._is_in_background and name not in self.topics:
+                    self.unwritten.add(name)
+                    self.when_saved(partial(self._written, name))
                 topic = self.topics[name] = Topic(rows[name])
+                if name in self.unwritten:
+                    topic.open_queue_count = 0
                 if topic.is_batch and self.on_batch_topic is not None:
                     self.on_batch_topic(name)
             else:
                 self.topics.pop(name, None)
 
-    def _save(self, update: Update[TopicConfig]) -> None:
-        rows, gone = self.table.after(update)
-        value, guessed = self.file_of(rows, gone, update.version), self._guessed_after(update)
-        if guessed:
+    def _beside(self, update: Update[TopicConfig] | None) -> Any:
+        return dict(self._guessed) if update is None else self._guessed_after(update)
+
+    def _content(
+        self, rows: Mapping[str, TopicConfig], gone: Mapping[str, int], version: Version, beside: Any
+    ) -> Mapping[str, Any]:
+        value = self.file_of(rows, gone, version)
+        if beside:
             value[GUESSED] = {
-                name: {} if row is None else self.json_of(row) for name, row in sorted(guessed.items())
+                name: {} if row is None else self.json_of(row) for name, row in sorted(beside.items())
             }
-        self.file.save(value, self.file.next_turn())
+        return value
 
     def _guessed_after(self, update: Update[TopicConfig]) -> dict[str, TopicConfig | None]:
-        """A version that says something about a topic ends the guess."""
+        """A version that contains the topic, or deletes it, ends the guess."""
         known = self._guessed if update.whole else {**update.rows, **update.gone}
         return {name: row for name, row in self._guessed.items() if name not in known}
 
@@ -212,26 +226,41 @@ class TopicTable(FileStore[TopicConfig]):
         if self.on_change is not None:
             self.on_change()
 
+    def _written(self, name: str, error: Exception | None) -> None:
+        if error is not None:
+            self.when_saved(partial(self._written, name))
+            return
+        self.unwritten.discard(name)
+        if name in self.topics:
+            self.topics[name].open()
+
     # -- reading -----------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Topic | None:
+        """Returns the topic; None: there is none."""
         return self.topics.get(name)
 
     def is_batch(self, name: str) -> bool:
+        """Returns whether the topic exists and stores a batch as one record."""
         topic = self.topics.get(name)
         return topic is not None and topic.is_batch
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """The whole table, as it is registered and as RocketMQ's slaves copy it (21)."""
-        return _wrapper(self.table.rows, self.table.version)
+        """Returns the whole table, as it is registered and as RocketMQ's slaves copy it (21)."""
+        return TopicConfigSerializeWrapper(
+            topic_config_table=dict(sorted(self.table.rows.items())),
+            data_version=self.data_version,
+            mapping_data_version=DataVersion(),
+        )
 
     def is_system(self, name: str) -> bool:
+        """Like the function is_system(), with the names of this broker."""
         return is_system(name, self._cluster_name, self._broker_name, self._trace_topic)
 
     # -- changing ----------------------------------------------------------------------------------------
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int) -> Topic | None:
-        """The topic of a first message, by its template's rules. None: there is none to inherit from."""
+        """Creates the topic of a first message, by the rules of its template. None: there is no template."""
         template = self.template_of(name, default_topic)
         if template is None:
             return None
@@ -241,7 +270,8 @@ class TopicTable(FileStore[TopicConfig]):
         return self._created(_config(name, count, template.perm & ~PERM_INHERIT))
 
     def template_of(self, name: str, default_topic: str) -> TopicConfig | None:
-        """What a topic that a message creates is like. None: it cannot be created."""
+        """Returns the settings that a topic inherits when a message creates it; None: it cannot be
+        created."""
         if len(self.topics) >= self.rows_max:
             return None
         if name.startswith(RETRY_PREFIX):
@@ -254,7 +284,7 @@ class TopicTable(FileStore[TopicConfig]):
         return template.config
 
     def ensure(self, name: str, queue_nums: int) -> Topic:
-        """The topic, created for reading and writing if there is none (broker-ops pitfall 25)."""
+        """Returns the topic; creates it for reading and writing if there is none (broker-ops pitfall 25)."""
         topic = self.topics.get(name)
         return topic if topic is not None else self._created(_config(name, queue_nums))
 
@@ -265,7 +295,7 @@ class TopicTable(FileStore[TopicConfig]):
         return topic
 
     def update(self, config: TopicConfig) -> Topic:
-        """Create or replace one topic. An unchanged one costs nothing."""
+        """Creates or replaces one topic. An unchanged one costs nothing."""
         topic = self.topics.get(config.topic_name)
         if topic is not None and topic.config == config and config.topic_name not in self._guessed:
             return topic
@@ -273,7 +303,8 @@ class TopicTable(FileStore[TopicConfig]):
         return self.topics[config.topic_name]
 
     def alter(self, config: TopicConfig, changes: Mapping[str, str]) -> Version:
-        """Create or replace by an administrator; changes: of attributes. ValueError says what is refused."""
+        """Creates or replaces a topic for an administrator; changes: of its attributes. Raises ValueError
+        with the reason for a refusal."""
         topic = self.topics.get(config.topic_name)
         if topic is None and len(self.topics) >= self.rows_max:
             raise ValueError(f"there are {self.rows_max} topics already: delete some")
@@ -283,16 +314,17 @@ class TopicTable(FileStore[TopicConfig]):
         return self.table.version
 
     def delete(self, names: Iterable[str], log_offset: int) -> Version:
-        """log_offset: of the log's end now; what is in it by these names brings nothing back."""
+        """Deletes topics and returns the version without them. log_offset: the log's end; records below it do
+        not bring the topics back."""
         gone = {name: max(log_offset, 1) for name in names if name in self.topics}
         return self.change({}, gone) if gone else self.table.version
 
     def ensure_replicated(self, name: str, queue_id: int, log_offset: int = sys.maxsize) -> Topic | None:
-        """A record of this queue was found at log_offset or behind it: the topic exists with it, whatever its
-        real settings are. None: the topic was deleted after it.
+        """Makes the topic of a record that was found at log_offset or behind it, with this queue, whatever
+        its real settings are. None: the topic was deleted after the record.
 
-        The master's table says more, or settle(): a topic of fewer queues may have been cut after the record,
-        or grown before it, by a version that is not here yet. Then the queue can be read, and no more.
+        The master's table, or settle(), tells more: a topic with fewer queues may have been shrunk after the
+        record, or grown before it by a version that is not here yet. Then the queue can be read, and no more.
         """
         topic = self.topics.get(name)
         if topic is not None and queue_id < topic.queue_count:
@@ -307,12 +339,13 @@ class TopicTable(FileStore[TopicConfig]):
         return self._replace({name: grown})[0]
 
     def guesses(self) -> dict[str, TopicConfig]:
-        """Rows of topics that are known by their records, and not so by a version."""
+        """Returns the rows of topics that are known by their records, and differ from the present version."""
         return {name: self.table.rows[name] for name in sorted(self._guessed)}
 
     def settle(self, guesses: Mapping[str, TopicConfig]) -> None:
-        """A master that was asked after these guesses has nothing newer: where it has the topic, it is as in
-        our version. OSError: it is so here, and the file has the guess yet."""
+        """Ends these guesses: a master that was asked after them has nothing newer, so where it has the
+        topic, our version is right. Raises OSError; the guesses are then settled in memory, and still in the
+        file."""
         rows = {
             name: versioned
             for name, guess in guesses.items()
@@ -324,10 +357,10 @@ class TopicTable(FileStore[TopicConfig]):
             self._replace(rows)
 
     def _replace(self, rows: Mapping[str, TopicConfig]) -> list[Topic]:
-        """Without a new version: the master's table still counts as newer."""
+        """Changes rows without a new version: the master's table still counts as newer."""
         self.table.rows.update(rows)
         self.topics.update((name, Topic(row)) for name, row in rows.items())
-        self._save(Update(self.table.version, base=self.table.version))
+        self._persist(Update(self.table.version, base=self.table.version))
         if self.on_change is not None:
             self.on_change()
         return [self.topics[name] for name in rows]
@@ -336,7 +369,7 @@ class TopicTable(FileStore[TopicConfig]):
         return self.guesses()
 
     def set_state_version(self, master_epoch: int) -> None:
-        """A new master's changes rank above everything of earlier epochs."""
+        """Begins a master's term: its changes rank above those of all earlier epochs."""
         if self.table.version.state_version < master_epoch:
             self.begin_term(master_epoch)
 
@@ -349,8 +382,8 @@ class TopicTable(FileStore[TopicConfig]):
         *,
         guesses: Mapping[str, TopicConfig] = MappingProxyType({}),
     ) -> bool:
-        """Become the table of a master that knows no 29001. source_epoch: of the master that was asked;
-        guesses: ours when it was. False: nothing to do, or it is of an older epoch than ours."""
+        """Takes the table of a RocketMQ master. source_epoch: of the master that was asked; guesses: ours
+        when it was asked. Returns False if nothing is new, or if it is of an older epoch than ours."""
         theirs = version_of(wrapper.data_version)
         version = theirs._replace(state_version=max(theirs.state_version, source_epoch or 0))
         if version == self.table.version:
@@ -360,14 +393,6 @@ class TopicTable(FileStore[TopicConfig]):
         if refusal is not None:
             log.warning("topics of epoch %d ignored: %s", version.state_version, refusal)
         return refusal is None
-
-
-def _wrapper(rows: Mapping[str, TopicConfig], version: Version) -> TopicConfigSerializeWrapper:
-    return TopicConfigSerializeWrapper(
-        topic_config_table=dict(sorted(rows.items())),
-        data_version=data_version(version),
-        mapping_data_version=DataVersion(),
-    )
 
 
 def _config(name: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:

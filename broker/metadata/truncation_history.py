@@ -1,30 +1,33 @@
-"""config/truncation.json: what a cut of the log meant for consumers, for whoever asks later.
+"""config/truncation.json: what each truncation of the log meant for consumers, for operators who ask later.
 
-The newest notes; written beside and renamed. A note that cannot be written is logged, nothing more.
+Holds the newest entries. An entry that cannot be written is logged, and nothing more.
 """
 
 import json
 import logging
-import os
 from pathlib import Path
 
 from broker.metadata.files import read_json
 from broker.metadata.offsets import Clamped
-from remoting.clock import wall_ms
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.durable_file import replace_file
 
 logger = logging.getLogger(__name__)
 
 NOTES_MAX = 100
 OFFSETS_MAX = 10_000
-"""Per note; the groups are all named."""
+"""Offsets per entry; all groups are named."""
 
 
-class TruncationNotes:
+class TruncationHistory:
+    """The file at one path."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, reason: str, beyond: list[Clamped], *, clamped: bool) -> None:
-        """clamped: the offsets were set back to the queues' ends; else they are as the master has them."""
+        """Appends an entry. clamped: the offsets were set back to the ends of their queues; else they are as
+        the master has them."""
         note = {
             "timestamp": wall_ms(),
             "reason": reason,
@@ -37,10 +40,8 @@ class TruncationNotes:
         }
         try:
             notes = [*self._read(), note][-NOTES_MAX:]
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside = self.path.with_name(self.path.name + ".tmp")
-            aside.write_text(json.dumps({"notes": notes}, indent="\t", ensure_ascii=False))
-            os.replace(aside, self.path)
+            content = json.dumps({"notes": notes}, indent="\t", ensure_ascii=False)
+            replace_file(self.path, content.encode(), keep_backup=False, durable=False)
         except OSError as error:
             logger.error("cannot write %s: %s", self.path, error)
 

@@ -4,8 +4,9 @@ import zlib
 
 import msgspec
 
-from remoting.command import BadRequest, body_bytes, decode_body
-from remoting.operations.broker_metadata import MetadataUpdate, MetadataUpdates
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.command import BadRequest, decode_body
+from keelmq.remoting.operations.broker_metadata import MetadataUpdate, MetadataUpdates
 
 PLAIN_BYTES_MAX = 65_536
 INFLATED_BYTES_MAX = 256 << 20
@@ -13,12 +14,13 @@ _LEVEL = 1  # the time counts, and JSON shrinks well anyway
 
 
 def encode_updates(updates: list[MetadataUpdate]) -> bytes:
+    """Returns the body; deflated above PLAIN_BYTES_MAX."""
     raw = body_bytes(MetadataUpdates(updates=updates))
     return raw if len(raw) <= PLAIN_BYTES_MAX else zlib.compress(raw, _LEVEL)
 
 
 def decode_updates(raw: bytes) -> list[MetadataUpdate]:
-    """ValueError: it is none."""
+    """Parses the body. Raises ValueError if it is none, or inflates to more than INFLATED_BYTES_MAX."""
     if raw and not raw.startswith(b"{"):
         inflate = zlib.decompressobj()
         try:
@@ -35,5 +37,5 @@ def decode_updates(raw: bytes) -> list[MetadataUpdate]:
 
 
 def encode_update(update: MetadataUpdate) -> bytes:
-    """One line of a journal."""
+    """Returns one line of a journal."""
     return msgspec.json.encode(update.model_dump(by_alias=True, exclude_none=True, mode="json"))

@@ -1,34 +1,42 @@
-"""What a broker tells about itself: who and where it is, its topics (103, 104), its configuration (26)."""
+"""The requests by which a broker registers with a name server (103) and unregisters (104). Pure."""
 
 import zlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from broker.route_registration import Registration
-from remoting.command import body_bytes
-from remoting.config import to_properties
-from remoting.operations.route import (
+from broker.naming.route_registration import Registration
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.operations.route import (
     RegisterBrokerBody,
     RegisterBrokerRequest,
     TopicConfigSerializeWrapper,
     UnregisterBrokerRequest,
 )
 
-if TYPE_CHECKING:
-    from broker.app import Broker
-
 READ_WRITE = 6
 
 
-def registration_of(broker: "Broker") -> Registration | None:
-    """None: there is nothing to announce now."""
-    if not broker.registers:
-        return None
-    config = broker.config
-    body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=_announced_topics(broker)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredBroker:
+    """A broker as name servers know it. address: host:port that clients are told. ha_address: host:port that
+    slaves are told; empty without controller mode. broker_id: 0 of a master."""
+
+    cluster_name: str
+    broker_name: str
+    address: str
+    ha_address: str
+    broker_id: int
+
+
+def registration_of(
+    broker: RegisteredBroker, topics: TopicConfigSerializeWrapper, *, permission: int
+) -> Registration:
+    """Returns header and body of 103. permission: brokerPermission, which limits that of every topic."""
+    wrapper = _permitted(topics, permission)
+    body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
     header = RegisterBrokerRequest(
-        broker_name=config.broker_name,
+        broker_name=broker.broker_name,
         broker_addr=broker.address,
-        cluster_name=config.broker_cluster_name,
+        cluster_name=broker.cluster_name,
         ha_server_addr=broker.ha_address,
         broker_id=broker.broker_id,
         enable_acting_master=False,
@@ -37,35 +45,18 @@ def registration_of(broker: "Broker") -> Registration | None:
     return header, body
 
 
-def unregistration_of(broker: "Broker") -> UnregisterBrokerRequest:
+def unregistration_of(broker: RegisteredBroker) -> UnregisterBrokerRequest:
+    """Returns the header of 104, which has no body."""
     return UnregisterBrokerRequest(
-        broker_name=broker.config.broker_name,
+        broker_name=broker.broker_name,
         broker_addr=broker.address,
-        cluster_name=broker.config.broker_cluster_name,
+        cluster_name=broker.cluster_name,
         broker_id=broker.broker_id,
     )
 
 
-def properties_of(broker: "Broker") -> str:
-    """The configuration (26), with what was detected or chosen in place of what was asked for."""
-    actual = {
-        "brokerId": str(broker.broker_id),
-        "brokerIP1": broker.host,
-        "brokerIP2": broker.config.broker_ip2 or broker.host,
-        "listenPort": broker.address.rpartition(":")[2],
-    }
-    if broker.controlled is not None:
-        actual["haListenPort"] = str(broker.controlled.ha_port)
-    if broker.http_address is not None:
-        actual["httpPort"] = str(broker.http_address[1])
-    lines = to_properties(broker.config).splitlines()
-    kept = [line for line in lines if line.partition("=")[0] not in actual]
-    return "".join(f"{line}\n" for line in sorted([*kept, *(f"{k}={v}" for k, v in actual.items())]))
-
-
-def _announced_topics(broker: "Broker") -> TopicConfigSerializeWrapper:
-    """Without the permissions that brokerPermission takes away."""
-    wrapper, permission = broker.topics.wrapper(), broker.config.broker_permission
+def _permitted(wrapper: TopicConfigSerializeWrapper, permission: int) -> TopicConfigSerializeWrapper:
+    """Returns the topics without the permissions that brokerPermission takes away."""
     if permission == READ_WRITE:
         return wrapper
     table = {

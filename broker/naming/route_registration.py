@@ -1,9 +1,8 @@
-"""Registration with every name server (103), so that clients find this broker; unregistration at shutdown
-(104).
+"""Registration with every name server (103), so that clients find this broker, and unregistration (104).
 
-One task per name server: they do not wait for each other. It registers each period, at once on `trigger`
-(role or topics changed), and again when a lost connection can be made anew, because a restarted name server
-knows nothing.
+Each name server has its own task, so none waits for another. The task registers each period, at once after
+trigger() (role or topics have changed), and after a lost connection, because a restarted name server knows
+nothing.
 """
 
 import asyncio
@@ -11,9 +10,9 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from remoting.client import RemotingClient
-from remoting.operation import Failed, Ok, in_short
-from remoting.operations.route import (
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Failed, Ok, in_short
+from keelmq.remoting.operations.route import (
     GET_ROUTEINFO_BY_TOPIC,
     REGISTER_BROKER,
     UNREGISTER_BROKER,
@@ -23,7 +22,7 @@ from remoting.operations.route import (
     TopicRouteData,
     UnregisterBrokerRequest,
 )
-from remoting.tasks import TaskSet, wait_for_event
+from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ Registration = tuple[RegisterBrokerRequest, bytes]
 
 
 class RouteRegistration:
-    """What we announce, kept announced at every name server."""
+    """Keeps this broker registered with every name server."""
 
     def __init__(
         self,
@@ -45,9 +44,10 @@ class RouteRegistration:
         period_ms: int,
         timeout_ms: int,
         registration: Callable[[], Registration | None],
-        on_answer: Callable[[RegisterBrokerResponse], None] = lambda _: None,
+        on_answer: Callable[[RegisterBrokerResponse], None],
     ) -> None:
-        """registration: header and body to announce now; None announces nothing (no role yet)."""
+        """registration: header and body to send now; None sends nothing (no role yet). on_answer: called with
+        each answer to a registration."""
         self._client, self._period_ms, self._timeout_ms = client, period_ms, timeout_ms
         self._registration, self._on_answer = registration, on_answer
         self._wake = {address: asyncio.Event() for address in addresses}
@@ -59,11 +59,11 @@ class RouteRegistration:
 
     @property
     def registered(self) -> tuple[str, ...]:
-        """The name servers that took our last registration."""
+        """The name servers that accepted the last registration."""
         return tuple(address for address, registered in self._registered.items() if registered)
 
     async def find(self, topic: str) -> TopicRouteData | None:
-        """The topic's route, as the first name server that answers knows it."""
+        """Returns the topic's route from the first name server that answers; None: no one did."""
         for address in self.registered:
             outcome = await self._client.call(
                 address, GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic), timeout_ms=FIND_TIMEOUT_MS
@@ -74,15 +74,17 @@ class RouteRegistration:
         return None
 
     def trigger(self) -> None:
+        """Registers with all name servers at once, in the background."""
         for wake in self._wake.values():
             wake.set()
 
     def connection_lost(self, address: str) -> None:
+        """Registers again if this is the address of a name server."""
         if wake := self._wake.get(address):
             wake.set()
 
     async def unregister(self, header: UnregisterBrokerRequest) -> None:
-        """Tell those that know us; a name server that cannot be reached finds out by itself."""
+        """Unregisters from the name servers that know this broker. Others notice by themselves."""
         calls = [
             self._client.call(address, UNREGISTER_BROKER, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
             for address in self.registered
@@ -93,12 +95,12 @@ class RouteRegistration:
         wake = self._wake[address]
         while True:
             registration = self._registration()
-            registered = registration is None or await self._register(address, registration)
+            registered = registration is None or await self._register_broker(address, registration)
             if not registered:
-                wake.clear()  # whoever closes instead of answering is not asked again at once
+                wake.clear()  # a name server that closes the connection is not asked again at once
             await wait_for_event(wake, self._period_ms if registered else RETRY_MS)
 
-    async def _register(self, address: str, registration: Registration) -> bool:
+    async def _register_broker(self, address: str, registration: Registration) -> bool:
         header, body = registration
         outcome = await self._client.call(address, REGISTER_BROKER, header, body, timeout_ms=self._timeout_ms)
         registered = isinstance(outcome, Ok)
@@ -107,7 +109,7 @@ class RouteRegistration:
                 logger.info("registered with name server %s as brokerId %d", address, header.broker_id)
             else:
                 said = in_short(outcome)
-                logger.warning("name server %s does not take our registration: %s", address, said)
+                logger.warning("name server %s does not accept the registration: %s", address, said)
         self._registered[address] = registered
         if isinstance(outcome, Ok):
             self._on_answer(outcome.header)

@@ -1,18 +1,19 @@
-"""The fast port: listenPort - 2, where clients with the "VIP channel" send to, whether told to or not.
+"""The fast port: listenPort - 2, which clients with the "VIP channel" send to.
 
-The same operations as on the clients' port but pulls, pops and what goes with them: a consumer that is far
-behind does not stand in a producer's way. Nobody announces this port, so a broker that cannot have it works
-without. Source: RocketMQ 5.3.3 BrokerController.registerProcessor.
+It serves the operations of listenPort except pulls, pops and what goes with them, so that a consumer that is
+far behind does not delay a producer. No route names this port, so a broker that cannot bind it works without.
+Source: RocketMQ 5.3.3 BrokerController.registerProcessor.
 """
 
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from remoting.codes import RequestCode
-from remoting.config import ConfigError
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import OperationTable
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime.config import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +28,14 @@ NOT_THERE: Final = frozenset(
         RequestCode.POLLING_INFO,
     }
 )
-"""Answered 3."""
+"""Answered with code 3 (not supported)."""
 
 
 def without_pulls(table: OperationTable) -> OperationTable:
+    """Returns the operations of the fast port."""
     fast = OperationTable()
     fast.handlers = {code: bound for code, bound in table.handlers.items() if code not in NOT_THERE}
-    fast.hot = {code: hot for code, hot in table.hot.items() if code not in NOT_THERE}
+    fast.fast_path = {code: fast_path for code, fast_path in table.fast_path.items() if code not in NOT_THERE}
     return fast
 
 
@@ -44,25 +46,36 @@ async def open_fast_port(
     configured: int,
     listen_port: int,
     on_closed: Callable[[int], None],
-) -> TcpDoor | None:
-    """configured: fastListenPort, 0 for two below listen_port (0: the system chose that one, and nobody can
-    know of ours). None: it works without. ConfigError: a port that somebody asked for is not to be had."""
+    write_buffers: WriteBuffers,
+) -> TcpServer | None:
+    """Returns the server, listening. None: the broker works without it.
+
+    configured: fastListenPort; 0 for listen_port - 2, -1 for none. listen_port: as configured; with 0 (the
+    system chooses) there is no fast port, because no client could guess it. ConfigError: the configured port
+    cannot be bound."""
     port = configured or listen_port - BELOW
     if configured < 0 or (not listen_port and not configured):
         return None
     if port < 1:
         logger.warning("no fast port: listenPort %d - %d is none; set fastListenPort", listen_port, BELOW)
         return None
-    door = TcpDoor(without_pulls(table), host=host, port=port, name="fastListenPort", on_closed=on_closed)
+    server = TcpServer(
+        without_pulls(table),
+        host=host,
+        port=port,
+        name="fastListenPort",
+        on_closed=on_closed,
+        write_buffers=write_buffers,
+    )
     try:
-        await door.start()
+        await server.start()
     except ConfigError as error:
         if configured:
             raise
         logger.warning(
-            "%s; going on without it: clients with the VIP channel (vipChannelEnabled) cannot send to this "
-            "broker; free the port, set another one, or -1 for none",
+            "%s; the broker starts without it: clients with the VIP channel (vipChannelEnabled) cannot "
+            "send to it; free the port, set another one, or -1 for none",
             error,
         )  # fmt: skip
         return None
-    return door
+    return server

@@ -7,17 +7,17 @@ QueryAssignmentProcessor.
 
 from typing import Final
 
-from broker.client_settings import ClientSettings
 from broker.clients.core.registry import BROADCASTING
-from broker.handlers.parts import BrokerParts
+from broker.config.client_settings import ClientSettings
+from broker.metadata.core.topic_names import RETRY_PREFIX
 from broker.metadata.service import Metadata
+from broker.metadata.topics import PERM_READ
 from broker.pop.core.allocate import STRATEGIES, Queue, for_pop, for_pull
-from broker.topics import PERM_READ, RETRY_PREFIX
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.clients import MessageQueueBody
-from remoting.operations.pop import (
+from broker.put.handler_context import HandlerContext
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.clients import MessageQueueBody
+from keelmq.remoting.operations.pop import (
     GET_ALL_MESSAGE_REQUEST_MODE,
     QUERY_ASSIGNMENT,
     SET_MESSAGE_REQUEST_MODE,
@@ -26,6 +26,7 @@ from remoting.operations.pop import (
     QueryAssignmentBody,
     RequestModeBody,
 )
+from keelmq.runtime.clock import now_ms
 
 KEPT_MS: Final = 5_000
 KEPT_MAX: Final = 4_096
@@ -33,9 +34,9 @@ POP: Final = "POP"
 
 
 class AssignmentHandlers:
-    def __init__(self, parts: BrokerParts, metadata: Metadata, broker_name: str) -> None:
-        self._parts, self._metadata = parts, metadata
-        self._settings: ClientSettings = parts.settings
+    def __init__(self, context: HandlerContext, metadata: Metadata, broker_name: str) -> None:
+        self._context, self._metadata = context, metadata
+        self._settings: ClientSettings = context.settings
         self._broker_name = broker_name
         self._routes: dict[str, tuple[int, list[Queue]]] = {}
 
@@ -54,7 +55,7 @@ class AssignmentHandlers:
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         queues = await self._queues(body.topic)
         mode = self._mode(body.topic, body.consumer_group)
-        group = self._parts.registry.consumers.get(body.consumer_group)
+        group = self._context.registry.consumers.get(body.consumer_group)
         clients = sorted(group.client_ids) if group is not None else []
         if body.message_model == BROADCASTING:
             mine = queues
@@ -87,12 +88,12 @@ class AssignmentHandlers:
         kept = self._routes.get(topic)
         if kept is not None and now < kept[0]:
             return kept[1]
-        route = await self._parts.find_route(topic)
+        route = await self._context.find_route(topic)
         if route is not None:
             counts = [(data.broker_name, data.read_queue_nums) for data in route.queue_datas
                       if data.perm & PERM_READ]  # fmt: skip
         else:
-            mine = self._parts.topics.get(topic)
+            mine = self._context.topics.get(topic)
             counts = [] if mine is None else [(self._broker_name, mine.read_queue_nums)]
         queues = sorted(Queue(topic, name, queue_id) for name, count in counts for queue_id in range(count))
         if len(self._routes) >= KEPT_MAX:
@@ -106,7 +107,7 @@ class AssignmentHandlers:
         if call.body.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
-        if call.body.mode == POP and self._parts.store.queues.is_batch(call.body.topic):
+        if call.body.mode == POP and self._context.store.queues.is_batch(call.body.topic):
             remark = (
                 f"the topic[{call.body.topic}] has queue.type=BatchCQ: its batches are pulled, not popped"
             )

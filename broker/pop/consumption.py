@@ -1,34 +1,49 @@
-"""Pop consumption as one part of the broker: wired, bound, and its tasks started."""
+"""Pop consumption as one part of the broker: makes its services and handlers, and starts its tasks."""
 
 import asyncio
 from typing import Final
 
-from broker.handlers.parts import BrokerParts
-from broker.handlers.writer import Writer
 from broker.metadata.service import Metadata
 from broker.pop.assignment import AssignmentHandlers
 from broker.pop.handlers import PopHandlers
+from broker.pop.long_polling import PopLongPolling
 from broker.pop.service import Pop
-from remoting.clock import now_ms
-from remoting.operation import OperationTable
-from remoting.tasks import TaskSet
+from broker.put.handler_context import HandlerContext
+from broker.put.message_writer import MessageWriter
+from keelmq.remoting.operation import OperationTable
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import TaskSet
 
 EXPIRE_PERIOD_MS: Final = 100
 
 
 class PopConsumption:
-    def __init__(self, parts: BrokerParts, metadata: Metadata, writer: Writer, *, broker_name: str) -> None:
-        self.pop = Pop(
-            parts.store, metadata, writer, cluster_name=parts.cluster_name, broker_name=broker_name
+    """`pop` revives overdue messages; `handlers` and `assignment` answer clients."""
+
+    def __init__(
+        self, context: HandlerContext, metadata: Metadata, writer: MessageWriter, *, broker_name: str
+    ) -> None:
+        polling = PopLongPolling(
+            context.store, context.topics, context.call_soon, per_key_max=context.settings.pop_polling_size
         )
-        self.handlers = PopHandlers(parts, metadata, writer, self.pop)
-        self.assignment = AssignmentHandlers(parts, metadata, broker_name)
+        self.pop = Pop(
+            context.store,
+            metadata,
+            writer,
+            cluster_name=context.cluster_name,
+            broker_name=broker_name,
+            on_free=polling.free,
+        )
+        self.handlers = PopHandlers(context, metadata, writer, self.pop, polling)
+        self.assignment = AssignmentHandlers(context, metadata, broker_name)
 
     def bind(self, table: OperationTable) -> None:
+        """Binds the requests 200050 to 200055, 200151, 400, 401 and 402."""
         self.handlers.bind(table)
         self.assignment.bind(table)
 
     def start(self, tasks: TaskSet) -> None:
+        """Starts the revival of overdue messages and the expiry of waiting pops."""
         tasks.start("pop", self.pop.run)
         tasks.start("waiting pops", self._expire_forever)
 

@@ -7,34 +7,27 @@ that a client has is known to every master to come, and what it was told is done
 
 from typing import Final
 
+from broker.admission.send_gate import PutRefused
 from broker.filter.core.sql import BadSubscription
-from broker.filter.core.subscription import EVERYTHING, SQL92, TAG, Wanted, parse
-from broker.handlers.elsewhere import ask_master
-from broker.handlers.parts import BrokerParts
-from broker.handlers.pull import FORBIDDEN_READ
-from broker.handlers.writer import Refused, Writer, not_available
+from broker.filter.core.subscription import MATCH_ALL, SQL92, TAG, MessageFilter, parse
+from broker.message.record import tag_code
+from broker.metadata.core.topic_names import RETRY_PREFIX
+from broker.metadata.groups import FORBIDDEN_READ
 from broker.metadata.service import Metadata
-from broker.pop.core.book import INVISIBLE_MS_MAX, Key
-from broker.pop.core.handles import (
-    ORDER_REVIVE_QUEUE,
-    RETRY_PREFIX,
-    BadHandle,
-    Handle,
-    bits_of,
-    parse_handle,
-    topic_of,
-)
+from broker.metadata.topics import PERM_READ, Topic
+from broker.pop.core.handles import ORDER_REVIVE_QUEUE, BadHandle, Handle, bits_of, parse_handle, topic_of
 from broker.pop.core.order import QueueOfGroup
+from broker.pop.core.state import INVISIBLE_MS_MAX, Key
+from broker.pop.long_polling import PollingKey, PopLongPolling, Waiter
 from broker.pop.reading import MESSAGES_MAX, Popper, Take, Wish
 from broker.pop.service import Pop
-from broker.pop.waiting import Place, Waiter, Waiting
-from broker.store.record import tag_code
-from broker.topics import PERM_READ, Topic
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import response_frame
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply, Wire
-from remoting.operations.pop import (
+from broker.put.forward_to_master import ask_master
+from broker.put.handler_context import HandlerContext
+from broker.put.message_writer import MessageWriter
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import response_frame
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply, Wire
+from keelmq.remoting.operations.pop import (
     ACK_MESSAGE,
     BATCH_ACK_MESSAGE,
     CHANGE_MESSAGE_INVISIBLETIME,
@@ -55,6 +48,7 @@ from remoting.operations.pop import (
     PopMessageRequest,
     PopMessageResponse,
 )
+from keelmq.runtime.clock import wall_ms
 
 STALE_MS: Final = 500
 """A request that is older than its wait and so much: its client has given it up."""
@@ -64,14 +58,18 @@ NO_SQL: Final = "the broker does not support consumer to filter message by SQL92
 
 
 class PopHandlers:
-    def __init__(self, parts: BrokerParts, metadata: Metadata, writer: Writer, pop: Pop) -> None:
-        self._parts, self._metadata, self._writer, self._pop = parts, metadata, writer, pop
-        self._popper = Popper(parts, pop)
-        self.waiting = Waiting(
-            parts.store, parts.topics, parts.call_soon, per_place_max=parts.settings.pop_polling_size
-        )
-        pop.on_free = self.waiting.free
-        self._unfinished: dict[Place, None] = {}  # whose filter has more to look at; in this order
+    def __init__(
+        self,
+        context: HandlerContext,
+        metadata: Metadata,
+        writer: MessageWriter,
+        pop: Pop,
+        polling: PopLongPolling,
+    ) -> None:
+        self._context, self._metadata, self._writer, self._pop = context, metadata, writer, pop
+        self._popper = Popper(context, pop)
+        self.polling = polling
+        self._unfinished: dict[PollingKey, None] = {}  # their filters have more to look at, in this order
         self._is_look_scheduled = False
 
     def bind(self, table: OperationTable) -> None:
@@ -85,8 +83,8 @@ class PopHandlers:
 
     def expire(self, now: int) -> None:
         """Several times a second."""
-        if len(self.waiting):
-            self.waiting.expire(now)
+        if len(self.polling):
+            self.polling.expire(now)
 
     # -- popping -----------------------------------------------------------------------------------------
 
@@ -114,16 +112,16 @@ class PopHandlers:
         return self._wait(wish, header.poll_time, call)
 
     def _readable(self, group_name: str, topic_name: str, queue_id: int) -> Topic:
-        if not self._parts.readable:
+        if not self._context.readable:
             raise CommandError(ResponseCode.NO_PERMISSION, "the broker pop message is forbidden")
-        topic = self._parts.topics.get(topic_name)
+        topic = self._context.topics.get(topic_name)
         if topic is None:
             remark = f"topic[{topic_name}] not exist, apply first please!"
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic.perm & PERM_READ:
             remark = f"the topic[{topic_name}] peeking message is forbidden"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
-        if self._parts.store.queues.is_batch(topic_name):
+        if self._context.store.queues.is_batch(topic_name):
             remark = f"the topic[{topic_name}] has queue.type=BatchCQ: its batches are pulled, not popped"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if queue_id >= topic.read_queue_nums:
@@ -132,7 +130,7 @@ class PopHandlers:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
-        group = self._parts.find_group(group_name)
+        group = self._context.find_group(group_name)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -141,11 +139,11 @@ class PopHandlers:
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         return topic
 
-    def _wanted(self, header: PopMessageRequest) -> Wanted:
+    def _wanted(self, header: PopMessageRequest) -> MessageFilter:
         if not header.exp:
-            return EVERYTHING
+            return MATCH_ALL
         kind = header.exp_type or TAG
-        if kind == SQL92 and not self._parts.settings.enable_property_filter:
+        if kind == SQL92 and not self._context.settings.enable_property_filter:
             raise CommandError(ResponseCode.SYSTEM_ERROR, NO_SQL)
         try:
             return parse(header.exp, kind, tag_code)
@@ -155,11 +153,10 @@ class PopHandlers:
 
     async def _must_serve(self) -> None:
         """As for messages: nothing is promised that fewer replicas than minInSyncReplicas would keep."""
-        gate, parts = self._parts.gate, self._parts
-        if gate.in_sync < gate.min_in_sync or (gate.wait and parts.pending.is_full):
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
+        gate, context = self._context.gate, self._context
+        context.gate.require_durability()
         if not gate.writable or not (self._pop.is_ready or await self._pop.ready(READY_MS)):
-            raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, not_available(gate))
+            raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, gate.unavailable)
 
     def _pop_now(self, wish: Wish, call: Call) -> bool:
         """False: there is nothing."""
@@ -169,37 +166,37 @@ class PopHandlers:
         if not take.messages:
             if take.refused is None:
                 if take.looks_on:
-                    self._look_on_later(_place_of(wish))
+                    self._look_on_later(_polling_key(wish))
                 return False
             call.peer.send(response_frame(call.opaque, *take.refused))
             return True
         reply = self._found(wish, take, call)
-        if take.end and self._parts.gate.wait:
-            self._parts.pending.add(take.end, call.peer, reply, self._writer.tick.ms)
+        if take.end and self._context.gate.wait:
+            self._context.pending.add(take.end, call.peer, reply, self._writer.tick.ms)
         else:
             call.peer.send(reply)
         return True
 
-    def _look_on_later(self, place: Place) -> None:
+    def _look_on_later(self, key: PollingKey) -> None:
         """The filter passes little: what is behind it is looked at while the consumer waits, a slice for one
         place in each turn of the loop."""
-        self._unfinished[place] = None
+        self._unfinished[key] = None
         self._schedule_look()
 
     def _schedule_look(self) -> None:
         if self._unfinished and not self._is_look_scheduled:
             self._is_look_scheduled = True
-            self._parts.call_soon(self._look_on)
+            self._context.call_soon(self._look_on)
 
     def _look_on(self) -> None:
         self._is_look_scheduled = False
-        place = next(iter(self._unfinished))
-        del self._unfinished[place]  # behind the others, if there is still more
-        self.waiting.serve(place)
+        key = next(iter(self._unfinished))
+        del self._unfinished[key]  # it goes behind the others if there is still more
+        self.polling.serve(key)
         self._schedule_look()
 
     def _is_full(self, wish: Wish) -> bool:
-        return self._pop.order.is_full if wish.is_ordered else self._pop.book.is_full
+        return self._pop.order.is_full if wish.is_ordered else self._pop.state.is_full
 
     def _found(self, wish: Wish, take: Take, call: Call) -> bytes:
         body = b"".join(take.bodies)
@@ -214,16 +211,18 @@ class PopHandlers:
 
         if poll_ms <= 0:
             return Reply(nothing, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
-        deadline_ms = self._parts.now_ms() + min(poll_ms, self._parts.settings.suspend_ms_max)
-        waiter = Waiter(_place_of(wish), call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up)
-        if self.waiting.add(waiter):
+        deadline_ms = self._context.now_ms() + min(poll_ms, self._context.settings.suspend_ms_max)
+        waiter = Waiter(
+            _polling_key(wish), call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up
+        )
+        if self.polling.add(waiter):
             return None
         return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many consumers wait already")
 
     # -- acknowledging -----------------------------------------------------------------------------------
 
     async def ack(self, header: AckMessageRequest, call: Call) -> Reply | None:
-        if not self._parts.gate.writable and await ask_master(self._parts, ACK_MESSAGE, header):
+        if not self._context.gate.writable and await ask_master(self._context, ACK_MESSAGE, header):
             return Reply()
         handle, key = self._named(header)
         await self._must_serve()
@@ -241,7 +240,7 @@ class PopHandlers:
         if not topic.startswith(RETRY_PREFIX):
             topic = topic_of(handle.retry, group, topic)
         self._must_exist(topic, header.queue_id)
-        store = self._parts.store
+        store = self._context.store
         low = store.min_queue_offset(topic, header.queue_id)
         high = store.max_queue_offset(topic, header.queue_id)
         if not low <= header.offset <= high:
@@ -250,7 +249,7 @@ class PopHandlers:
         return handle, Key(group, topic, header.queue_id, handle.start_offset, handle.pop_ms)
 
     def _must_exist(self, name: str, queue_id: int) -> None:
-        topic = self._parts.topics.get(name)
+        topic = self._context.topics.get(name)
         if topic is None:
             remark = f"topic[{name}] not exist, apply first please!"
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -258,14 +257,14 @@ class PopHandlers:
             remark = f"queueId[{queue_id}] is illegal, topic:[{name}]"
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
-    def _acked(self, end: int | Refused, call: Call, header: Wire | None = None) -> Reply | None:
+    def _acked(self, end: int | PutRefused, call: Call, header: Wire | None = None) -> Reply | None:
         """When it is as safe as a message would be."""
-        if isinstance(end, Refused):
+        if isinstance(end, PutRefused):
             raise CommandError(*end)
-        if not end or not self._parts.gate.wait or call.is_oneway:
+        if not end or not self._context.gate.wait or call.is_oneway:
             return Reply(header)
         reply = response_frame(call.opaque, ResponseCode.SUCCESS, None, header)
-        self._parts.pending.add(end, call.peer, reply, self._writer.tick.ms)
+        self._context.pending.add(end, call.peer, reply, self._writer.tick.ms)
         return None
 
     async def _ack_ordered(self, key: Key, offsets: list[int], call: Call) -> Reply:
@@ -276,12 +275,12 @@ class PopHandlers:
             block = self._pop.order.ack(place, offset, key.pop_ms) or block
         if block is None:
             return Reply()  # of an earlier pop: it went out again since
-        self._pop.progress.commit(place, block.progress)
+        self._pop.offsets.commit(place, block.progress)
         if not self._pop.order.is_blocked(place, "", now_ms=wall_ms()):
-            self.waiting.free(key.group, key.topic)
+            self.polling.free(key.group, key.topic)
         if not call.is_oneway:
             offsets_table = self._metadata.offsets
-            await self._metadata.replicated(offsets_table, offsets_table.seal())
+            await self._metadata.replicated(offsets_table, offsets_table.commit_staged())
         return Reply()
 
     async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
@@ -306,7 +305,7 @@ class PopHandlers:
             await self._ack_ordered(key, offsets, call)
             return 0
         end = self._pop.ack(key, ack.revive_queue, offsets)
-        if isinstance(end, Refused):
+        if isinstance(end, PutRefused):
             raise CommandError(*end)
         return end
 
@@ -317,7 +316,7 @@ class PopHandlers:
         if handle.is_ordered:
             return self._change_ordered(handle, key, header.offset, invisible_ms)
         changed = self._pop.change(key, handle.revive_queue, header.offset, invisible_ms)
-        if isinstance(changed, Refused):
+        if isinstance(changed, PutRefused):
             raise CommandError(*changed)
         pop_ms, end = changed
         answer = ChangeInvisibleTimeResponse(
@@ -372,15 +371,15 @@ class PopHandlers:
                 tell(True)
             return found
 
-        deadline_ms = self._parts.now_ms() + min(header.poll_time, self._parts.settings.suspend_ms_max)
-        if self.waiting.add(Waiter(_place_of(wish), call.peer, deadline_ms, look, lambda: tell(False))):
+        deadline_ms = self._context.now_ms() + min(header.poll_time, self._context.settings.suspend_ms_max)
+        if self.polling.add(Waiter(_polling_key(wish), call.peer, deadline_ms, look, lambda: tell(False))):
             return None
         return Reply(NotificationResponse(has_msg=False, polling_full=True))
 
     async def polling_info(self, header: PollingInfoRequest, call: Call) -> PollingInfoResponse:
-        place = Place(header.consumer_group, header.topic, max(header.queue_id, -1))
-        return PollingInfoResponse(polling_num=self.waiting.count_at(place))
+        key = PollingKey(header.consumer_group, header.topic, max(header.queue_id, -1))
+        return PollingInfoResponse(polling_num=self.polling.count_at(key))
 
 
-def _place_of(wish: Wish) -> Place:
-    return Place(wish.group, wish.topic, max(wish.queue_id, -1))
+def _polling_key(wish: Wish) -> PollingKey:
+    return PollingKey(wish.group, wish.topic, max(wish.queue_id, -1))

@@ -1,28 +1,31 @@
-"""Consumers that wait for the next message of a topic: pops that found nothing, and notifications.
+"""Long polling of pops: pops that found nothing, and notifications, wait here for the next message.
 
-A waiter of a group may be served by any of the topic's queues, and by the group's retry topics. When a queue
-grows, the waiters of each group are tried in the order in which they came, until one finds nothing: a message
+A request of a group can be answered from any queue of the topic and from the group's retry topics. When a
+queue grows, the requests of each group are tried in their order of arrival until one finds nothing: a message
 wakes one consumer, not all. Source: RocketMQ 5.3.3 PopLongPollingService.
 """
 
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from broker.pop.core.handles import retry_topics
+from broker.core.deadlines import Deadlines
+from broker.metadata.core.topic_names import retry_topics
+from broker.metadata.topics import TopicTable
 from broker.store.message_store import MessageStore
-from broker.topics import TopicTable
-from remoting.operation import Peer
+from keelmq.remoting.operation import Peer
 
 logger = logging.getLogger(__name__)
 
 WAITERS_MAX: Final = 100_000
+LOOKED_AT_MAX: Final = 4_096
+"""Waiting requests whose connection is checked in one round of expire()."""
 
 
-class Place(NamedTuple):
-    """queue_id -1: any."""
+class PollingKey(NamedTuple):
+    """What a request waits for. queue_id -1: any queue."""
 
     group: str
     topic: str
@@ -31,69 +34,74 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """serve: looks again; True: it is answered. give_up: its time is over."""
+    """A waiting request. serve: tries to answer it, True: it is answered. give_up: answers that nothing
+    came."""
 
-    place: Place
+    key: PollingKey
     peer: Peer
     deadline_ms: int
     serve: Callable[[], bool]
     give_up: Callable[[], None]
 
 
-class Waiting:
+class PopLongPolling:
+    """Owned by the event loop's thread."""
+
     def __init__(
         self,
         store: MessageStore,
         topics: TopicTable,
         call_soon: Callable[[Callable[[], None]], object],
         *,
-        per_place_max: int,
+        per_key_max: int,
     ) -> None:
-        """per_place_max: popPollingSize."""
+        """call_soon: the event loop's. per_key_max: popPollingSize, waiting requests of one key."""
         self._store, self._topics, self._call_soon = store, topics, call_soon
-        self._per_place_max = per_place_max
+        self._per_key_max = per_key_max
         self._grown_topics: set[str] = set()
-        self._waiters: dict[Place, deque[Waiter]] = {}
-        self._watched: dict[tuple[str, int], Callable[[], None]] = {}
-        self._places: dict[str, set[Place]] = {}  # by every topic that may serve them
-        self._count = 0
+        self._waiters: dict[PollingKey, OrderedDict[Waiter, None]] = {}
+        self._watched: dict[str, dict[int, Callable[[], None]]] = {}  # topic -> queueId -> callback
+        self._keys: dict[str, set[PollingKey]] = {}  # by each topic that can answer them
+        self._deadlines: Deadlines[Waiter] = Deadlines()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._deadlines)
 
-    def count_at(self, place: Place) -> int:
-        return len(self._waiters.get(place, ()))
+    def count_at(self, key: PollingKey) -> int:
+        return len(self._waiters.get(key, ()))
 
     def add(self, waiter: Waiter) -> bool:
-        """False: too many wait already. What arrives from now on is seen: nothing ran since the caller looked
-        (broker-ops pitfall 19)."""
-        queue = self._waiters.setdefault(waiter.place, deque())
-        if len(queue) >= self._per_place_max or self._count >= WAITERS_MAX:
+        """Lets a request wait. False: too many wait already. No message is missed: nothing has run since the
+        caller looked at the queue (broker-ops pitfall 19)."""
+        queue = self._waiters.setdefault(waiter.key, OrderedDict())
+        if len(queue) >= self._per_key_max or len(self._deadlines) >= WAITERS_MAX:
             return False
-        queue.append(waiter)
-        self._count += 1
-        place = waiter.place
-        for topic in (place.topic, *retry_topics(place.group, place.topic)):
-            self._places.setdefault(topic, set()).add(place)
+        queue[waiter] = None
+        self._deadlines.add(waiter)
+        key = waiter.key
+        for topic in (key.topic, *retry_topics(key.group, key.topic)):
+            self._keys.setdefault(topic, set()).add(key)
             self._watch(topic)
         return True
 
     def _watch(self, topic: str) -> None:
-        """All queues, also those that only some waiters want."""
+        """Watches all queues of the topic, also those that only some requests can be answered from."""
         config = self._topics.get(topic)
+        watched = self._watched.setdefault(topic, {})
         for queue_id in range(config.read_queue_nums if config is not None else 1):
-            if (topic, queue_id) not in self._watched:
+            if queue_id not in watched:
 
                 def grown(topic: str = topic, queue_id: int = queue_id) -> None:
                     self._grown(topic, queue_id)
 
                 end = self._store.max_queue_offset(topic, queue_id)
                 if self._store.wait_for(topic, queue_id, end, grown):
-                    self._watched[topic, queue_id] = grown
+                    watched[queue_id] = grown
 
     def _grown(self, topic: str, queue_id: int) -> None:
-        """Called by the store in the middle of its work: what waits is served when that is done."""
-        del self._watched[topic, queue_id]
+        """The store calls it in the middle of a write: requests are answered after that, in the loop's next
+        turn."""
+        del self._watched[topic][queue_id]
         if not self._grown_topics:
             self._call_soon(self._serve_grown)
         self._grown_topics.add(topic)
@@ -101,57 +109,55 @@ class Waiting:
     def _serve_grown(self) -> None:
         topics, self._grown_topics = self._grown_topics, set()
         for topic in sorted(topics):
-            for place in sorted(self._places.get(topic, ())):
-                self.serve(place)
-            if topic in self._places:
+            for key in sorted(self._keys.get(topic, ())):
+                self.serve(key)
+            if topic in self._keys:
                 self._watch(topic)
 
     def free(self, group: str, topic: str) -> None:
-        """A queue gives this group messages again."""
-        for place in list(self._places.get(topic, ())):
-            if place.group == group:
-                self.serve(place)
+        """A queue that was popped in order gives this group messages again."""
+        for key in list(self._keys.get(topic, ())):
+            if key.group == group:
+                self.serve(key)
 
-    def serve(self, place: Place) -> None:
-        """Those that wait there look again, until one finds nothing."""
-        queue = self._waiters.get(place)
+    def serve(self, key: PollingKey) -> None:
+        """Tries the requests of this key in order, until one finds nothing."""
+        queue = self._waiters.get(key)
         while queue:
-            waiter = queue[0]
+            waiter = next(iter(queue))
             try:
                 if not waiter.peer.is_closing() and not waiter.serve():
                     break
             except Exception:
-                logger.exception("a consumer of %s that waits for %s cannot be served, and is told that "
-                                 "nothing came", place.group, place.topic)  # fmt: skip
+                logger.exception("a waiting pop of %s for %s cannot be served; it is told that nothing came",
+                                 key.group, key.topic)  # fmt: skip
                 waiter.give_up()
-            queue.popleft()
-            self._count -= 1
-        self._forget_if_empty(place)
+            queue.pop(waiter, None)
+            self._deadlines.discard(waiter)
+        self._forget_if_empty(key)
 
     def expire(self, now_ms: int) -> None:
-        """Once a second: those whose time is over, and those whose connection is gone."""
-        for place, queue in list(self._waiters.items()):
-            over = [each for each in queue if each.deadline_ms <= now_ms or each.peer.is_closing()]
-            if not over:
+        """Answers the requests whose time is over, and drops those whose connection is closed; of the latter
+        it finds some in each round. Called several times a second."""
+        gone = [each for each in self._deadlines.sample(LOOKED_AT_MAX) if each.peer.is_closing()]
+        for waiter in (*self._deadlines.expired(now_ms), *gone):
+            if not self._deadlines.discard(waiter):
                 continue
-            gone = set(map(id, over))
-            self._waiters[place] = deque(each for each in queue if id(each) not in gone)
-            self._count -= len(over)
-            self._forget_if_empty(place)
-            for waiter in over:
-                if not waiter.peer.is_closing():
-                    waiter.give_up()
+            self._waiters[waiter.key].pop(waiter, None)
+            self._forget_if_empty(waiter.key)
+            if not waiter.peer.is_closing():
+                waiter.give_up()
 
-    def _forget_if_empty(self, place: Place) -> None:
-        if self._waiters.get(place):
+    def _forget_if_empty(self, key: PollingKey) -> None:
+        if self._waiters.get(key):
             return
-        self._waiters.pop(place, None)
-        for topic in (place.topic, *retry_topics(place.group, place.topic)):
-            places = self._places.get(topic, set())
-            places.discard(place)
-            if not places and self._places.pop(topic, None) is not None:
+        self._waiters.pop(key, None)
+        for topic in (key.topic, *retry_topics(key.group, key.topic)):
+            keys = self._keys.get(topic, set())
+            keys.discard(key)
+            if not keys and self._keys.pop(topic, None) is not None:
                 self._stop_watching(topic)
 
     def _stop_watching(self, topic: str) -> None:
-        for watched in [watched for watched in self._watched if watched[0] == topic]:
-            self._store.stop_waiting(*watched, self._watched.pop(watched))
+        for queue_id, grown in self._watched.pop(topic, {}).items():
+            self._store.stop_waiting(topic, queue_id, grown)

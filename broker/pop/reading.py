@@ -7,31 +7,31 @@ PopMessageProcessor.popMsgFromQueue.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Final
 
-from broker.filter.core.subscription import EVERYTHING, Wanted
+from broker.admission.send_gate import PutRefused
+from broker.filter.core.subscription import MATCH_ALL, MessageFilter
 from broker.filter.matching import select
-from broker.handlers.parts import BrokerParts
-from broker.handlers.property_text import with_properties
-from broker.handlers.writer import Refused
-from broker.pop.core.book import Checkpoint, Key
+from broker.message.properties import with_properties
+from broker.message.record import PROPERTIES_BYTES_MAX, decode, encode
+from broker.metadata.core.topic_names import REVIVE_QUEUES, retry_topics
 from broker.pop.core.handles import (
     ORDER_REVIVE_QUEUE,
-    REVIVE_QUEUES,
     Handle,
     join_infos,
     msg_offset_info,
     order_count_infos,
     retry_flag,
-    retry_topics,
     start_offset_info,
 )
 from broker.pop.core.order import Block, QueueOfGroup
+from broker.pop.core.state import Checkpoint, Key
 from broker.pop.service import Pop
-from broker.store.reading import GetResult, GetStatus
-from broker.store.record import PROPERTIES_BYTES_MAX, decode, encode
-from remoting.codes import ResponseCode
-from remoting.operations.pop import PopMessageResponse
+from broker.put.handler_context import HandlerContext
+from broker.store.queue.reading import GetResult, GetStatus
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.pop import PopMessageResponse
 
 BODY_BYTES_MAX: Final = 262_144
 MESSAGES_MAX: Final = 32
@@ -41,7 +41,7 @@ of the loop for one that waits."""
 RETRY_FIRST_ONE_IN: Final = 5
 """So often the retry topic comes before the topic itself: neither starves the other."""
 MIN_MODE: Final = 0
-TABLE_IS_FULL: Final = Refused(
+TABLE_IS_FULL: Final = PutRefused(
     ResponseCode.SYSTEM_ERROR,
     "the table of consumer offsets is full, and where this group goes on could not be kept: delete groups or "
     "topics that are not used any more",
@@ -58,7 +58,7 @@ class Wish:
     queues: int
     messages: int
     invisible_ms: int
-    wanted: Wanted = EVERYTHING
+    wanted: MessageFilter = MATCH_ALL
     init_mode: int = MIN_MODE
     is_ordered: bool = False
     attempt_id: str = ""
@@ -88,7 +88,7 @@ class Take:
     rest: int = 0
     end: int = 0
     looks_on: bool = False
-    refused: Refused | None = None
+    refused: PutRefused | None = None
 
     def header(self, wish: Wish) -> PopMessageResponse:
         return PopMessageResponse(
@@ -103,8 +103,8 @@ class Take:
 
 
 class Popper:
-    def __init__(self, parts: BrokerParts, pop: Pop) -> None:
-        self._parts, self._store, self._pop = parts, parts.store, pop
+    def __init__(self, context: HandlerContext, pop: Pop) -> None:
+        self._context, self._store, self._pop = context, context.store, pop
         self._turn = 0
 
     def pop(self, wish: Wish, now_ms: int) -> Take:
@@ -123,9 +123,9 @@ class Popper:
     def _pop_retries(self, wish: Wish, take: Take) -> None:
         """Whatever tags they have: what was out once passed the filter."""
         for name in retry_topics(wish.group, wish.topic):
-            topic = self._parts.topics.get(name)
+            topic = self._context.topics.get(name)
             for queue_id in range(topic.read_queue_nums) if topic is not None else ():
-                self._pop_queue(replace(wish, wanted=EVERYTHING), take, name, queue_id)
+                self._pop_queue(replace(wish, wanted=MATCH_ALL), take, name, queue_id)
 
     # -- one queue ---------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Popper:
         start = self._start(place, wish.init_mode, ordered=wish.is_ordered)
         blocked = wish.is_ordered and self._pop.order.is_blocked(place, wish.attempt_id, now_ms=take.pop_ms)
         left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
-        if take.refused is None and self.rest(place, start) and not self._pop.progress.has_room(place):
+        if take.refused is None and self.rest(place, start) and not self._pop.offsets.has_room(place):
             take.refused = TABLE_IS_FULL
         if left <= 0 or room <= 0 or blocked or take.refused is not None:
             take.rest += self.rest(place, start)
@@ -162,7 +162,7 @@ class Popper:
 
     def _take_reset(self, place: QueueOfGroup, take: Take) -> None:
         """An operator has set the group's offset (broker-ops pitfall 15)."""
-        resets = self._parts.resets
+        resets = self._context.resets
         offset = resets.offsets.get(place)
         if offset is None or take.refused is not None:
             return
@@ -174,7 +174,7 @@ class Popper:
         block = self._pop.order.blocks.get(place) if ordered else None
         if block is not None:
             return block.progress
-        offset = self._pop.progress.get(place)
+        offset = self._pop.offsets.get(place)
         return offset if offset >= 0 else self._first(place, init_mode)
 
     def _first(self, place: QueueOfGroup, init_mode: int) -> int:
@@ -187,22 +187,24 @@ class Popper:
         if init_mode == MIN_MODE or is_retry or queue.max_offset <= queue.min_offset:
             return queue.min_offset
         log_offset, _, _ = queue.unit(queue.min_offset)
-        is_young = self._store.commit_log.max_offset - log_offset <= self._parts.cached_bytes
+        is_young = self._store.commit_log.max_offset - log_offset <= self._context.cached_bytes
         return queue.min_offset if queue.min_offset == 0 and is_young else queue.max_offset - 1
 
     def _look(
-        self, place: QueueOfGroup, start: int, messages: int, size: int, wanted: Wanted, take: Take
+        self, place: QueueOfGroup, start: int, messages: int, size: int, wanted: MessageFilter, take: Take
     ) -> GetResult:
         """What is passed over is passed over for good. An empty queue moves nothing (broker-ops pitfall
         18)."""
         for _ in range(LOOKS_MAX):
+            began_s = monotonic()
             result = self._store.get(place.topic, place.queue_id, start, messages, size, wanted.tag_codes)
+            self._context.reads.record_lookup_time(monotonic() - began_s)
             if wanted.sql is not None and result.views:
                 result = select(result, wanted.sql)
             if result.views or result.status not in _GOES_ON or result.next_begin_offset == start:
                 break
             start = result.next_begin_offset
-            self._pop.progress.set(place, start, self._store.commit_log.max_offset)
+            self._pop.offsets.set(place, start, self._store.commit_log.max_offset)
             self._pop.order.forget(place)
         else:
             take.looks_on |= self.rest(place, start) > 0
@@ -218,14 +220,14 @@ class Popper:
         if wish.is_ordered:
             block = Block(take.pop_ms, wish.invisible_ms, offsets, result.next_begin_offset, wish.attempt_id)
             self._pop.order.popped(place, block)
-            self._pop.progress.commit(place, start)
+            self._pop.offsets.commit(place, start)
             take.order_counts += order_count_infos(flag, place.queue_id, block.counts, len(offsets))
         else:
             key = Key(*place, start, take.pop_ms)
             end = self._pop.hand_out(
                 Checkpoint(key, wish.invisible_ms, offsets, result.next_begin_offset, take.revive_queue)
             )
-            if isinstance(end, Refused):
+            if isinstance(end, PutRefused):
                 take.refused = end
                 return
             take.end = end
@@ -234,7 +236,7 @@ class Popper:
         take.messages += len(offsets)
         take.body_bytes += result.body_bytes
         take.bodies += bodies
-        self._parts.reads.got(wish.topic, wish.group, len(offsets), result.body_bytes)
+        self._context.reads.count_read(wish.topic, wish.group, len(offsets), result.body_bytes)
 
     def _under_their_name(
         self, wish: Wish, take: Take, place: QueueOfGroup, start: int, views: list[memoryview]
@@ -268,7 +270,7 @@ class Popper:
         """The next messages, which stay where they are."""
         take = Take(now_ms, 0)
         names = [(wish.topic, queue_id) for queue_id in wish.queue_ids]
-        names += [(n, 0) for n in retry_topics(wish.group, wish.topic) if n in self._parts.topics.topics]
+        names += [(n, 0) for n in retry_topics(wish.group, wish.topic) if n in self._context.topics.topics]
         for topic, queue_id in names:
             place = QueueOfGroup(wish.group, topic, queue_id)
             start = self._start(place, MIN_MODE, ordered=False)

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from broker.handlers.property_text import with_properties
-from broker.handlers.writer import Letter
-from broker.pop.core.book import INVISIBLE_MS_MAX, NO_NEWS, Checkpoint, Key
+from broker.message.properties import with_properties
+from broker.message.record import Record, offset_message_id, property_value
 from broker.pop.core.handles import BITS_MAX
 from broker.pop.core.order import QueueOfGroup
-from broker.store.record import Record, offset_message_id, property_value
+from broker.pop.core.state import INVISIBLE_MS_MAX, NO_NEXT_OFFSET, Checkpoint, Key
+from broker.put.message_to_store import MessageToStore
 from broker.store.settings import TopicLike
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -56,7 +56,7 @@ class CheckpointBody(msgspec.Struct, rename={
     acked: int = 0
     differences: Differences = []
     broker_name: str = ""
-    next_offset: Annotated[int, msgspec.Meta(ge=NO_NEWS, le=1 << 62)] = 0
+    next_offset: Annotated[int, msgspec.Meta(ge=NO_NEXT_OFFSET, le=1 << 62)] = 0
 
 
 class AckBody(msgspec.Struct, omit_defaults=True, rename={
@@ -148,13 +148,13 @@ def reset_of(raw: bytes) -> QueueOfGroup:
     return QueueOfGroup(body.group, body.topic, body.queue_id)
 
 
-def revive_letter(
+def revive_message(
     topic: TopicLike, revive_queue: int, tag: bytes, body: bytes, host: bytes, now_ms: int
-) -> Letter:
-    return Letter(topic, revive_queue, body, b"TAGS\x01%b\x02" % tag, 0, 0, now_ms, host, 0)
+) -> MessageToStore:
+    return MessageToStore(topic, revive_queue, body, b"TAGS\x01%b\x02" % tag, 0, 0, now_ms, host, 0)
 
 
-def next_try(record: Record, topic: TopicLike, group: str, pop_ms: int) -> Letter:
+def next_try(record: Record, topic: TopicLike, group: str, pop_ms: int) -> MessageToStore:
     """The message once more, for this group only."""
     properties = record.properties
     first = property_value(properties, FIRST_POP_TIME) if record.reconsume_times else None
@@ -163,10 +163,10 @@ def next_try(record: Record, topic: TopicLike, group: str, pop_ms: int) -> Lette
         b"ORIGIN_GROUP": group.encode(),
         b"POP_CK": None,
     }
-    return _letter(record, topic, with_properties(properties, changes))
+    return _message(record, topic, with_properties(properties, changes))
 
 
-def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> Letter:
+def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> MessageToStore:
     properties = record.properties
     origin = offset_message_id(record.store_host, record.offset).encode()
     changes: dict[bytes, Any] = {
@@ -176,19 +176,19 @@ def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> Letter:
         b"DLQ_ORIGIN_MESSAGE_ID": property_value(properties, b"ORIGIN_MESSAGE_ID") or origin,
         b"POP_CK": None,
     }
-    return _letter(record, topic, with_properties(properties, changes))
+    return _message(record, topic, with_properties(properties, changes))
 
 
-def as_it_is(record: Record, topic: TopicLike) -> Letter:
+def as_it_is(record: Record, topic: TopicLike) -> MessageToStore:
     """For properties so long that nothing can be added to them."""
     properties = record.properties
     if property_value(properties, b"POP_CK") is not None:
         properties = with_properties(properties, {b"POP_CK": None})
-    return _letter(record, topic, properties)
+    return _message(record, topic, properties)
 
 
-def _letter(record: Record, topic: TopicLike, properties: bytes) -> Letter:
-    return Letter(
+def _message(record: Record, topic: TopicLike, properties: bytes) -> MessageToStore:
+    return MessageToStore(
         topic, 0, record.body, properties, record.flag, record.sys_flag, record.born_timestamp,
         record.born_host, record.reconsume_times + 1,
     )  # fmt: skip

@@ -1,23 +1,31 @@
-"""Keeps what popping groups have out: checkpoints, acknowledgements, and sending again what is overdue.
+"""The checkpoints of popping groups: messages handed out, their acknowledgements, and the revival of overdue
+ones.
 
-Everything durable is in the log: in each new term the book is read again from the revive queues, from the
-offsets on that the group CID_RMQ_SYS_REVIVE_GROUP has there. A message that comes again is followed by an
-acknowledgement of its own, so the next master does not send it once more. Source: RocketMQ 5.3.3
-PopReviveService, PopBufferMergeService.
+Everything durable is in the log. Each new term reads the revive queues again, from the consumer offsets of
+the group CID_RMQ_SYS_REVIVE_GROUP. A revived message is followed by an acknowledgement of the old one, so the
+next master does not revive it again. Source: RocketMQ 5.3.3 PopReviveService, PopBufferMergeService.
 """
 
-import asyncio
 import logging
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.handlers.writer import Letter, Refused, Stored, Writer
+from broker.admission.send_gate import PutRefused
+from broker.message.record import Record, property_value
+from broker.metadata.core.topic_names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    REVIVE_QUEUES,
+    retry_topic,
+    retry_topics,
+    revive_topic,
+)
 from broker.metadata.service import Metadata
-from broker.pop.core.book import NO_NEWS, Checkpoint, Key, PopBook
-from broker.pop.core.handles import RETRY_PREFIX, REVIVE_QUEUES, retry_topic, retry_topics, revive_topic
-from broker.pop.core.order import OrderBook, QueueOfGroup
-from broker.pop.progress import Place, Progress
+from broker.metadata.topics import Topic
+from broker.pop.core.order import OrderState, QueueOfGroup
+from broker.pop.core.state import NO_NEXT_OFFSET, Checkpoint, Key, PopState
+from broker.pop.group_offsets import GroupOffsets
 from broker.pop.records import (
     ACK,
     BATCH_ACK,
@@ -33,72 +41,62 @@ from broker.pop.records import (
     next_try,
     reset_body,
     reset_of,
-    revive_letter,
+    revive_message,
 )
-from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from broker.put.message_to_store import MessageToStore, PutMessageResult
+from broker.put.message_writer import MessageWriter
+from broker.put.term_service import TermService
 from broker.store.message_store import MessageStore
-from broker.store.record import Record, decode, property_value
+from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.settings import NamedTopic
-from broker.topics import DLQ_PREFIX, Topic
-from remoting.clock import now_ms, wall_ms
-from remoting.codes import ResponseCode
-from remoting.complaints import Complaints
+from keelmq.remoting.codes import ResponseCode
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
-PERIOD_MS: Final = 100
 BATCH_MAX: Final = 512
-"""Records that are read, or checkpoints that are looked at, in one go: the loop has other things to do."""
+"""Records read, or checkpoints revived, in one round: the event loop has other work."""
 REPLAY_MAX: Final = 50_000
-"""Records of one revive queue that a new master reads at most, but for what comes at once."""
-READY_STEP_MS: Final = 10
+"""Records of one revive queue between its position and its end: a new master reads about so many."""
 
 
-class Pop:
-    """Owned by the event loop's thread; run() is its task, round() one step of it."""
+class Pop(TermService):
+    """Owned by the event loop's thread."""
 
     def __init__(
         self,
         store: MessageStore,
         metadata: Metadata,
-        writer: Writer,
+        writer: MessageWriter,
         *,
         cluster_name: str,
         broker_name: str,
+        on_free: Callable[[str, str], None],
         clock: Callable[[], int] = wall_ms,
         replay_max: int = REPLAY_MAX,
     ) -> None:
-        self._store, self._metadata, self._writer = store, metadata, writer
-        self.broker_name, self._clock, self._replay_max = broker_name, clock, replay_max
+        """on_free: called with (group, topic) when a queue that was popped in order gives messages again.
+        clock: wall time in ms."""
+        super().__init__(store, metadata, writer, clock)
+        self.broker_name, self._replay_max, self._on_free = broker_name, replay_max, on_free
         self.topic = NamedTopic(revive_topic(cluster_name))
-        self.book, self.order = PopBook([0] * REVIVE_QUEUES), OrderBook()
-        self.progress = Progress(metadata.offsets, metadata.resets.is_pending)
-        self.on_free: Callable[[str, str], None] = lambda group, topic: None
-        """A queue of this topic gives the group messages again."""
+        self.state, self.order = PopState([0] * REVIVE_QUEUES), OrderState()
+        self.offsets = GroupOffsets(metadata.offsets, metadata.resets.is_pending)
         self.revived = 0
-        self._complaints = Complaints(logger)
-        self._term: int | None = None  # masterEpoch that all this is of
-        self._target = -1  # all records before it must have their units before they are read again; -1: done
-        self._next: dict[tuple[int, Place], int] = {}  # by revive queue: where groups go on, as far as read
+        """Messages revived in this process."""
+        self._limited_logger = RateLimitedLogger(logger)
+        self._replays = True  # the revive queues are not read to their end
+        self._next: dict[tuple[int, QueueOfGroup], int] = {}
+        """(revive queue, queue of a group) -> the group's next offset there, from the checkpoints read so
+        far."""
 
-    async def run(self) -> None:
-        while True:
-            try:
-                more = self.round()
-            except BaseException:
-                self._term = None  # the next run reads everything again
-                raise
-            await asyncio.sleep(0 if more else PERIOD_MS / 1000)
-
-    def round(self) -> bool:
-        """True: there is more to do at once."""
-        if not self._serves():
-            return False
-        if self._target >= 0:
+    def _step(self) -> bool:
+        if self._replays:
             return self._read_on()
         self._settle()
         while (queue := self.order.next_free(self._clock())) is not None:
-            self.on_free(queue.group, queue.topic)
+            self._on_free(queue.group, queue.topic)
         self._hold_nothing_back()
         return self._revive_due()
 
@@ -106,246 +104,224 @@ class Pop:
 
     @property
     def is_ready(self) -> bool:
-        return self._serves() and self._target < 0
+        """As TermService says, and writes are taken now: a pop must not begin otherwise."""
+        return self._serves() and super().is_ready
 
-    async def ready(self, timeout_ms: int) -> bool:
-        """A new master has read what its predecessor left."""
-        deadline_ms = now_ms() + timeout_ms
-        while not self.is_ready:
-            if now_ms() >= deadline_ms or not self._metadata.gate.writable:
-                return False
-            await asyncio.sleep(READY_STEP_MS / 1000)
-        return True
+    def _has_replayed(self) -> bool:
+        return not self._replays
 
-    def _serves(self) -> bool:
-        gate = self._metadata.gate
-        if not self._store.is_master:
-            self._term = None
-        if not (self._store.is_master and gate.writable) or gate.lease_is_over:
-            return False  # a gate that is closed for a while ends no term: what is known stays known
-        if self._term != self._metadata.epoch:
-            self._begin(self._metadata.epoch)
-        return True
-
-    def _begin(self, epoch: int) -> None:
-        self.progress.clear()
-        self.order = OrderBook()
-        self.book = PopBook([self._start(queue_id) for queue_id in range(REVIVE_QUEUES)])
-        self._target = self._store.commit_log.max_offset
+    def _begin(self) -> None:
+        self.offsets.clear()
+        self.order = OrderState()
+        self.state = PopState([self._first(queue_id) for queue_id in range(REVIVE_QUEUES)])
+        self._replays = True
         self._next.clear()
-        self._term = epoch
 
-    def _start(self, queue_id: int) -> int:
-        """Inside the queue, whatever the table says."""
-        queue = self._store.find_queue(self.topic.name, queue_id)
-        if queue is None:
-            return 0
+    def _first(self, queue_id: int) -> int:
         offset = self._metadata.offsets.query(REVIVE_GROUP, self.topic.name, queue_id)
-        return min(max(offset, queue.min_offset), queue.max_offset)
+        return self._inside(self.topic.name, queue_id, offset)
 
     def _read_on(self) -> bool:
-        if self._store.dispatch_offset < self._target:
+        """Reads a batch of what earlier masters left. True: there is more to do at once."""
+        if not self._is_dispatched:
             return False
         left = BATCH_MAX
         for queue_id in range(REVIVE_QUEUES):
             queue = self._store.find_queue(self.topic.name, queue_id)
-            while queue is not None and self.book.ends[queue_id] < queue.max_offset:
+            while queue is not None and self.state.ends[queue_id] < queue.max_offset:
                 if not left:
                     return True
-                self._read_again(queue, queue_id, self.book.ends[queue_id])
+                self._replay(queue, queue_id, self.state.ends[queue_id])
                 left -= 1
-        self._target = -1
-        self._go_on()
-        if len(self.book):
-            logger.info("pop: %d checkpoints are open", len(self.book))
+        self._replays = False
+        self._restore_offsets()
+        if len(self.state):
+            logger.info("pop: %d checkpoints are open", len(self.state))
         return False
 
-    def _read_again(self, queue: ConsumeQueue, queue_id: int, position: int) -> None:
-        """One record that cannot be read, whoever wrote it, must not keep the others from being read."""
-        self.book.passed(queue_id, position)
+    def _replay(self, queue: ConsumeQueue, queue_id: int, position: int) -> None:
+        """Applies one record of a revive queue. A record that cannot be read is skipped with a log line: it
+        must not block the ones behind it."""
+        self.state.passed(queue_id, position)
         try:
-            record = self._record_of(queue, position)
+            record = self._record_at(queue, position)
             if record is not None:
-                self._take_in(record, queue_id, position)
+                self._apply(record, queue_id, position)
         except (ValueError, ArithmeticError, LookupError, struct.error) as error:
-            text = "record %d of %s/%d is passed over, it cannot be read: %s"
-            self._complaints.tell(self._clock(), text, position, self.topic.name, queue_id, error)
+            text = "record %d of %s/%d is skipped, it cannot be read: %s"
+            self._limited_logger.tell(self._clock(), text, position, self.topic.name, queue_id, error)
 
-    def _take_in(self, record: Record, queue_id: int, position: int) -> None:
+    def _apply(self, record: Record, queue_id: int, position: int) -> None:
         tag = property_value(record.properties, b"TAGS")
         if tag == CHECKPOINT:
             checkpoint = checkpoint_of(record.body, queue_id)
-            self.book.stored(checkpoint, position)
-            at = (queue_id, checkpoint.key[:3])
+            self.state.stored(checkpoint, position)
+            at = (queue_id, QueueOfGroup(*checkpoint.key[:3]))
             self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
         elif tag == RESET:
             self._next.pop((queue_id, reset_of(record.body)), None)
         elif tag in (ACK, BATCH_ACK):
             key, offsets = ack_of(record.body)
             for offset in offsets:
-                self.book.end(key, queue_id, offset)
+                self.state.end(key, queue_id, offset)
 
-    def _go_on(self) -> None:
-        """Where the checkpoints say; the table of offsets may be older."""
+    def _restore_offsets(self) -> None:
+        """Sets the groups' offsets that the checkpoints say; the table of consumer offsets may be older."""
         for (_, place), offset in self._next.items():
-            if offset > self.progress.get(place):
-                self.progress.set(place, offset, self._store.commit_log.max_offset)
+            if offset > self.offsets.get(place):
+                self.offsets.set(place, offset, self._store.commit_log.max_offset)
         self._next.clear()
 
-    def _record_of(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """None: it is older than the log."""
-        if not queue.min_offset <= queue_offset < queue.max_offset:
-            return None
-        log_offset, size, _ = queue.unit(queue_offset)
-        if size == FILLER_SIZE:
-            return None
-        view = self._store.commit_log.view(log_offset, size)
-        return decode(view) if len(view) == size else None
-
     def _settle(self) -> None:
+        """Commits the offsets that are safe by now: the groups', and the positions in the revive queues."""
         end = self._store.commit_log.max_offset
-        for queue_id, position in enumerate(map(self.book.position, range(REVIVE_QUEUES))):
-            place = (REVIVE_GROUP, self.topic.name, queue_id)
-            if position > max(self.progress.get(place), 0):
-                self.progress.set(place, position, end)
-        self.progress.settle(min(self._store.confirm_offset, self._store.commit_log.flushed_offset))
+        for queue_id, position in enumerate(map(self.state.position, range(REVIVE_QUEUES))):
+            place = QueueOfGroup(REVIVE_GROUP, self.topic.name, queue_id)
+            if position > max(self.offsets.get(place), 0):
+                self.offsets.set(place, position, end)
+        self.offsets.settle(self._safe_offset)
 
-    # -- what goes out, and what comes back --------------------------------------------------------------
+    # -- handing out and acknowledging -----------------------------------------------------------------
 
-    def hand_out(self, checkpoint: Checkpoint) -> int | Refused:
-        """Where in the log it is written that these messages are out."""
+    def hand_out(self, checkpoint: Checkpoint) -> int | PutRefused:
+        """Writes the checkpoint of messages that are handed out. Returns its end in the log."""
         end = self._put(checkpoint)
         if isinstance(end, int):
             key = checkpoint.key
-            self.progress.set((key.group, key.topic, key.queue_id), checkpoint.next_offset, end)
+            self.offsets.set(QueueOfGroup(*key[:3]), checkpoint.next_offset, end)
         return end
 
-    def reset(self, place: QueueOfGroup, offset: int) -> Refused | None:
-        """The group goes on from there, whatever was out before. Written into every revive queue: in each, a
-        new master reads what was before it and what is behind it. Refused: it may be in some of them."""
+    def reset(self, place: QueueOfGroup, offset: int) -> PutRefused | None:
+        """Sets the group's offset, whatever was handed out before. Writes a record into every revive queue,
+        because a new master reads each of them on its own. Refused: some queues may have the record."""
         body = reset_body(place, offset)
         for queue_id in range(REVIVE_QUEUES):
-            stored = self._writer.put(self._letter(queue_id, RESET, body))
-            if isinstance(stored, Refused):
+            stored = self._writer.put(self._message(queue_id, RESET, body))
+            if isinstance(stored, PutRefused):
                 return stored
-            self.book.passed(queue_id, stored.queue_offset)
+            self.state.passed(queue_id, stored.queue_offset)
         self.order.forget(place)
-        self.progress.commit(place, offset)
+        self.offsets.commit(place, offset)
         return None
 
-    def _put(self, checkpoint: Checkpoint) -> int | Refused:
+    def _put(self, checkpoint: Checkpoint) -> int | PutRefused:
         body = checkpoint_body(checkpoint, self.broker_name)
-        stored = self._writer.put(self._letter(checkpoint.revive_queue, CHECKPOINT, body))
-        if isinstance(stored, Refused):
+        stored = self._writer.put(self._message(checkpoint.revive_queue, CHECKPOINT, body))
+        if isinstance(stored, PutRefused):
             return stored
-        self.book.stored(checkpoint, stored.queue_offset)
+        self.state.stored(checkpoint, stored.queue_offset)
         return stored.end
 
-    def ack(self, key: Key, revive_queue: int, offsets: Sequence[int]) -> int | Refused:
-        """Where in the log it is written that they are done with; 0: that was known, or is not any more."""
-        checkpoint = self.book.find(key, revive_queue)
+    def ack(self, key: Key, revive_queue: int, offsets: Sequence[int]) -> int | PutRefused:
+        """Acknowledges messages of a checkpoint. Returns the end of the record in the log; 0: none of them is
+        open any more."""
+        checkpoint = self.state.find(key, revive_queue)
         still_open = (
             [] if checkpoint is None else [each for each in offsets if each in checkpoint.open_offsets]
         )
         if not still_open:
             return 0
         tag, body = ack_body(key, still_open, self.broker_name)
-        stored = self._writer.put(self._letter(revive_queue, tag, body))
-        if isinstance(stored, Refused):
+        stored = self._writer.put(self._message(revive_queue, tag, body))
+        if isinstance(stored, PutRefused):
             return stored
-        self.book.passed(revive_queue, stored.queue_offset)
+        self.state.passed(revive_queue, stored.queue_offset)
         for offset in still_open:
-            self.book.end(key, revive_queue, offset)
+            self.state.end(key, revive_queue, offset)
         return stored.end
 
     def change(
         self, key: Key, revive_queue: int, offset: int, invisible_ms: int
-    ) -> tuple[int, int] | Refused:
-        """(pop time of the message's own new checkpoint, where that ends in the log). The new one first: what
-        breaks off between the two comes twice, and is not lost."""
-        checkpoint = self.book.find(key, revive_queue)
+    ) -> tuple[int, int] | PutRefused:
+        """Gives one message a checkpoint of its own with another invisible time, and acknowledges it in the
+        old one. Returns the pop time of the new checkpoint, and the end of the records in the log. The new
+        one is written first: a crash between the two repeats the message, and does not lose it."""
+        checkpoint = self.state.find(key, revive_queue)
         if checkpoint is None or offset not in checkpoint.open_offsets:
-            remark = "the receipt handle is over: its message was acknowledged, or comes again"
-            return Refused(ResponseCode.NO_MESSAGE, remark)
+            remark = "the receipt handle has expired: its message was acknowledged, or is delivered again"
+            return PutRefused(ResponseCode.NO_MESSAGE, remark)
         new_key = key._replace(start_offset=offset, pop_ms=self._clock())
-        while self.book.find(new_key, revive_queue) is not None:  # changed twice within a millisecond
+        while self.state.find(new_key, revive_queue) is not None:  # changed twice within a millisecond
             new_key = new_key._replace(pop_ms=new_key.pop_ms + 1)
-        end = self._put(Checkpoint(new_key, invisible_ms, (offset,), NO_NEWS, revive_queue))
-        if isinstance(end, Refused):
+        end = self._put(Checkpoint(new_key, invisible_ms, (offset,), NO_NEXT_OFFSET, revive_queue))
+        if isinstance(end, PutRefused):
             return end
         acked = self.ack(key, revive_queue, [offset])
-        return (new_key.pop_ms, end) if isinstance(acked, Refused) else (new_key.pop_ms, acked)
+        return (new_key.pop_ms, end) if isinstance(acked, PutRefused) else (new_key.pop_ms, acked)
 
-    def _letter(self, revive_queue: int, tag: bytes, body: bytes) -> Letter:
+    def _message(self, revive_queue: int, tag: bytes, body: bytes) -> MessageToStore:
         now = self._writer.tick.wall_ms or self._clock()
-        return revive_letter(self.topic, revive_queue, tag, body, self._store.store_host, now)
+        return revive_message(self.topic, revive_queue, tag, body, self._store.store_host, now)
 
     def _hold_nothing_back(self) -> None:
+        """Writes old open checkpoints again at the end of their queue: a new master reads from the oldest."""
         for queue_id in range(REVIVE_QUEUES):
             for _ in range(BATCH_MAX):
-                checkpoint = self.book.holding(queue_id, self._replay_max)
+                checkpoint = self.state.holding(queue_id, self._replay_max)
                 if checkpoint is None:
                     break
-                checkpoint.next_offset = NO_NEWS  # perhaps there was a reset since
-                if isinstance(self._put(checkpoint), Refused):
+                checkpoint.next_offset = NO_NEXT_OFFSET  # the group may have been reset since
+                if isinstance(self._put(checkpoint), PutRefused):
                     break
 
-    # -- what nobody acknowledged ------------------------------------------------------------------------
+    # -- revival ------------------------------------------------------------------------------------------
 
     def _revive_due(self) -> bool:
         now = self._clock()
         for _ in range(BATCH_MAX):
-            checkpoint = self.book.next_due(now)
+            checkpoint = self.state.next_due(now)
             if checkpoint is None or not self._revive(checkpoint):
                 return False
         return True
 
     def _revive(self, checkpoint: Checkpoint) -> bool:
-        """False: nothing can be written now."""
+        """Delivers the open messages of a checkpoint again. False: nothing can be written now."""
         done: list[int] = []
         for offset in checkpoint.open_offsets:
-            if not self._send_again(checkpoint.key, offset):
+            if not self._revive_message(checkpoint.key, offset):
                 break
             done.append(offset)
         went_on = len(done) == len(checkpoint.open_offsets)
         acked = self.ack(checkpoint.key, checkpoint.revive_queue, done) if done else 0
-        return went_on and not isinstance(acked, Refused)
+        return went_on and not isinstance(acked, PutRefused)
 
-    def _send_again(self, key: Key, offset: int) -> bool:
+    def _revive_message(self, key: Key, offset: int) -> bool:
         queue = self._store.find_queue(key.topic, key.queue_id)
-        record = self._record_of(queue, offset) if queue is not None else None
+        record = self._record_at(queue, offset) if queue is not None else None
         if record is None:
-            logger.error("message %d of %s/%d is gone before %s has acknowledged it: retention was shorter",
+            logger.error("message %d of %s/%d was deleted by retention before %s acknowledged it",
                          offset, key.topic, key.queue_id, key.group)  # fmt: skip
             return True
         group, origin = self._metadata.groups.get(key.group), origin_of(key.group, key.topic)
         if group is None or origin not in self._metadata.topics.topics:
-            return True  # deleted meanwhile: nobody waits for it
+            return True  # the group or the topic was deleted: nobody waits for the message
         is_dead = record.reconsume_times >= group.retry_max_times
-        stored = self._put_again(record, key, origin, is_dead=is_dead)
+        stored = self._put_next_try(record, key, origin, is_dead=is_dead)
         if _is_illegal(stored) and not is_dead:
-            stored = self._put_again(record, key, origin, is_dead=True)
-        if isinstance(stored, Refused):
+            stored = self._put_next_try(record, key, origin, is_dead=True)
+        if isinstance(stored, PutRefused):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return False
-            logger.error("message %d of %s cannot come again: %s", offset, key.topic, stored.remark)
+            logger.error("message %d of %s cannot be delivered again: %s", offset, key.topic, stored.remark)
         self.revived += 1
         return True
 
-    def _put_again(self, record: Record, key: Key, origin: str, *, is_dead: bool) -> Stored | Refused:
-        """Its next try, or what is left of it when there is none."""
+    def _put_next_try(
+        self, record: Record, key: Key, origin: str, *, is_dead: bool
+    ) -> PutMessageResult | PutRefused:
+        """Puts the message into the group's retry topic, or into its dead letter topic."""
         name = DLQ_PREFIX + key.group if is_dead else retry_name(key)
         topic = self._topic(name)
         if topic is None:
-            return Refused(ResponseCode.SYSTEM_ERROR, f"topic {name} cannot be created")
+            return PutRefused(ResponseCode.SYSTEM_ERROR, f"topic {name} cannot be created")
         if is_dead:
-            letter = dead_letter(record, topic, origin)
+            to_store = dead_letter(record, topic, origin)
         else:
-            letter = next_try(record, topic, key.group, key.pop_ms)
-        stored = self._writer.put(letter)
-        if _is_illegal(stored):  # what was added may be too much
+            to_store = next_try(record, topic, key.group, key.pop_ms)
+        stored = self._writer.put(to_store)
+        if _is_illegal(stored):  # the added properties may exceed the limit
             stored = self._writer.put(as_it_is(record, topic))
-        if is_dead and isinstance(stored, Stored):
+        if is_dead and isinstance(stored, PutMessageResult):
             logger.warning(
                 "a message of %s goes to %s after %d tries", origin, name, record.reconsume_times + 1
             )
@@ -359,11 +335,12 @@ class Pop:
             return None
 
 
-def _is_illegal(stored: Stored | Refused) -> bool:
-    return isinstance(stored, Refused) and stored.code == ResponseCode.MESSAGE_ILLEGAL
+def _is_illegal(stored: PutMessageResult | PutRefused) -> bool:
+    return isinstance(stored, PutRefused) and stored.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def retry_name(key: Key) -> str:
+    """The retry topic that the messages of this checkpoint go to."""
     return key.topic if key.topic.startswith(RETRY_PREFIX) else retry_topic(key.group, key.topic)
 
 

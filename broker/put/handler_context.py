@@ -1,101 +1,104 @@
-"""What the handlers work with, given by the broker app."""
+"""HandlerContext: what the request handlers work with, given by the broker app."""
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol
 
-from broker.client_settings import ClientSettings
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_forwarder import ForwardToMaster
+from broker.admission.send_gate import PutRefused, SendGate
 from broker.clients.core.locks import QueueLocks
 from broker.clients.core.registry import ClientRegistry
-from broker.clients.core.resets import PendingResets
-from broker.handlers.unique_keys import UniqueKeys
+from broker.config.client_settings import ClientSettings
+from broker.core.read_counters import ReadCounters
+from broker.metadata.core.resets import PendingResets
 from broker.metadata.groups import Group
-from broker.pending import PendingReplies, SendGate
-from broker.stats.reads import ReadCounters
+from broker.metadata.topics import TopicTable
+from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.message_store import MessageStore
-from broker.topics import TopicTable
-from remoting.clock import now_ms
-from remoting.operation import Operation, Outcome, Wire
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.route import TopicRouteData
-
-if TYPE_CHECKING:
-    from broker.handlers.writer import Letter, Refused, Stored
-
-HandOn: TypeAlias = Callable[[Operation[Any, Any], Wire], Awaitable[Outcome[Any] | None]]
-"""A request for the master, from a broker that is none. None: no other master is known."""
+from keelmq.remoting.operations.route import TopicRouteData
 
 
-async def _to_nobody(operation: Operation[Any, Any], header: Wire) -> Outcome[Any] | None:
-    return None
+class TransactionalMessages(Protocol):
+    """The service of half messages: broker/transactions/service.py."""
 
-
-async def _no_route(topic: str) -> TopicRouteData | None:
-    return None
-
-
-def _any_group(name: str) -> Group:
-    return Group(SubscriptionGroupConfig(group_name=name))
-
-
-class HalfKeeper(Protocol):
-    """Who looks after half messages: broker/transactions/service.py."""
-
-    def refuse(self) -> "Refused | None":
-        """Why none is taken now."""
+    def refuse(self) -> PutRefused | None:
+        """Returns why no half message is taken now; None: they are taken."""
         ...
 
-    def stored(self, letter: "Letter", stored: "Stored") -> None: ...
+    def stored(self, to_store: MessageToStore, stored: PutMessageResult) -> None:
+        """Takes note of a half message that was stored."""
+        ...
 
 
-class TimerKeeper(Protocol):
-    """Who delivers timer messages: broker/timers/service.py."""
-
-    @property
-    def is_full(self) -> bool: ...
-
-    @property
-    def late_ms(self) -> int: ...
+class TimerMessages(Protocol):
+    """The service of timer messages: broker/timers/service.py."""
 
     @property
-    def unread(self) -> int: ...
+    def is_full(self) -> bool:
+        """As many timers wait as may wait."""
+        ...
 
     @property
-    def waiting(self) -> int: ...
+    def late_ms(self) -> int:
+        """How long the next timer has been due, ms; 0: it is not."""
+        ...
+
+    @property
+    def unread(self) -> int:
+        """Timer messages in the queue that are not in the wheel yet."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Timers in the wheel."""
+        ...
 
 
-@dataclass(slots=True)
-class BrokerParts:
-    """`call_soon` is the loop's; `end_of_tick` runs once per loop iteration in which something was put (the
-    HA push and, alone, the confirmOffset). Texts and tables are asked for at each request."""
+@dataclass(slots=True, kw_only=True)
+class HandlerContext:
+    """Owned by the event loop's thread. Handlers read settings and callables at each request.
+
+    Nothing has a default: what the app forgets to give is an error at the start.
+    """
 
     store: MessageStore
     topics: TopicTable
     gate: SendGate
     pending: PendingReplies
     call_soon: Callable[[Callable[[], None]], object]
-    end_of_tick: Callable[[], None]
-    cluster_name: str = "DefaultCluster"
-    message_bytes_max: int = 4_194_304
-    replication_timeout_ms: int = 3_000  # slaveTimeout
-    flush_timeout_ms: int = 5_000  # syncFlushTimeout
-    runtime_info: Callable[[], Mapping[str, str]] = dict
-    readable: bool = True  # brokerPermission
-    permits_write: bool = True  # the same
-    commit_offset: Callable[[str, str, int, int], None] = lambda group, topic, queue_id, offset: None
-    find_group: Callable[[str], Group | None] = _any_group  # created if that is allowed
-    locks: QueueLocks = field(default_factory=QueueLocks)
-    new_unique_key: Callable[[], str] = field(default_factory=lambda: UniqueKeys().next)
-    now_ms: Callable[[], int] = now_ms
-    registry: ClientRegistry = field(default_factory=ClientRegistry)
-    sends_to_master: Callable[[], bool] = lambda: False  # a replica that consumers should leave
-    resets: PendingResets = field(default_factory=PendingResets)
-    hand_on: HandOn = _to_nobody
-    find_route: Callable[[str], Awaitable[TopicRouteData | None]] = _no_route  # as name servers know it
-    settings: ClientSettings = field(default_factory=lambda: ClientSettings.model_validate({}))
-    cached_bytes: int = sys.maxsize  # of the log's tail, taken to be in memory
-    halves: HalfKeeper | None = None  # None: transactional messages are refused
-    timers: TimerKeeper | None = None  # None: timer messages are refused
-    broker_name: str = "broker"
-    reads: ReadCounters = field(default_factory=ReadCounters)
+    """Runs a callback in the next iteration of the event loop."""
+    cluster_name: str
+    broker_name: str
+    message_bytes_max: int
+    """maxMessageSize."""
+    replication_timeout_ms: int
+    """slaveTimeout."""
+    flush_timeout_ms: int
+    """syncFlushTimeout."""
+    readable: bool
+    """brokerPermission has the read bit."""
+    settings: ClientSettings
+    cached_bytes: int
+    """Bytes at the end of the CommitLog that are assumed to be in memory."""
+    runtime_info: Callable[[], Mapping[str, str]]
+    """Returns the entries that controller mode adds to 28."""
+    commit_offset: Callable[[str, str, int, int], None]
+    """(group, topic, queue id, offset) of a pull with the commit flag."""
+    find_group: Callable[[str], Group | None]
+    """Returns the group, created where that is allowed; None: there is none."""
+    find_route: Callable[[str], Awaitable[TopicRouteData | None]]
+    """Returns a topic's route as the name servers know it; None: they know none."""
+    sends_to_master: Callable[[], bool]
+    """Returns whether this broker is a replica that consumers should leave for the master."""
+    forward_to_master: ForwardToMaster
+    new_unique_key: Callable[[], str]
+    now_ms: Callable[[], int]
+    registry: ClientRegistry
+    locks: QueueLocks
+    resets: PendingResets
+    reads: ReadCounters
+    transactional_messages: TransactionalMessages | None
+    """None: transactional messages are refused."""
+    timers: TimerMessages | None
+    """None: timer messages are refused."""

@@ -1,13 +1,13 @@
-"""Where a message that was laid by (delayed, timed, half of a transaction) really belongs."""
+"""The real topic and queue of a scheduled message: a delayed one, a timer, or a half message."""
 
-from broker.store.mapped_file import is_file_name
-from broker.store.record import property_value
+from broker.message.record import property_value
+from broker.metadata.topics import TopicTable
+from broker.store.log.mapped_file import is_file_name
 from broker.store.settings import NamedTopic, TopicLike
-from broker.topics import TopicTable
 
 
 def real_queue(properties: bytes) -> tuple[str, int] | None:
-    """REAL_TOPIC and REAL_QID; None: they are not there, or name what can be no queue."""
+    """Returns REAL_TOPIC and REAL_QID; None: they are absent or illegal."""
     topic = property_value(properties, b"REAL_TOPIC")
     queue_id = property_value(properties, b"REAL_QID")
     if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
@@ -17,5 +17,5 @@ def real_queue(properties: bytes) -> tuple[str, int] | None:
 
 
 def destination(topics: TopicTable, name: str) -> TopicLike:
-    """It may have been deleted meanwhile: then nobody can read what goes there."""
+    """Returns the topic, or just its name if it was deleted meanwhile: then nobody can read the message."""
     return topics.get(name) or NamedTopic(name)

@@ -1,11 +1,11 @@
-"""The requests of sending (310, 320, 10) as the data path has them: typed decoders, and the lenient way."""
+"""Send requests (310, 320, 10): the types that msgspec decodes, and the lenient decoder for odd headers."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from broker.pending import Int32
+from broker.admission.fast_path import Int32
 
 _NAMES_V2: Final = {
     "group": "a",
@@ -33,11 +33,11 @@ _NAMES_V1: Final = {
 
 
 NO_MAXIMUM: Final = -1
-"""maxReconsumeTimes that a client has not, or has wrong: the group's counts."""
+"""maxReconsumeTimes of a client that sends none, or a wrong one: the group's retryMaxTimes applies."""
 
 
 class SendFieldsV2(msgspec.Struct, gc=False, rename=_NAMES_V2):
-    """extFields of 310; what the broker does not use is not decoded. group: tells a forwarded message."""
+    """extFields of 310 that the broker uses. group: KEELMQ_FORWARDED in a message from another broker."""
 
     topic: str
     queue_id: int
@@ -54,7 +54,7 @@ class SendFieldsV2(msgspec.Struct, gc=False, rename=_NAMES_V2):
 
 
 class SendFieldsV1(msgspec.Struct, gc=False, rename=_NAMES_V1):
-    """extFields of 10: the same attributes under their long names."""
+    """extFields of 10: the same attributes, under long names on the wire."""
 
     topic: str
     queue_id: int
@@ -70,12 +70,16 @@ class SendFieldsV1(msgspec.Struct, gc=False, rename=_NAMES_V1):
 
 
 class SendCommandV2(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    """A request 310 or 320."""
+
     opaque: Int32
     ext: SendFieldsV2
     flag: int = 0
 
 
 class SendCommandV1(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    """A request 10."""
+
     opaque: Int32
     ext: SendFieldsV1
     flag: int = 0
@@ -93,7 +97,7 @@ def _number(ext: Mapping[str, str], name: str, default: int | None = None) -> in
 
 
 def _lenient_fields(ext: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    """The attributes of both SendFields from text, by the tolerant rules. KeyError, ValueError."""
+    """Returns the attributes that both types have. KeyError: a field is missing; ValueError: no number."""
     return {
         "topic": ext[names.get("topic", "topic")],
         "queue_id": _number(ext, names["queue_id"]),
@@ -110,9 +114,11 @@ def _lenient_fields(ext: Mapping[str, str], names: Mapping[str, str]) -> dict[st
 
 
 def lenient_v2(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> SendCommandV2:
+    """Returns a 310 or 320 from text fields. Raises KeyError or ValueError."""
     fields = SendFieldsV2(**_lenient_fields(ext, _NAMES_V2), group=ext.get(_NAMES_V2["group"]) or "")
     return SendCommandV2(opaque, fields, flag)
 
 
 def lenient_v1(code: int, opaque: int, flag: int, ext: Mapping[str, str]) -> SendCommandV1:
+    """Returns a 10 from text fields. Raises KeyError or ValueError."""
     return SendCommandV1(opaque, SendFieldsV1(**_lenient_fields(ext, _NAMES_V1)), flag)

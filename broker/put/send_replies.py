@@ -1,4 +1,4 @@
-"""The replies to sends. Successes are bytes whose JSON is the same each time, but for a few values."""
+"""Replies to sends: templates of the JSON of a success, in which only a few values change, and refusals."""
 
 import re
 import struct
@@ -8,52 +8,52 @@ from typing import Final
 
 import msgspec
 
-from broker.handlers.send_commands import SendCommand
-from broker.handlers.success_frames import Texts
-from broker.handlers.writer import Refused
-from remoting.codes import VERSION
-from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
+from broker.admission.send_gate import PutRefused
+from broker.put.send_commands import SendCommand
+from broker.put.success_frames import Texts
+from keelmq.remoting.codes import VERSION
+from keelmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
 ALWAYS: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-"""extFields of every reply."""
+"""extFields that every reply has."""
 _HEAD: Final = b'{"code":0,"extFields":{"msgId":"'
 _TAIL: Final = b'","queueId":"%d","queueOffset":"%d","transactionId":"%b",' + (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":%%d,'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 )
-OF_A_BATCH: Final = _HEAD + b"%b" + _TAIL
-"""For % (message ids, queueId, queueOffset, key, opaque)."""
+BATCH_REPLY: Final = _HEAD + b"%b" + _TAIL
+"""Header of a batch's success, to be formatted with (message ids, queueId, queueOffset, key, opaque)."""
 
 _VALUE = re.compile(rb"%(?:016X|b|d)")
 
 
-def of_one(store_host: bytes) -> bytes:
-    """For % (CommitLog offset, queueId, queueOffset, key, opaque)."""
+def reply_template(store_host: bytes) -> bytes:
+    """Returns the header of a success, to format with (log offset, queueId, queueOffset, key, opaque)."""
     return _HEAD + store_host.hex().upper().encode() + b"%016X" + _TAIL
 
 
-def of_many(store_host: bytes) -> Texts:
-    """The same in pieces."""
-    one, two, three, four, five, six = _VALUE.split(of_one(store_host))
+def reply_texts(store_host: bytes) -> Texts:
+    """Returns the pieces of that template, for success_frames()."""
+    one, two, three, four, five, six = _VALUE.split(reply_template(store_host))
     return one, two, three, four, five, six
 
 
 def message_ids(store_host: bytes, offsets: Sequence[int]) -> bytes:
-    """Of a batch: each as record.offset_message_id() has it, with commas between them."""
+    """Returns the message ids of a batch, joined by commas; each as record.offset_message_id() makes it."""
     host = hexlify(store_host).upper()
     places = hexlify(struct.pack(f">{len(offsets)}q", *offsets), b",", 8).upper()
     return host + places.replace(b",", b"," + host)
 
 
 def key_text(key: bytes) -> bytes:
-    """As it stands in JSON, without the quotation marks."""
-    if key.isalnum():  # of bytes: the test of text looks every character up
+    """Returns the key as a JSON string, without the quotation marks."""
+    if key.isalnum():  # of bytes: that of str looks up every character
         return key
     return msgspec.json.encode(key.decode("utf-8", "replace"))[1:-1]
 
 
-def refusal(command: SendCommand, refused: Refused) -> bytes | None:
-    """None: oneway."""
+def refusal(command: SendCommand, refused: PutRefused) -> bytes | None:
+    """Returns the refusal as a frame; None: the request was oneway."""
     if command.flag & FLAG_ONEWAY:
         return None
     code, remark = refused

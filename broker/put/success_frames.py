@@ -1,9 +1,12 @@
-"""The replies to the plain sends of one read: the same JSON, but for five values. Pure."""
+"""Frames of the successful plain sends of one read: the same JSON except for five values. Pure.
+
+A compiled leaf: with Cython, the loops of `_written` run without Python objects.
+"""
 
 import struct
 from typing import Final, TypeAlias
 
-from remoting.compiled import is_compiled, prefer_twin
+from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 _IS_COMPILED: Final = is_compiled(__file__)
 _PREFIX = struct.Struct(">II").pack
@@ -12,14 +15,14 @@ _LENGTH_BYTES: Final = 4
 _OFFSET_DIGITS: Final = 16
 
 Texts: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
-"""What stands in front of the CommitLog offset (16 hex digits), the queueId, the queue offset, the key, the
-opaque, and behind it."""
+"""The texts before the CommitLog offset (16 hex digits), the queueId, the queue offset, the key and the
+opaque, and the text behind the opaque."""
 Answer: TypeAlias = tuple[int, int, int, bytes, int]
-"""CommitLog offset, queueId, queue offset, the key as it stands in JSON, opaque."""
+"""CommitLog offset, queueId, queue offset, key (see key_text), opaque."""
 
 
 def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
-    """A whole frame for each, one behind the other."""
+    """Returns the frames of all answers, joined."""
     if _IS_COMPILED:
         return _written(texts, answers)
     one, two, three, four, five, six = texts
@@ -31,7 +34,7 @@ def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
     return b"".join([_PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header for header in headers])
 
 
-# -- the twin's way --------------------------------------------------------------------------------------
+# -- compiled -------------------------------------------------------------------------------------------
 
 
 def _written(texts: Texts, answers: list[Answer]) -> bytes:
@@ -62,7 +65,7 @@ def _written(texts: Texts, answers: list[Answer]) -> bytes:
 
 
 def _decimals(number: int) -> int:
-    """How many characters it takes."""
+    """Returns the number of characters of its decimal text."""
     count = 1
     if number < 0:
         count, number = 2, -number
@@ -73,7 +76,7 @@ def _decimals(number: int) -> int:
 
 
 def _put(target: bytearray, at: int, value: int) -> None:
-    """Four bytes."""
+    """Writes four bytes, big endian."""
     target[at] = value >> 24
     target[at + 1] = value >> 16 & 0xFF
     target[at + 2] = value >> 8 & 0xFF
@@ -81,7 +84,7 @@ def _put(target: bytearray, at: int, value: int) -> None:
 
 
 def _hex(target: bytearray, at: int, number: int) -> int:
-    """16 digits; where they end."""
+    """Writes 16 hex digits; returns where they end."""
     for index in range(_OFFSET_DIGITS):
         digit = number >> (60 - 4 * index) & 15
         target[at + index] = digit + (48 if digit < 10 else 55)
@@ -89,7 +92,7 @@ def _hex(target: bytearray, at: int, number: int) -> int:
 
 
 def _decimal(target: bytearray, at: int, number: int) -> int:
-    """Where it ends."""
+    """Writes the decimal text; returns where it ends."""
     end = at + _decimals(number)
     if number < 0:
         target[at] = 45
@@ -104,7 +107,7 @@ def _decimal(target: bytearray, at: int, number: int) -> int:
 
 
 def _copy(target: bytearray, at: int, source: bytes, count: int) -> int:
-    """Where the copy ends."""
+    """Copies `count` bytes; returns where they end."""
     for index in range(count):
         target[at + index] = source[index]
     return at + count

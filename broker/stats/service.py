@@ -1,7 +1,7 @@
-"""The statistics of a broker: samples of what it counts anyway, and the answers that are made of them.
+"""Statistics of a broker: samples of its counters, and the answers that are made from them.
 
-Messages per topic are differences of queue offsets, so a message is counted when consumers may read it, on
-slaves as well. Source: RocketMQ 5.3.3 BrokerStatsManager, StoreStatsService, BrokerStats.
+Messages per topic are differences of queue offsets, so a message counts when consumers may read it, on slaves
+as well. Source: RocketMQ 5.3.3 BrokerStatsManager, StoreStatsService, BrokerStats.
 """
 
 import asyncio
@@ -10,43 +10,59 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from broker.stats.core.series import DAY_MS, HOUR_MS, MINUTE_MS, SAMPLE_MS, Growth, Rates, Reading, Series
-from broker.stats.reads import ReadCounters
-from broker.store.consume_queue import ConsumeQueue
+from broker.core.read_counters import ReadCounters
+from broker.stats.core.put_times import PutTimes
+from broker.stats.core.stats_items import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SAMPLE_MS,
+    Rates,
+    Reading,
+    StatsItemSet,
+    StatsSnapshot,
+)
+from broker.stats.messages_in import MessagesIn
 from broker.store.message_store import MessageStore
-from remoting.clock import now_ms
+from broker.store.queue.consume_queue import ConsumeQueue
+from keelmq.runtime.clock import now_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 SECOND_MS: Final = 1_000
 PUT, GOT, FOUND, MISSED, TIMERS_IN, TIMERS_OUT = range(6)
-"""Numbers of the totals in `rates`: messages stored, messages given out, pulls with and without messages,
-timers that came and that were delivered."""
+"""Indexes of the totals in `rates`: messages stored, messages returned, pulls with and without messages,
+timers that were added and that were delivered."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Messages since the start, as they were at the last two midnights (local time)."""
+    """The number of messages since the start, at the last two midnights (local time)."""
 
     yesterday: int = 0
     today: int = 0
 
 
 class BrokerStats:
-    """Owned by the event loop's thread."""
+    """The statistics of one broker. Owned by the event loop's thread."""
 
     def __init__(
         self,
         store: MessageStore,
         reads: ReadCounters,
         cluster_name: str,
+        put_times: PutTimes | None = None,
         *,
+        timer_counts: Callable[[], tuple[int, int]],
         clock: Callable[[], int] = now_ms,
         today: Callable[[], tuple[int, ...]] = lambda: time.localtime()[:3],
     ) -> None:
+        """timer_counts: TIMERS_IN and TIMERS_OUT, since the start."""
         self._store, self.reads, self._clock, self._today = store, reads, clock, today
         self._cluster_name = cluster_name
+        self.put_times = put_times or PutTimes()
+        self.messages_in = MessagesIn(store.queues)
         self._sources: dict[str, Callable[[str | None], Iterator[Reading]]] = {
             "TOPIC_PUT_NUMS": self._topic_messages,
             "TOPIC_PUT_SIZE": self._topic_bytes,
@@ -57,10 +73,9 @@ class BrokerStats:
             "BROKER_GET_NUMS": self._broker_get,
         }
         """All counters of a kind, or (with a key) the one."""
-        self._series = {name: Series() for name in self._sources}
+        self._item_sets = {name: StatsItemSet() for name in self._sources}
         self.rates = Rates()
-        self.timer_counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """TIMERS_IN and TIMERS_OUT, since the start."""
+        self._timer_counts = timer_counts
         self.put, self.got = Totals(), Totals()
         self._day = today()
         self._is_new = True
@@ -68,27 +83,30 @@ class BrokerStats:
 
     @property
     def names(self) -> list[str]:
+        """The names of the counters (RocketMQ's statsName)."""
         return sorted(self._sources)
 
     async def run(self) -> None:
+        """Samples once a second. Never returns."""
         while True:
             self.tick()
             await asyncio.sleep(SECOND_MS / 1000)
 
     def tick(self) -> None:
-        """Once a second."""
+        """Takes the samples that are due. Called once a second."""
         now, store, reads = self._clock(), self._store, self.reads
         counts = (store.put_messages, store.got_messages, reads.found, reads.missed)
-        self.rates.sample((*counts, *self.timer_counts()), now)
+        self.put_times.rotate(now)
+        self.rates.sample((*counts, *self._timer_counts()), now)
         for name in self._due(now):
-            self._series[name].sample(self._sources[name](None), now)
+            self._item_sets[name].sample(self._sources[name](None), now)
         if self._today() != self._day:
             self._day = self._today()
             for totals, count in ((self.put, store.put_messages), (self.got, store.got_messages)):
                 totals.yesterday, totals.today = totals.today, count
 
     def _due(self, now: int) -> list[str]:
-        """All of them at first, then one a second: with thousands of topics each takes milliseconds."""
+        """All counters at first, then one a second: with thousands of topics each takes milliseconds."""
         due = [name for name, at_ms in self._next_ms.items() if now >= at_ms]
         due = due if self._is_new else due[:1]
         for number, name in enumerate(due):
@@ -96,20 +114,20 @@ class BrokerStats:
         self._is_new = False
         return due
 
-    def growth(self, name: str, key: str) -> tuple[Growth, Growth, Growth] | None:
-        """Within the last minute, hour and day. None: there is no such counter."""
+    def snapshot(self, name: str, key: str) -> tuple[StatsSnapshot, StatsSnapshot, StatsSnapshot] | None:
+        """Returns the growth within the last minute, hour and day; None: there is no such counter."""
         if name not in self._sources:
             return None
         reading = next((each for each in self._sources[name](key) if each.key == key), None)
         if reading is None:
             return None
-        series, now = self._series[name], self._clock()
-        minute, hour, day = (series.growth(reading, each, now) for each in (MINUTE_MS, HOUR_MS, DAY_MS))
+        item_set, now = self._item_sets[name], self._clock()
+        minute, hour, day = (item_set.snapshot(reading, each, now) for each in (MINUTE_MS, HOUR_MS, DAY_MS))
         return minute, hour, day
 
     def tps(self, name: str, key: str) -> float:
-        """Of the last minute; 0 for what is unknown."""
-        found = self.growth(name, key)
+        """Returns the rate per second in the last minute; 0 for an unknown counter."""
+        found = self.snapshot(name, key)
         return 0.0 if found is None else found[0].tps
 
     # -- sources -----------------------------------------------------------------------------------------
@@ -150,14 +168,14 @@ class BrokerStats:
 
 
 def _some(table: Mapping[K, V], key: K | None) -> Iterable[tuple[K, V]]:
-    """All, or the one with that key, if there is one."""
+    """Returns all items, or with a key only that one, if it exists."""
     if key is None:
         return table.items()
     return [(key, table[key])] if key in table else []
 
 
 def _pair(key: str | None) -> tuple[str, str] | None:
-    """topic, group"""
+    """Splits topic@group."""
     if key is None:
         return None
     topic, _, group = key.partition("@")

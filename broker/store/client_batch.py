@@ -1,25 +1,23 @@
-"""A client batch: every item its own record, all of them behind each other in one file, or none at all.
+"""Stores a client's batch: each item as a record of its own, all adjacent in one file, or none at all.
 
-One pass takes the items apart and makes their records (batch_records.py). The log grows once, after the last
-item: so a bad item leaves nothing behind. The queue's units are packed and dispatched as one Run. Source:
-RocketMQ 5.3.3 CommitLog.asyncPutMessages.
+batch_records.py splits the batch and makes the records in one pass. The log grows once, after the last item,
+so a bad item leaves nothing behind. The units of the queue are packed, and dispatched by one DispatchRequest.
+Source: RocketMQ 5.3.3 CommitLog.asyncPutMessages.
 """
 
-import struct
 from typing import NamedTuple
 
-from broker.store.batch_records import Batch, records_of
+from broker.message.batch_records import Batch, middle_of_header, records_of
+from broker.message.prop_crc import batch_without_crcs, with_empty_crc, with_prop_crcs
+from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits
 from broker.store.message_store import MessageStore
-from broker.store.property_bytes import without
-from broker.store.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits
-from broker.store.record_crc import CRC_NAME, EMPTY_SEAL, seal_records, unsealed_batch
-from broker.store.run import Part, Run
+from broker.store.queue.dispatch_request import DispatchRequest, QueueUnits
 from broker.store.settings import TopicLike
 
 
 class StoredBatch(NamedTuple):
-    """CommitLog offset of each item, where the last one ends, the queue offset of the first; the properties
-    of the last one."""
+    """offsets: CommitLog offset of each item's record. end: where the last record ends. queue_offset: of the
+    first item. properties: of the last item."""
 
     offsets: list[int]
     end: int
@@ -39,17 +37,20 @@ def put_batch(
     reconsume_times: int,
     store_timestamp: int,
 ) -> StoredBatch:
-    """Master only; shared: properties that all items get behind their own. ValueError, struct.error: it is no
-    batch, or more than a file takes; OSError: as MessageStore.put()."""
+    """Stores the items of a batch; master only. shared: properties that are appended to those of each item.
+    Timestamps in ms. ValueError, struct.error: `body` is no batch, or larger than a file; OSError: as
+    MessageStore.put()."""
     assert store.is_master, "put_batch() on a store that is not master"
     queue, log = store.queues.get(topic.name, queue_id), store.commit_log
     store_host = store.store_host
     if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
         sys_flag = host_bits(sys_flag, born_host, store_host)
-    middle = middle_of(sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times)
-    is_sealed = store.config.append_prop_crc
-    if is_sealed:
-        body, shared = unsealed_batch(body), without(shared, CRC_NAME) + EMPTY_SEAL
+    middle = middle_of_header(
+        sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times
+    )
+    has_prop_crc = store.config.append_prop_crc
+    if has_prop_crc:
+        body, shared = batch_without_crcs(body), with_empty_crc(shared)
     prefix_hash = queue.key_prefix_hash if store.index is not None else None
     batch = Batch(
         body, topic.topic_raw, queue_id, queue.next_offset, middle, shared, prefix_hash, store_timestamp
@@ -57,22 +58,8 @@ def put_batch(
     records = records_of(batch, log.max_offset)
     if not log.fits(len(records.raw)):
         records = records_of(batch, log.close_file(len(records.raw)))  # offsets are in the records
-    log.store(seal_records(records.raw, records.units) if is_sealed else records.raw)
-    end = log.max_offset
-    raw_bytes = len(records.raw)
-    part = Part(queue, batch.queue_offset, len(records.offsets), records.units, raw_bytes)
-    store.put_run(Run(end, [part], store_timestamp, records.keys))
-    return StoredBatch(records.offsets, end, batch.queue_offset, records.last_properties)
-
-
-def middle_of(
-    sys_flag: int,
-    born_timestamp: int,
-    born_host: bytes,
-    store_timestamp: int,
-    store_host: bytes,
-    reconsume_times: int,
-) -> bytes:
-    born = struct.pack(">iq", sys_flag, born_timestamp) + born_host
-    stored = struct.pack(">q", store_timestamp) + store_host
-    return born + stored + struct.pack(">iq", reconsume_times, 0)
+    log.store(with_prop_crcs(records.raw) if has_prop_crc else records.raw)
+    end, first = log.max_offset, batch.queue_offset
+    units = QueueUnits(queue, first, len(records.offsets), records.units, len(records.raw))
+    store.add_dispatch_request(DispatchRequest(end, [units], store_timestamp, records.keys))
+    return StoredBatch(records.offsets, end, first, records.last_properties)

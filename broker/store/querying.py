@@ -1,22 +1,23 @@
-"""Questions about stored messages that do not go along a queue: one record, a key, a time.
+"""Finds stored messages by CommitLog offset, by key, or by time.
 
-Only what consumers may read is found. Source: RocketMQ 5.3.3 DefaultMessageStore.queryMessage,
+Finds only what consumers may read. Source: RocketMQ 5.3.3 DefaultMessageStore.queryMessage,
 ConsumeQueue.getOffsetInQueueByTime.
 """
 
 from typing import Final
 
-from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
-from broker.store.inner_batch import keys_of, split
+from broker.message.inner_batch import keys_of, split
+from broker.message.record import decode, encode, index_keys, java_hash, parse, store_timestamp
+from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
-from broker.store.record import decode, encode, index_keys, java_hash, parse, store_timestamp
+from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 
 _HEADER_BYTES: Final = 88  # no record is shorter
 
 
 def record_at(store: MessageStore, offset: int) -> memoryview | None:
-    """The whole record that begins at `offset`; None: there is none, or not yet."""
+    """Returns the whole record that begins at this CommitLog offset. None: there is none, it is not confirmed
+    yet, or no queue indexes it."""
     log = store.commit_log
     view = log.view(offset, log.file_bytes, end=store.confirm_offset)
     parsed = parse(view, 0, len(view), offset=offset)
@@ -26,9 +27,10 @@ def record_at(store: MessageStore, offset: int) -> memoryview | None:
 def find_by_key(
     store: MessageStore, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
 ) -> list[memoryview]:
-    """At most `limit` records of the topic with the key (UNIQ_KEY, or one of KEYS), the newest ones, in log
-    order. Another key with the same hash never comes out. A message of an inner batch comes as a record of
-    its own: clients look for the key in what they get."""
+    """Returns the newest records of the topic with the key (UNIQ_KEY, or one of KEYS), at most `limit`, in
+    log order; their store timestamps are from begin_ms to end_ms. A record of another key with the same hash
+    is left out. A message of an inner batch becomes a record of its own, because clients look for the key in
+    the records that they get."""
     if store.index is None:
         return []
     wanted = key.encode()
@@ -54,15 +56,16 @@ def _has_key(properties: bytes, wanted: bytes) -> bool:
 
 
 def stored_at(log: CommitLog, queue: ConsumeQueue, index: int) -> int:
-    """Store timestamp (ms) of the unit's record; 0 where there is none any more."""
+    """Returns the store timestamp (ms) of the record of this unit; 0 if the record is deleted."""
     offset, size, _ = queue.unit(index)
     view = log.view(offset, _HEADER_BYTES)
     return store_timestamp(view) if size != FILLER_SIZE and len(view) == _HEADER_BYTES else 0
 
 
 def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:
-    """The first queue offset stored at or after `timestamp` (none: the queue's end), or with `upper` the last
-    one stored at or before it (none: the queue's beginning). 0 for an unknown queue."""
+    """Returns the first queue offset whose message was stored at or after `timestamp` (ms), or the queue's
+    end. upper: the last one that was stored at or before it, or the queue's beginning. 0 for an unknown
+    queue."""
     queue = store.find_queue(topic, queue_id)
     if queue is None or queue.max_offset <= queue.min_offset:
         return 0 if queue is None else queue.max_offset
@@ -76,7 +79,7 @@ def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp: in
 
 
 def earliest_time(store: MessageStore, topic: str, queue_id: int) -> int:
-    """Store timestamp (ms) of the queue's oldest message; -1: it has none."""
+    """Returns the store timestamp (ms) of the queue's oldest message; -1 if it has none."""
     queue = store.find_queue(topic, queue_id)
     if queue is None or queue.max_offset <= queue.min_offset:
         return -1

@@ -1,31 +1,31 @@
-"""What a start finds out about the files: where the log ends, and from where it must be looked at.
+"""Recovery at a start: finds where the log ends, and from where it must be scanned.
 
-Reads only; MessageStore.load() acts on the answers. Source: RocketMQ 5.3.3 CommitLog.recoverNormally,
-recoverAbnormally; the first bad record ends the log (reference: store, recovery).
+Changes no file; MessageStore.load() acts on the results. The first bad record ends the log. Source: RocketMQ
+5.3.3 CommitLog.recoverNormally, recoverAbnormally.
 """
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from broker.store.checkpoint import Checkpoint
-from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.inner_batch import INNER_BATCH, message_count, sys_flag_at
-from broker.store.mapped_file import is_file_name
-from broker.store.queues import QueueTable
-from broker.store.record import parse, store_timestamp
-from broker.store.record_crc import Look
+from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
+from broker.message.prop_crc import RecordParser
+from broker.message.record import parse, store_timestamp
+from broker.store.log.checkpoint import StoreCheckpoint
+from broker.store.log.commit_log import CommitLog
+from broker.store.log.mapped_file import is_file_name
+from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.queue_table import QueueTable
 
 _HEADER_BYTES_MIN = 88
 
 
-def scan_end(log: CommitLog, start: int, look: Look) -> int:
-    """Follow the chain of good records from `start`; the end of the last one."""
+def scan_end(log: CommitLog, start: int, parser: RecordParser) -> int:
+    """Follows the chain of good records from `start`. Returns the end of the last one."""
     offset = start
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
         while pos < end:
-            parsed = look(view, pos, end, offset=offset + pos)
+            parsed = parser(view, pos, end, offset=offset + pos)
             if parsed is None:
                 return offset + pos
             pos += parsed[0]
@@ -34,7 +34,7 @@ def scan_end(log: CommitLog, start: int, look: Look) -> int:
 
 
 class Indexed(NamedTuple):
-    """A record that a queue has a unit of; messages: how many queue offsets it has."""
+    """A record that gets a unit in a queue. messages: how many queue offsets it takes."""
 
     topic: bytes
     queue_id: int
@@ -44,7 +44,7 @@ class Indexed(NamedTuple):
 
 
 def each_record(log: CommitLog, start: int) -> Iterator[Indexed]:
-    """Every indexed record from `start` to the last good one."""
+    """Returns every indexed record from `start` to the last good one."""
     offset = start
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
@@ -62,8 +62,8 @@ def each_record(log: CommitLog, start: int) -> Iterator[Indexed]:
 
 
 def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None:
-    """Next queue offsets: a queue's end, or beyond its last record behind `start`, the un-dispatched tail
-    (design S4)."""
+    """Sets each queue's next_offset: its end, or behind its last record in the log from `start` on, which is
+    not dispatched yet. So no queue offset is given twice (design S4)."""
     for queue in queues.each():
         queue.next_offset = queue.max_offset
     for record in each_record(log, start):
@@ -74,7 +74,8 @@ def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None
 
 
 def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
-    """End of the newest record that a queue points to, if that record is in the log; else its min_offset."""
+    """Returns the end of the newest record that a queue points to, if that record is whole in the log;
+    otherwise the log's min_offset."""
     newest = max(queues, key=lambda queue: queue.log_end_offset(), default=None)
     end = 0 if newest is None else newest.log_end_offset()
     if newest is not None and log.min_offset < end <= log.max_offset:
@@ -88,17 +89,19 @@ def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
 
 def scan_start(
     log: CommitLog,
-    checkpoint: Checkpoint,
+    checkpoint: StoreCheckpoint,
     queues: Collection[ConsumeQueue],
     *,
     abnormal: bool,
     own_abort: bool,
 ) -> int:
-    """A record boundary below which log and queues are known to be whole.
+    """Returns a record boundary below which log and queues are known to be whole.
 
-    own_abort: our own process crashed, so the checkpoint keeps flush_checkpoint()'s promise. Otherwise the
-    newest file counts that began before the checkpoint's time. Queues that end before it have lost files. One
-    that ends behind the log has not: after a power cut its last units may be there without their records.
+    abnormal: after a crash. own_abort: our own process crashed, so everything that the checkpoint counts is
+    durable (see flush_checkpoint()). After a crash of another program, it is the start of the newest file
+    that began before the checkpoint's time. Neither holds if all queues end in front of it, for then queue
+    files are lost. A queue that ends behind the log is no such sign: after a power cut its last units may be
+    there without their records.
     """
     if not abnormal:
         return queued_end(log, queues)
@@ -116,12 +119,12 @@ def scan_start(
 
 
 def boundary_at(log: CommitLog, offset: int) -> int:
-    """The offset, or where the log begins if it is inside of a record."""
+    """Returns the offset if it is a record boundary, otherwise the log's min_offset."""
     return offset if log.is_record_start(offset) else log.min_offset
 
 
 def _is_boundary(log: CommitLog, offset: int) -> bool:
-    """A good record, or the never written end, is at `offset`."""
+    """Whether a good record, or the end that was never written, is at `offset`."""
     if not log.min_offset <= offset <= log.max_offset:
         return False
     view = log.view(offset, log.file_bytes)

@@ -1,27 +1,26 @@
-"""What a MessageStore is told: its place, the sizes of its files, and what put() needs of a topic."""
+"""Settings of a MessageStore: its directory, the sizes of its files; and what put() needs of a topic."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from broker.delay.levels import DelayLevels
-from broker.store.batch_queue import BATCH_UNIT_BYTES
-from broker.store.consume_queue import UNIT_BYTES
-from broker.store.index import ENTRIES_DEFAULT, SLOTS_DEFAULT
-from broker.store.record import topic_bytes
-
-BATCH_FILE_BYTES: Final = 300_000 * BATCH_UNIT_BYTES
+from broker.message.delay_levels import DelayLevels
+from broker.message.record import topic_bytes
+from broker.store.index.message_index import ENTRIES_DEFAULT, SLOTS_DEFAULT
+from broker.store.queue.batch_queue import BATCH_FILE_BYTES
+from broker.store.queue.consume_queue import UNIT_BYTES
 
 
 class TopicLike(Protocol):
-    """What put() needs of a topic; broker/topics.py has the real one."""
+    """What put() needs of a topic (broker/metadata/topics.py). topic_raw: record.topic_bytes() of its
+    name."""
 
     name: str
     topic_raw: bytes
 
 
 class NamedTopic:
-    """A topic of which nothing but the name counts: one of the broker's own, or one that is gone."""
+    """A topic without settings: one of the broker's own, or one that was deleted."""
 
     __slots__ = ("name", "topic_raw")
 
@@ -32,6 +31,10 @@ class NamedTopic:
 
 @dataclass(frozen=True)
 class StoreConfig:
+    """root: storePathRootDir. File sizes are in bytes, index sizes in slots and entries. store_host: see
+    record.host_bytes(). check_crc_on_recover, append_prop_crc, verify_prop_crc: checkCRCOnRecover,
+    enabledAppendPropCRC, forceVerifyPropCRC. zeros_ahead: see CommitLog."""
+
     root: Path
     commit_log_file_bytes: int = 1 << 30
     consume_queue_file_bytes: int = 300_000 * UNIT_BYTES

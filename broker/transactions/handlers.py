@@ -1,23 +1,24 @@
-"""END_TRANSACTION (37): a producer says what becomes of its half message. Often oneway. And 323, one more try
-for what was given up.
+"""END_TRANSACTION (37): a producer commits or rolls back its half message, often oneway. And 323: the check
+of a message that was given up is resumed.
 
 Source: RocketMQ 5.3.3 EndTransactionProcessor.
 """
 
 from typing import Final
 
-from broker.handlers.elsewhere import ask_master
-from broker.handlers.parts import BrokerParts
-from broker.handlers.writer import Refused, Writer
+from broker.admission.send_gate import PutRefused
+from broker.message.record import Record, decode, parse, property_value
+from broker.put.forward_to_master import ask_master
+from broker.put.handler_context import HandlerContext
+from broker.put.message_writer import MessageWriter
 from broker.store.querying import record_at
-from broker.store.record import Record, decode, parse, property_value
-from broker.transactions.core.book import End
+from broker.transactions.core.state import End
 from broker.transactions.messages import COMMIT, GIVEN_UP_TOPIC, HALF_TOPIC, ROLLBACK
 from broker.transactions.service import Transactions
-from remoting.codes import ResponseCode
-from remoting.command import response_frame
-from remoting.operation import Call, CommandError, OperationTable, Reply
-from remoting.operations.transactions import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import response_frame
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations.transactions import (
     END_TRANSACTION,
     RESUME_CHECK_HALF_MESSAGE,
     EndTransactionRequest,
@@ -33,8 +34,8 @@ _ENDS: Final = {COMMIT: End.COMMITTED, ROLLBACK: End.ROLLED_BACK}
 
 
 class EndTransactionHandler:
-    def __init__(self, parts: BrokerParts, writer: Writer, transactions: Transactions) -> None:
-        self._parts, self._writer, self._transactions = parts, writer, transactions
+    def __init__(self, context: HandlerContext, writer: MessageWriter, transactions: Transactions) -> None:
+        self._context, self._writer, self._transactions = context, writer, transactions
 
     def bind(self, table: OperationTable) -> None:
         table.bind(END_TRANSACTION, self.end_transaction)
@@ -47,47 +48,46 @@ class EndTransactionHandler:
         if how is None:
             remark = f"commitOrRollback {header.commit_or_rollback} is none of 0, {COMMIT}, {ROLLBACK}"
             raise _mismatch(remark)
-        parts, gate = self._parts, self._parts.gate
+        context, gate = self._context, self._context.gate
         if not gate.writable and await ask_master(
-            parts, END_TRANSACTION, header, otherwise=ResponseCode.SLAVE_NOT_AVAILABLE
+            context, END_TRANSACTION, header, otherwise=ResponseCode.SLAVE_NOT_AVAILABLE
         ):
             return Reply()
-        if gate.in_sync < gate.min_in_sync or (gate.wait and parts.pending.is_full):
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
+        context.gate.require_durability()
         if not await self._transactions.ready(READY_MS_MAX):
             raise CommandError(ResponseCode.SYSTEM_BUSY, "this master does not know its transactions yet")
         end = self._transactions.end(self._half_at(header), how)
-        if isinstance(end, Refused):
+        if isinstance(end, PutRefused):
             raise CommandError(*end)
         if not end or not gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        parts.pending.add(end, call.peer, reply, self._writer.tick.ms)
+        context.pending.add(end, call.peer, reply, self._writer.tick.ms)
         return None
 
     async def resume_check(self, header: ResumeCheckRequest, call: Call) -> Reply | None:
-        """The message stays where given up ones are; what is made of it is a transaction like any other."""
-        parts = self._parts
+        """Puts a message that was given up as a new half message; the old one stays in its topic."""
+        context = self._context
         try:
             offset = int(header.msg_id[-16:], 16) if len(header.msg_id) in MESSAGE_ID_DIGITS else -1
         except ValueError:
             offset = -1
-        view = record_at(parts.store, offset) if offset >= 0 else None
+        view = record_at(context.store, offset) if offset >= 0 else None
         record = None if view is None else decode(view)
         if record is None or record.topic != GIVEN_UP_TOPIC:
             raise _mismatch(f"{header.msg_id} is no message of {GIVEN_UP_TOPIC}")
         stored = self._transactions.resume(record)
-        if isinstance(stored, Refused):
+        if isinstance(stored, PutRefused):
             raise CommandError(*stored)
-        if not parts.gate.wait or call.is_oneway:
+        if not context.gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        parts.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
+        context.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
         return None
 
     def _half_at(self, header: EndTransactionRequest) -> Record:
         """The half message that the producer means. It may be younger than confirmOffset."""
-        log = self._parts.store.commit_log
+        log = self._context.store.commit_log
         view = log.view(header.commit_log_offset, log.file_bytes) if header.commit_log_offset >= 0 else b""
         parsed = parse(view, 0, len(view), offset=header.commit_log_offset)
         if parsed is None or parsed[1] != HALF_TOPIC.name.encode():

@@ -6,11 +6,11 @@ Source: RocketMQ 5.3.3 TransactionalMessageBridge, EndTransactionProcessor.
 from dataclasses import replace
 from typing import Final
 
-from broker.handlers.property_text import with_properties
-from broker.handlers.writer import Letter
-from broker.store.record import TRANSACTION_BITS, Record, property_value
+from broker.message.properties import with_properties
+from broker.message.record import TRANSACTION_BITS, Record, property_value
+from broker.put.message_to_store import MessageToStore
 from broker.store.settings import NamedTopic, TopicLike
-from broker.transactions.core.book import Half
+from broker.transactions.core.state import Half
 
 COMMIT: Final = 8
 ROLLBACK: Final = 12
@@ -33,21 +33,21 @@ def is_half(properties: bytes) -> bool:
     return property_value(properties, b"TRAN_MSG") == b"true"
 
 
-def half_letter(letter: Letter) -> Letter:
+def half_message(to_store: MessageToStore) -> MessageToStore:
     """The message as it waits for its producer's decision. It is not delayed, whatever it says."""
     changes: dict[bytes, bytes | None] = {
-        b"__transactionId__": property_value(letter.properties, b"UNIQ_KEY"),
-        b"REAL_TOPIC": letter.topic.name.encode(),
-        b"REAL_QID": b"%d" % letter.queue_id,
+        b"__transactionId__": property_value(to_store.properties, b"UNIQ_KEY"),
+        b"REAL_TOPIC": to_store.topic.name.encode(),
+        b"REAL_QID": b"%d" % to_store.queue_id,
         CHECKS: None,  # the broker's own: a client that sends a received message on may have them
         ROOT: None,
     }
     return replace(
-        letter,
+        to_store,
         topic=HALF_TOPIC,
         queue_id=0,
-        properties=with_properties(letter.properties, changes),
-        sys_flag=letter.sys_flag & ~TRANSACTION_BITS,
+        properties=with_properties(to_store.properties, changes),
+        sys_flag=to_store.sys_flag & ~TRANSACTION_BITS,
         delay_level=0,
     )
 
@@ -82,35 +82,35 @@ def root_of(queue_offset: int, properties: bytes) -> int:
     return queue_offset if root is None else min(root, queue_offset)
 
 
-def copy_letter(record: Record, half: Half, checks: int) -> Letter:
+def copy_message(record: Record, half: Half, checks: int) -> MessageToStore:
     """The half message once more, behind all others: what is before it in the queue can be forgotten. Its age
     stays: born later than stored, by a clock that is ahead, it would be as young as its newest copy."""
     changes: dict[bytes, bytes | None] = {CHECKS: b"%d" % checks, ROOT: b"%d" % half.root}
-    letter = _letter(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
-    letter.born_timestamp = min(record.born_timestamp, record.store_timestamp)
-    return letter
+    to_store = _message(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
+    to_store.born_timestamp = min(record.born_timestamp, record.store_timestamp)
+    return to_store
 
 
-def committed_letter(record: Record, topic: TopicLike, queue_id: int) -> Letter:
+def committed_message(record: Record, topic: TopicLike, queue_id: int) -> MessageToStore:
     """What consumers get. The properties stay as the half message has them."""
-    letter = _letter(record, topic, queue_id, record.properties, record.sys_flag | COMMIT)
-    letter.prepared_offset = record.offset
-    return letter
+    to_store = _message(record, topic, queue_id, record.properties, record.sys_flag | COMMIT)
+    to_store.prepared_offset = record.offset
+    return to_store
 
 
-def given_up_letter(record: Record, topic: TopicLike) -> Letter:
-    return _letter(record, topic, 0, record.properties, record.sys_flag)
+def given_up_message(record: Record, topic: TopicLike) -> MessageToStore:
+    return _message(record, topic, 0, record.properties, record.sys_flag)
 
 
-def resumed_letter(record: Record) -> Letter:
+def resumed_message(record: Record) -> MessageToStore:
     """A message that was given up, as a new transaction."""
     changes: dict[bytes, bytes | None] = {CHECKS: None, ROOT: None}
-    return _letter(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
+    return _message(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
 
 
-def op_letter(half_offsets: list[int], host: bytes, now_ms: int) -> Letter:
+def op_message(half_offsets: list[int], host: bytes, now_ms: int) -> MessageToStore:
     body = b"".join(b"%d," % offset for offset in half_offsets)
-    return Letter(OP_TOPIC, 0, body, _OP_PROPERTIES, 0, 0, now_ms, host, 0)
+    return MessageToStore(OP_TOPIC, 0, body, _OP_PROPERTIES, 0, 0, now_ms, host, 0)
 
 
 def ended_by(body: bytes) -> list[int]:
@@ -120,8 +120,10 @@ def ended_by(body: bytes) -> list[int]:
     return [int(text) for text in texts if text.isdigit() and len(text) < 19]
 
 
-def _letter(record: Record, topic: TopicLike, queue_id: int, properties: bytes, sys_flag: int) -> Letter:
-    return Letter(
+def _message(
+    record: Record, topic: TopicLike, queue_id: int, properties: bytes, sys_flag: int
+) -> MessageToStore:
+    return MessageToStore(
         topic, queue_id, record.body, properties, record.flag, sys_flag, record.born_timestamp,
         record.born_host, record.reconsume_times,
     )  # fmt: skip

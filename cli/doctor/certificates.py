@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from cli.doctor.files import ConfigFile
 from cli.doctor.findings import Finding, failed, ok, warning
 from cli.doctor.machine import check_private
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting.config import ConfigError
 
 RENEW_DAYS = 30
 URGENT_DAYS = 7

@@ -1,6 +1,7 @@
-"""What a running cluster says of itself: name servers, controllers and brokers asked, nothing judged.
+"""A snapshot of a running cluster: what its name servers, controllers and brokers answer, not judged.
 
-Rounds: who is asked in one is known from the one before; all of a round are asked at once.
+The questions go out in rounds. The answers of one round name the servers of the next; all servers of a round
+are asked at once.
 """
 
 import asyncio
@@ -11,15 +12,15 @@ from typing import Any, TypeVar
 
 from cli.doctor.reach import HttpAnswer, Reach, Silent
 from cli.doctor.rules import addresses
-from client.admin import AdminClient
-from remoting.client import split_address
-from remoting.clock import wall_ms
-from remoting.doors.http_late import HTTP_PORT_DISTANCE, PORT_MAX
-from remoting.operations.controller import ControllerMetadata, ReplicasInfo
-from remoting.operations.route import ClusterInfo
+from keelmq.client.admin import AdminClient
+from keelmq.remoting.client import split_address
+from keelmq.remoting.operations.controller import ControllerMetadata, ReplicasInfo
+from keelmq.remoting.operations.route import ClusterInfo
+from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX
+from keelmq.runtime.clock import wall_ms
 
 BROKERS_ASKED_MAX = 500
-"""More cannot all be asked in the time that a doctor may take, nor with 1024 open files."""
+"""The doctor asks no more brokers than this: its time and 1024 open files are the limits."""
 
 T = TypeVar("T")
 
@@ -28,27 +29,31 @@ _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 @dataclass(frozen=True, slots=True)
 class NameServer:
+    """The answers of one name server."""
+
     cluster: ClusterInfo
     settings: Mapping[str, str]
-    topics: frozenset[str] | None  # None: it does not tell (enableAllTopicList=false)
+    topics: frozenset[str] | None  # None: enableAllTopicList=false
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
+    """The answers of one broker; the numbers are the request codes."""
+
     info: Mapping[str, str]  # 28
     settings: Mapping[str, str]  # 26
-    clock_ms: int | None = None  # ahead of ours, by whole seconds
+    clock_ms: int | None = None  # how far its clock is ahead of ours, to the second
 
 
 @dataclass
-class Survey:
-    """Keys are addresses; Silent is why there is no answer."""
+class ClusterSnapshot:
+    """Keys are addresses (host:port). A Silent value says why there is no answer."""
 
     name_servers: dict[str, NameServer | Silent] = field(default_factory=dict)
     controllers: dict[str, ControllerMetadata | Silent] = field(default_factory=dict)
     brokers: dict[str, RunningBroker | Silent] = field(default_factory=dict)
     health: dict[str, HttpAnswer | Silent] = field(default_factory=dict)  # /readyz, by HTTP address
-    doors: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> address, where files tell
+    http_servers: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> TCP address, from files
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the leader's /v1/groups
     not_asked: int = 0  # brokers beyond BROKERS_ASKED_MAX
@@ -57,7 +62,7 @@ class Survey:
 
     @property
     def leader(self) -> str | None:
-        """By its own word, else by the word of others."""
+        """Address of the active controller: as it says itself, else as another one says. None: unknown."""
         views = [(at, view) for at, view in self.controllers.items() if isinstance(view, ControllerMetadata)]
         for address, view in views:
             if view.is_leader:
@@ -66,45 +71,47 @@ class Survey:
         return named[0] if named else None
 
     def is_up(self, address: str) -> bool:
-        """Does this name server or controller answer?"""
+        """Returns whether this name server or controller answers."""
         answers = (self.name_servers.get(address), self.controllers.get(address))
         return any(isinstance(each, NameServer | ControllerMetadata) for each in answers)
 
     @property
     def answering(self) -> dict[str, NameServer]:
+        """The name servers that answer."""
         return {at: each for at, each in self.name_servers.items() if isinstance(each, NameServer)}
 
     @property
     def group_names(self) -> list[str]:
+        """Broker names that a name server lists or the controllers know, sorted."""
         listed = {name for each in self.answering.values() for name in each.cluster.broker_addr_table}
         return sorted(listed | set(self.groups))
 
     @property
     def plugins(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """(HTTP address, what its controller says) of every /readyz with a controller in it."""
+        """(HTTP address, the controller's part of the answer) of each /readyz of a controller."""
         found: list[tuple[str, Mapping[str, Any]]] = []
-        for door, answer in self.health.items():
+        for http_address, answer in self.health.items():
             value = answer.json() if isinstance(answer, HttpAnswer) else None
             plugin = value.get("plugins", {}).get("controller") if isinstance(value, dict) else None
             if isinstance(plugin, dict):
-                found.append((door, plugin))
+                found.append((http_address, plugin))
         return found
 
 
-async def survey(
+async def take_snapshot(
     reach: Reach, name_servers: Sequence[str], controllers: Sequence[str], http: Mapping[str, str]
-) -> Survey:
-    """`http`: HTTP addresses that files give, by the address of the program's other door."""
-    seen = Survey(doors={door: address for address, door in http.items()})
-    doors = [http.get(address) or _http_guess(address) for address in name_servers]
-    doors += [http[address] for address in controllers if address in http]
+) -> ClusterSnapshot:
+    """Asks all servers that the given ones lead to. `http`: TCP address -> HTTP address, from the files."""
+    seen = ClusterSnapshot(http_servers={each: address for address, each in http.items()})
+    http_addresses = [http.get(address) or _http_guess(address) for address in name_servers]
+    http_addresses += [http[address] for address in controllers if address in http]
     await asyncio.gather(
         _all(seen.name_servers, name_servers, lambda each: reach.ask(each, _name_server)),
         _all(seen.controllers, controllers, _ask_metadata(reach)),
     )
     if not name_servers:
-        doors += [_door_of(seen, address) for address in controllers]
-    await _all(seen.health, filter(None, doors), lambda each: reach.get(each, "/readyz"))
+        http_addresses += [_http_address_of(seen, address) for address in controllers]
+    await _all(seen.health, filter(None, http_addresses), lambda each: reach.get(each, "/readyz"))
     listed = list(dict.fromkeys(_broker_addresses(seen)))
     asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
@@ -151,14 +158,14 @@ async def _broker(admin: AdminClient, address: str) -> RunningBroker:
     return RunningBroker(info, settings, clock_of(info, (asked_ms + wall_ms()) // 2))
 
 
-async def _ask_leader(seen: Survey, reach: Reach) -> None:
-    """Every group that name servers list or the leader knows."""
+async def _ask_leader(seen: ClusterSnapshot, reach: Reach) -> None:
+    """Asks the active controller for the SyncStateSets of all groups."""
     leader = seen.leader
     if leader is None:
         return
-    doors = {str(plugin.get("address")): door for door, plugin in seen.plugins}
-    if leader in doors:
-        await _ask_groups(seen, reach, doors[leader])
+    http_addresses = {str(plugin.get("address")): http_address for http_address, plugin in seen.plugins}
+    if leader in http_addresses:
+        await _ask_groups(seen, reach, http_addresses[leader])
     try:
         sets = await reach.ask(
             leader, lambda admin, address: admin.sync_state_sets_at(address, seen.group_names)
@@ -169,18 +176,18 @@ async def _ask_leader(seen: Survey, reach: Reach) -> None:
         seen.sets = sets.replicas_info_table
 
 
-async def _ask_groups(seen: Survey, reach: Reach, door: str) -> None:
-    """An older program has no /v1/groups: then the name servers' groups are all we know."""
+async def _ask_groups(seen: ClusterSnapshot, reach: Reach, http_address: str) -> None:
+    """Asks for /v1/groups. An older program has none: then only the name servers' groups are known."""
     try:
-        value = (await reach.get(door, "/v1/groups")).json()
+        value = (await reach.get(http_address, "/v1/groups")).json()
     except Silent:
         return
     groups = value.get("groups", ()) if isinstance(value, dict) else ()
     seen.groups = {str(each["brokerName"]): each for each in groups}
 
 
-async def _resolve(seen: Survey, reach: Reach) -> None:
-    """What brokers call the controllers, and what these call themselves, may be two names of one machine."""
+async def _resolve(seen: ClusterSnapshot, reach: Reach) -> None:
+    """Resolves the controllers' addresses: brokers may use another name of a machine than it uses itself."""
     wanted = {*seen.controllers, *_of_brokers(seen)}
 
     async def one(address: str) -> None:
@@ -193,8 +200,8 @@ async def _resolve(seen: Survey, reach: Reach) -> None:
     await asyncio.gather(*(one(address) for address in sorted(wanted)))
 
 
-def _door_of(seen: Survey, controller: str) -> str | None:
-    """As it says itself, or, of an older or silent one, where mqcontroller has it by default."""
+def _http_address_of(seen: ClusterSnapshot, controller: str) -> str | None:
+    """Its HTTP address: as it says itself. For an older or silent one: mqcontroller's default port."""
     answer = seen.controllers.get(controller)
     said = answer.http_address if isinstance(answer, ControllerMetadata) else None
     return said or _http_guess(controller)
@@ -206,7 +213,7 @@ def _http_guess(address: str) -> str | None:
     return f"{host}:{number}" if number <= PORT_MAX else None
 
 
-def _broker_addresses(seen: Survey) -> list[str]:
+def _broker_addresses(seen: ClusterSnapshot) -> list[str]:
     return [
         address
         for server in seen.answering.values()
@@ -216,7 +223,7 @@ def _broker_addresses(seen: Survey) -> list[str]:
 
 
 def peers_of(metadata: ControllerMetadata) -> dict[str, str]:
-    """id -> address, of "n0:host:port;n1:host:port"."""
+    """Returns id -> address from the text "n0:host:port;n1:host:port"."""
     found = {}
     for part in (metadata.peers or "").split(";"):
         member, _, address = part.strip().partition(":")
@@ -225,13 +232,13 @@ def peers_of(metadata: ControllerMetadata) -> dict[str, str]:
     return found
 
 
-def _peers(seen: Survey) -> list[str]:
+def _peers(seen: ClusterSnapshot) -> list[str]:
     views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
     return [address for view in views for address in peers_of(view).values()]
 
 
-def _of_brokers(seen: Survey) -> list[str]:
-    """The controllers that running brokers know; names of services are left to _resolve."""
+def _of_brokers(seen: ClusterSnapshot) -> list[str]:
+    """Addresses of the controllers in the settings of running brokers."""
     return [
         address
         for broker in seen.brokers.values()
@@ -240,18 +247,18 @@ def _of_brokers(seen: Survey) -> list[str]:
     ]
 
 
-def _read_clocks(seen: Survey) -> None:
-    for door, answer in seen.health.items():
+def _read_clocks(seen: ClusterSnapshot) -> None:
+    for http_address, answer in seen.health.items():
         if isinstance(answer, HttpAnswer) and answer.clock_ms is not None:
-            seen.clocks.setdefault(door.rpartition(":")[0], []).append(answer.clock_ms)
+            seen.clocks.setdefault(http_address.rpartition(":")[0], []).append(answer.clock_ms)
     for address, broker in seen.brokers.items():
         if isinstance(broker, RunningBroker) and broker.clock_ms is not None:
             seen.clocks.setdefault(address.rpartition(":")[0], []).append(broker.clock_ms)
 
 
 def clock_of(info: Mapping[str, str], asked_ms: int) -> int | None:
-    """A broker's clock is ahead of ours by so much: it began at bootTimestamp and runs for `runtime`, in
-    whole seconds. None: it does not tell."""
+    """Returns how many ms a broker's clock is ahead of ours: it started at bootTimestamp and has run for
+    `runtime`, which is in whole seconds. None: the answer has no such fields."""
     match = _RUNTIME.search(info.get("runtime", ""))
     boot = info.get("bootTimestamp", "")
     if match is None or not boot.isdigit():

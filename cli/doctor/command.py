@@ -5,7 +5,6 @@
 import asyncio
 import ipaddress
 import json
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -15,20 +14,20 @@ from typing import Annotated
 
 import typer
 
-from cli.admin_shell import checked_addresses
+from cli.command_line import checked_addresses, quiet_connection_log
 from cli.doctor import files as config_files
 from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
+from cli.doctor.cluster_snapshot import take_snapshot
 from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, summary
 from cli.doctor.groups import groups
 from cli.doctor.machine import Port
 from cli.doctor.reach import Reach, Silent
 from cli.doctor.rules import rules
-from cli.doctor.survey import survey
 from cli.doctor.verdict import verdict
-from client.admin import AdminClient
-from client.route import parse_addresses
+from keelmq.client.admin import AdminClient
+from keelmq.client.cluster.routes import parse_addresses
 
 TIMEOUT_DEFAULT_MS = 1_200
 """Per question; four follow from each other at most, so that dead hosts cost less than 5 s."""
@@ -94,7 +93,7 @@ def doctor(
         here,
         timeout_ms,
     )
-    logging.getLogger("remoting").addHandler(logging.NullHandler())  # we tell the outcome, not each try
+    quiet_connection_log()
     began = time.monotonic()
     findings = merged(asyncio.run(examine(wanted, offline=offline)))
     took_s = time.monotonic() - began
@@ -193,7 +192,7 @@ async def _cluster(reach: Reach, wanted: Wanted, files: Sequence[ConfigFile]) ->
     controllers = list(wanted.controllers) or _controllers_of(files)
     if not name_servers and not controllers:
         return []
-    seen = await survey(reach, name_servers, controllers, _http_of(files))
+    seen = await take_snapshot(reach, name_servers, controllers, _http_of(files))
     return [*verdict(seen), *groups(seen)]
 
 

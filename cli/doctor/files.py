@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from cli.doctor.findings import Finding, failed, ok, warning
+from keelmq.remoting.config_store import with_stored
+from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, load_config, parse_settings
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting.config import ENVIRON_PREFIX, Config, ConfigError, load_config, parse_settings
-from remoting.config_store import with_stored
 
 ENABLE_KEY = "enableControllerInNamesrv"
 TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})

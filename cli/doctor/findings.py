@@ -8,7 +8,7 @@ CHECKS = {
     "config.loads": "the file loads as its program would load it, and its own rules hold",
     "config.group": "brokers of one group agree in what must be equal, and their number can hold the promise",
     "config.controllers": "controllers have the same members, group and key, and an id of their own",
-    "config.addresses": "nothing is announced as 127.0.0.1 to other machines; address lists are whole",
+    "config.addresses": "no address that other machines use is 127.0.0.1; address lists are complete",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
     "config.secret": "the key or the certificates of the raft port are there, good, in date, and private",
     "machine.ports": "the ports are free, or taken by the very program that is to have them",

@@ -1,17 +1,17 @@
-"""What a survey means for each broker group: a live master, enough in sync, and routes that lead to it."""
+"""Judges each broker group of a cluster snapshot: its master, its SyncStateSet, and the routes to it."""
 
 from collections.abc import Iterator
 
+from cli.doctor.cluster_snapshot import ClusterSnapshot, RunningBroker
 from cli.doctor.findings import Finding, failed, ok, warning
 from cli.doctor.reach import Silent
-from cli.doctor.survey import RunningBroker, Survey
-from remoting.codes import MASTER_ID
-from remoting.operations.controller import ReplicaIdentity, ReplicasInfo
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
 AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
 
 
-def groups(seen: Survey) -> list[Finding]:
+def groups(seen: ClusterSnapshot) -> list[Finding]:
     found: list[Finding] = []
     if isinstance(seen.sets, Silent):
         step = f"{AGAIN}; if it stays so: does a majority of the controllers run?"
@@ -22,7 +22,7 @@ def groups(seen: Survey) -> list[Finding]:
     return found
 
 
-def _group(seen: Survey, name: str) -> Iterator[Finding]:
+def _group(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
     known = seen.sets if seen.sets is not None and not isinstance(seen.sets, Silent) else None
     controlled = any(
         broker.settings.get("enableControllerMode") == "true" for broker in _running(seen, name).values()
@@ -37,7 +37,7 @@ def _group(seen: Survey, name: str) -> Iterator[Finding]:
         yield from _alone(seen, name)
 
 
-def _alone(seen: Survey, name: str) -> Iterator[Finding]:
+def _alone(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
     """Without controllers, or nobody of it answers: what name servers list is all we know."""
     shown = {master for master in _routed(seen, name).values() if master is not None}
     if not shown:
@@ -52,7 +52,7 @@ def _alone(seen: Survey, name: str) -> Iterator[Finding]:
             yield failed("group.master", name, f"master {master} does not answer", step)
 
 
-def _controlled(seen: Survey, name: str, info: ReplicasInfo) -> Iterator[Finding]:
+def _controlled(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[Finding]:
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     master = next((each for each in replicas if each.broker_id == info.master_broker_id), None)
     if master is None or not master.alive:
@@ -70,7 +70,9 @@ def _controlled(seen: Survey, name: str, info: ReplicasInfo) -> Iterator[Finding
             yield ok("group.routes", name, "every name server shows that master")
 
 
-def _no_master(seen: Survey, name: str, info: ReplicasInfo, master: ReplicaIdentity | None) -> Finding:
+def _no_master(
+    seen: ClusterSnapshot, name: str, info: ReplicasInfo, master: ReplicaIdentity | None
+) -> Finding:
     who = "no master" if master is None else f"master {master.broker_id} at {master.broker_address} is dead"
     reason = seen.groups.get(name, {}).get("withoutLiveMaster")
     in_sync = ", ".join(f"{each.broker_id} ({each.broker_address})" for each in info.in_sync_replicas)
@@ -87,7 +89,7 @@ def _no_master(seen: Survey, name: str, info: ReplicasInfo, master: ReplicaIdent
     return failed("group.master", name, f"{who}{f' ({reason})' if reason else ''}", step)
 
 
-def _in_sync(seen: Survey, name: str, info: ReplicasInfo) -> Iterator[Finding]:
+def _in_sync(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[Finding]:
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     alive = [each for each in info.in_sync_replicas if each.alive]
     wanted = _least(seen, name)
@@ -122,7 +124,9 @@ def _replica(name: str, replica: ReplicaIdentity, *, in_sync: bool, cluster: str
         yield warning("group.in-sync", name, f"{who} is alive, but not in sync", step)
 
 
-def _routes(seen: Survey, name: str, info: ReplicasInfo, master: ReplicaIdentity | None) -> Iterator[Finding]:
+def _routes(
+    seen: ClusterSnapshot, name: str, info: ReplicasInfo, master: ReplicaIdentity | None
+) -> Iterator[Finding]:
     assert master is not None
     for address, shown in _routed(seen, name).items():
         if shown == master.broker_address:
@@ -132,7 +136,7 @@ def _routes(seen: Survey, name: str, info: ReplicasInfo, master: ReplicaIdentity
         yield failed("group.routes", name, text, step)
 
 
-def _routed(seen: Survey, name: str) -> dict[str, str | None]:
+def _routed(seen: ClusterSnapshot, name: str) -> dict[str, str | None]:
     """Name server -> the master that it shows to clients."""
     found: dict[str, str | None] = {}
     for address, server in seen.answering.items():
@@ -141,7 +145,7 @@ def _routed(seen: Survey, name: str) -> dict[str, str | None]:
     return found
 
 
-def _running(seen: Survey, name: str) -> dict[str, RunningBroker]:
+def _running(seen: ClusterSnapshot, name: str) -> dict[str, RunningBroker]:
     return {
         address: broker
         for address, broker in seen.brokers.items()
@@ -149,13 +153,13 @@ def _running(seen: Survey, name: str) -> dict[str, RunningBroker]:
     }
 
 
-def _least(seen: Survey, name: str) -> int | None:
+def _least(seen: ClusterSnapshot, name: str) -> int | None:
     """minInSyncReplicas, as the brokers that answer have it."""
     texts = [broker.settings.get("minInSyncReplicas", "") for broker in _running(seen, name).values()]
     return max((int(text) for text in texts if text.isdigit()), default=None)
 
 
-def _cluster(seen: Survey, name: str) -> str:
+def _cluster(seen: ClusterSnapshot, name: str) -> str:
     for server in seen.answering.values():
         if name in server.cluster.broker_addr_table:
             return server.cluster.broker_addr_table[name].cluster

@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, failed, ok, warning
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.runtime.compiled import built
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.config import is_loopback
-from remoting.compiled import built
-from remoting.config import ConfigError
-from remoting.doors.http_late import http_listen_port
 
 OPEN_FILES_MIN = 4_096
 FREE_BYTES_MIN = 64 << 20

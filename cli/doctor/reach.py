@@ -17,9 +17,9 @@ from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from client.admin import AdminClient, AdminError
-from remoting.client import RemotingClient, split_address
-from remoting.clock import wall_ms
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.client import RemotingClient, split_address
+from keelmq.runtime.clock import wall_ms
 
 ROUNDS = 4
 """Questions that follow from each other's answers; each may take the whole time limit."""

@@ -6,7 +6,7 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile
 from cli.doctor.findings import Finding, failed, ok, warning
 from namesrv.plugins.controller.config import ControllerConfig, is_loopback
@@ -37,7 +37,7 @@ SHOULD_BE_EQUAL = (
 
 SAME_ADDRESSES = ("controllerAddr", "namesrvAddr")
 ROUTES_EXPIRE_MS = 120_000
-"""After so much silence a name server forgets a broker."""
+"""A name server removes a broker that has not registered for so long."""
 
 
 def rules(files: Sequence[ConfigFile]) -> list[Finding]:
@@ -169,7 +169,7 @@ def _members(name: str, controller: ControllerConfig) -> Iterator[Finding]:
 
 
 def _loopback(files: Sequence[ConfigFile]) -> Iterator[Finding]:
-    """A broker that announces 127.0.0.1, or listens there only, while its servers are elsewhere."""
+    """A broker that registers 127.0.0.1, or listens there only, while its servers are on other machines."""
     for file in files:
         broker = file.broker
         if broker is None:

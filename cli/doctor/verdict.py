@@ -1,17 +1,16 @@
-"""What a survey means: is this cluster healthy, and if not, what should its operator do? Values in, findings
-out.
-"""
+"""Judges a cluster snapshot: what is wrong, and what the operator should do. Pure: values in, findings
+out."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.doctor.certificates import certificate_problems
+from cli.doctor.cluster_snapshot import ClusterSnapshot, NameServer, RunningBroker, peers_of
 from cli.doctor.findings import Finding, failed, ok, plural, warning
 from cli.doctor.reach import HttpAnswer, Silent
 from cli.doctor.rules import addresses, group_rules
-from cli.doctor.survey import NameServer, RunningBroker, Survey, peers_of
-from remoting.operations.controller import ControllerMetadata
+from keelmq.remoting.operations.controller import ControllerMetadata
 
 CLOCK_WARNING_MS = 2_000
 RAFT_LAG_ENTRIES = 1_000
@@ -20,7 +19,7 @@ NAMES_SHOWN = 5
 AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
 
 
-def verdict(seen: Survey) -> list[Finding]:
+def verdict(seen: ClusterSnapshot) -> list[Finding]:
     return [
         *_name_servers(seen),
         *_name_servers_agree(seen),
@@ -32,7 +31,7 @@ def verdict(seen: Survey) -> list[Finding]:
     ]
 
 
-def _name_servers(seen: Survey) -> Iterator[Finding]:
+def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
     for address, server in seen.name_servers.items():
         if isinstance(server, Silent):
             step = (
@@ -53,7 +52,7 @@ def _name_servers(seen: Survey) -> Iterator[Finding]:
             yield warning("namesrv.reachable", address, "name server: no broker is registered", step)
 
 
-def _name_servers_agree(seen: Survey) -> Iterator[Finding]:
+def _name_servers_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
     servers = seen.answering
     if len(servers) < 2:
         return
@@ -100,7 +99,7 @@ def _same_settings(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
             yield warning("namesrv.agree", key, f"differs: {text}", step)
 
 
-def _controllers(seen: Survey) -> Iterator[Finding]:
+def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
     if not seen.controllers:
         return
     views = {at: each for at, each in seen.controllers.items() if isinstance(each, ControllerMetadata)}
@@ -122,7 +121,7 @@ def _controllers(seen: Survey) -> Iterator[Finding]:
     yield from _leader(seen, views)
 
 
-def _leader(seen: Survey, views: Mapping[str, ControllerMetadata]) -> Iterator[Finding]:
+def _leader(seen: ClusterSnapshot, views: Mapping[str, ControllerMetadata]) -> Iterator[Finding]:
     members = max(len(peers_of(view)) for view in views.values()) or len(views)
     majority = members // 2 + 1
     named = {
@@ -149,17 +148,17 @@ def _leader(seen: Survey, views: Mapping[str, ControllerMetadata]) -> Iterator[F
         yield ok("controller.leader", "controllers", text)
 
 
-def _raft(seen: Survey) -> Iterator[Finding]:
-    for door, answer in seen.health.items():
-        if isinstance(answer, Silent) and seen.is_up(seen.doors.get(door, "")):
+def _raft(seen: ClusterSnapshot) -> Iterator[Finding]:
+    for http_address, answer in seen.health.items():
+        if isinstance(answer, Silent) and seen.is_up(seen.http_servers.get(http_address, "")):
             step = "httpPort of its file says so, and the program runs: with another file?"
-            yield warning("controller.raft", door, f"HTTP: {answer}", step)
+            yield warning("controller.raft", http_address, f"HTTP: {answer}", step)
         elif isinstance(answer, HttpAnswer) and answer.status == 503:
             value = answer.json()
             reasons = value.get("reasons", ()) if isinstance(value, dict) else ()
             step = f"{AGAIN}; its log says more"
-            yield failed("controller.raft", door, f"not ready: {'; '.join(map(str, reasons))}", step)
-    plugins = [(str(plugin.get("address", door)), plugin) for door, plugin in seen.plugins]
+            yield failed("controller.raft", http_address, f"not ready: {'; '.join(map(str, reasons))}", step)
+    plugins = [(str(plugin.get("address", http_address)), plugin) for http_address, plugin in seen.plugins]
     committed = max((_raft_number(plugin, "commitIndex") for _, plugin in plugins), default=0)
     for address, plugin in plugins:
         yield from _member(address, plugin, committed, members=len(plugins))
@@ -212,7 +211,7 @@ def _raft_number(plugin: Mapping[str, object], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _brokers(seen: Survey) -> Iterator[Finding]:
+def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
     if seen.not_asked:
         text = f"{seen.not_asked} more were not asked themselves"
         yield ok("broker.reachable", plural(len(seen.brokers), "broker"), text)
@@ -240,7 +239,7 @@ def _brokers(seen: Survey) -> Iterator[Finding]:
             yield ok("broker.disk", address, text)
 
 
-def _broker_settings(seen: Survey) -> Iterator[Finding]:
+def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
     groups: dict[str, dict[str, Mapping[str, str]]] = defaultdict(dict)
     for address, broker in seen.brokers.items():
         if isinstance(broker, RunningBroker) and broker.settings:
@@ -256,7 +255,7 @@ def _broker_settings(seen: Survey) -> Iterator[Finding]:
 
 
 def _knows_controllers(
-    seen: Survey, address: str, settings: Mapping[str, str], members: set[str]
+    seen: ClusterSnapshot, address: str, settings: Mapping[str, str], members: set[str]
 ) -> Iterator[Finding]:
     """One that gets no heartbeats from a broker takes it for dead once it leads."""
     listed = addresses(settings.get("controllerAddr", ""))
@@ -272,7 +271,7 @@ def _knows_controllers(
         yield failed("broker.settings", address, text, step)
 
 
-def _clocks(seen: Survey) -> Iterator[Finding]:
+def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Several readings of a machine, of whole seconds each: the one nearest to ours is the best."""
     best = {host: min(readings, key=abs) for host, readings in seen.clocks.items()}
     for host, ahead_ms in best.items():

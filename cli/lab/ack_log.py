@@ -65,7 +65,7 @@ class Report:
         )
 
 
-class Ledger:
+class AckLog:
     """Numbers start at 0 and have no holes."""
 
     LOST_NUMBERS_MAX = 10

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,9 @@ PORT_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 5.0
+FORWARD_MS = "1000"
+"""shutdownForwardTimeout: a cluster for a demonstration or a test ends within STOP_TIMEOUT_S, whoever is
+connected."""
 LOG_TAIL_LINES = 12
 POLL_MS = 20
 CONTROLLER_GROUP = "keelmq"
@@ -197,17 +201,18 @@ class Cluster:
     def close(self) -> None:
         """SIGTERM to all, SIGKILL to those that do not obey; nothing is left when this returns."""
         running = [program for program in self.programs if program.is_running]
-        for program in running:
-            self._signal(program, signal.SIGCONT)
-            self._signal(program, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        for program in running:
-            process = program.process
-            assert process is not None
-            try:
-                process.wait(max(0.05, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.kill(program)
+        with ExitStack() as stack:  # a second Ctrl-C during a wait still ends them all
+            for program in running:
+                stack.callback(self.kill, program)
+            for program in running:
+                self._signal(program, signal.SIGCONT)
+                self._signal(program, signal.SIGTERM)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            for program in running:
+                process = program.process
+                assert process is not None
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.05, deadline - time.monotonic()))
 
     def check(self) -> None:
         """ClusterError when a program ended that nobody killed."""
@@ -289,6 +294,7 @@ class Cluster:
                 "enableControllerMode": "true",
                 "controllerAddr": self.controller_addr,
                 "storePathRootDir": str(self.directory / f"broker-{index}"),
+                "shutdownForwardTimeout": FORWARD_MS,
                 **extra,
             }
             program = Program(f"broker-{index}", "broker", self.directory, settings, address)

@@ -2,7 +2,7 @@
 
 One round: kill the master with SIGKILL, measure how long the producer waited, start the dead broker again,
 wait until it is back in the SyncStateSet. After the first round (and every fifth then) the leading controller
-is killed alone: producers must not notice. At the end everything is read back and compared with the ledger.
+is killed alone: producers must not notice. At the end everything is read back and compared with the ack log.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.cluster import Cluster, ClusterError, Program
-from cli.demo_end import (
+from cli.lab.ack_log import AckLog, Report
+from cli.lab.cluster import Cluster, ClusterError, Program
+from cli.lab.demo_end import (
     ANALYTICS,
     TELEMETRY,
     keep_telemetry_only,
@@ -23,15 +24,15 @@ from cli.demo_end import (
     print_report,
     print_report_command,
 )
-from cli.demo_view import View, make_view
-from cli.ledger import Ledger, Report
-from cli.traffic import Traffic, read_back
-from cli.watch import Picture, Watcher
-from client import PullError
-from remoting.clock import now_ms, wall_ms
-from remoting.records import SendGap
-from remoting.tasks import TaskSet
-from remoting.telemetry import TelemetryConfig, TelemetryWriter
+from cli.lab.demo_view import View, make_view
+from cli.lab.observer import Picture, Watcher
+from cli.lab.traffic import Traffic, read_back
+from keelmq.client import PullError
+from keelmq.remoting.records import SendGap
+from keelmq.remoting.telemetry import TelemetryConfig, TelemetryWriter
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
+from keelmq.runtime.tasks import TaskSet
 
 TOPIC = "KeelDemo"
 BROKERS = 3
@@ -67,9 +68,9 @@ class DemoOptions:
 class Demo:
     def __init__(self, options: DemoOptions, cluster: Cluster, view: View) -> None:
         self._options, self._cluster, self._view = options, cluster, view
-        self._ledger = Ledger()
+        self._ack_log = AckLog()
         self._watcher = Watcher(cluster)
-        self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ledger, rate=options.rate)
+        self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ack_log, rate=options.rate)
         limits = TelemetryConfig.model_validate({})
         self._telemetry = TelemetryWriter(
             cluster.directory / "demo" / TELEMETRY,
@@ -95,15 +96,17 @@ class Demo:
             return await self._compare()
         finally:
             looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
-            await self._traffic.close()
-            await self._watcher.close()
-            await tasks.stop()
-            await self._telemetry.close()
+            steps = StopSteps("keelmq demo")
+            steps.add("the view", lambda: asyncio.gather(looking, return_exceptions=True))
+            steps.add("the producer", self._traffic.close)
+            steps.add("the watcher", self._watcher.close)
+            steps.add("background tasks", tasks.stop)
+            steps.add("telemetry", self._telemetry.close)
+            await stop_after(steps.run, sys.exc_info()[1])
 
     async def _look(self) -> None:
         while True:
-            self._view.show(await self._watcher.look(), self._ledger)
+            self._view.show(await self._watcher.look(), self._ack_log)
             await asyncio.sleep(LOOK_MS / 1_000)
 
     async def _start(self) -> None:
@@ -114,7 +117,7 @@ class Demo:
         await self._all_in_sync("all replicas in the SyncStateSet after the start", START_TIMEOUT_S)
         self._view.event(f"the cluster is up after {now_ms() - started_ms} ms; the producer starts")
         self._traffic.start()
-        await self._until("the first acknowledged message", lambda: self._ledger.acked > 0, GAP_TIMEOUT_S)
+        await self._until("the first acknowledged message", lambda: self._ack_log.acked > 0, GAP_TIMEOUT_S)
         await self._steady()
 
     async def _kill_master(self, number: int) -> None:
@@ -123,12 +126,12 @@ class Demo:
         broker_id = next(each.broker_id for each in picture.replicas if each.name == picture.master)
         kill_ms, kill_ts = now_ms(), wall_ms()
         await self._cluster.kill_and_wait(master)
-        self._ledger.killed(kill_ms)
+        self._ack_log.killed(kill_ms)
         self._view.event(f"kill {number}: SIGKILL to the master {master.name} (pid {master.pid})")
         await self._until(
-            "a send that is acknowledged again", lambda: not self._ledger.is_waiting, GAP_TIMEOUT_S
+            "a send that is acknowledged again", lambda: not self._ack_log.is_waiting, GAP_TIMEOUT_S
         )
-        gap_ms = self._ledger.gaps_ms[-1]
+        gap_ms = self._ack_log.gaps_ms[-1]
         self._view.event(f"kill {number}: the producer waited {gap_ms} ms")
         self._telemetry.put(
             SendGap(
@@ -155,8 +158,8 @@ class Demo:
             "a leading controller", self._watcher.controller_leader, timeout_s=START_TIMEOUT_S
         )
         leader = self._cluster.controller_at(address)
-        failed, retried = self._ledger.unacknowledged, self._ledger.retried
-        self._ledger.reset_slowest()
+        failed, retried = self._ack_log.unacknowledged, self._ack_log.retried
+        self._ack_log.reset_slowest()
         killed_ms = now_ms()
         await self._cluster.kill_and_wait(leader)
         self._view.event(f"SIGKILL to the controller leader {leader.name} (pid {leader.pid}), alone")
@@ -169,8 +172,8 @@ class Demo:
         await self._steady()
         self._view.event(
             f"another controller leads after {election_ms} ms; meanwhile the slowest send took "
-            f"{self._ledger.slowest_ms} ms, {self._ledger.retried - retried} retried, "
-            f"{self._ledger.unacknowledged - failed} failed"
+            f"{self._ack_log.slowest_ms} ms, {self._ack_log.retried - retried} retried, "
+            f"{self._ack_log.unacknowledged - failed} failed"
         )
         await self._restart(leader)
 
@@ -187,9 +190,9 @@ class Demo:
     async def _compare(self) -> Report:
         picture = await self._all_in_sync("all replicas in the SyncStateSet at the end", REJOIN_TIMEOUT_S)
         self._view.event(f"reading everything back from the final master {picture.master}")
-        await read_back(self._cluster.namesrv_addr, TOPIC, self._ledger)
-        report = self._ledger.report()
-        self._view.event(f"read {self._ledger.read} messages back")
+        await read_back(self._cluster.namesrv_addr, TOPIC, self._ack_log)
+        report = self._ack_log.report()
+        self._view.event(f"read {self._ack_log.read} messages back")
         return report
 
     async def _steady(self) -> None:
@@ -227,6 +230,9 @@ def run_demo(options: DemoOptions) -> int:
     try:
         with cluster:
             report = _play(options, cluster)
+    except StopError as error:
+        print(f"{error}\nLogs stay in {directory}", file=sys.stderr)
+        return 1
     except (ClusterError, PullError) as error:
         print(f"keelmq demo: the cluster did not recover: {error}\nLogs stay in {directory}", file=sys.stderr)
         return 1

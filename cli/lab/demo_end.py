@@ -4,8 +4,8 @@ import shlex
 import shutil
 from pathlib import Path
 
-from cli.cluster import Cluster
-from cli.ledger import Report
+from cli.lab.ack_log import Report
+from cli.lab.cluster import Cluster
 
 TELEMETRY = "telemetry"
 ANALYTICS = "analytics"
@@ -42,7 +42,7 @@ def keep_telemetry_only(directory: Path, *also: str) -> None:
 
 def command(program: str) -> str:
     """How a person starts it: by ./run in a checkout, by its name when installed."""
-    run = Path(__file__).resolve().parent.parent / "run"
+    run = Path(__file__).resolve().parents[2] / "run"
     return f"{shlex.quote(str(run))} {program}" if run.exists() else program
 
 

@@ -12,8 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cli.ledger import Ledger
-from cli.watch import Picture
+from cli.lab.ack_log import AckLog
+from cli.lab.observer import Picture
 
 EVENTS_SHOWN = 14
 REFRESH_PER_SECOND = 5
@@ -21,7 +21,7 @@ ROLE_STYLES = {"master": "bold green", "slave": "cyan", "down": "bold red"}
 
 
 class Counts(Protocol):
-    """What a Ledger knows, as far as it is shown."""
+    """The counts of an AckLog that the screen shows."""
 
     @property
     def sent(self) -> int: ...
@@ -44,7 +44,7 @@ class View(Protocol):
 
     def event(self, text: str) -> None: ...
 
-    def show(self, picture: Picture, ledger: Counts) -> None: ...
+    def show(self, picture: Picture, ack_log: Counts) -> None: ...
 
 
 class PlainView:
@@ -65,12 +65,12 @@ class PlainView:
     def event(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started:6.2f} s] {text}", flush=True)
 
-    def show(self, picture: Picture, ledger: Counts) -> None:
+    def show(self, picture: Picture, ack_log: Counts) -> None:
         roles = ", ".join(f"{replica.name} {replica.role}" for replica in picture.replicas)
         line = f"{_headline(picture)}; {roles}"
         if line != self._last:
             self._last = line
-            self.event(f"  cluster: {line}; acked {ledger.acked}")
+            self.event(f"  cluster: {line}; acked {ack_log.acked}")
 
 
 class LiveView:
@@ -81,7 +81,7 @@ class LiveView:
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self._picture = Picture()
         self._rates: deque[tuple[float, int]] = deque(maxlen=2 * REFRESH_PER_SECOND)
-        self._ledger: Counts = Ledger()
+        self._ack_log: Counts = AckLog()
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
@@ -97,9 +97,9 @@ class LiveView:
         self._events.append(f"{time.monotonic() - self._started:6.2f} s  {text}")
         self._draw()
 
-    def show(self, picture: Picture, ledger: Counts) -> None:
-        self._picture, self._ledger = picture, ledger
-        self._rates.append((time.monotonic(), ledger.acked))
+    def show(self, picture: Picture, ack_log: Counts) -> None:
+        self._picture, self._ack_log = picture, ack_log
+        self._rates.append((time.monotonic(), ack_log.acked))
         self._draw()
 
     def _draw(self) -> None:
@@ -122,12 +122,12 @@ class LiveView:
         return Panel(table, title=_headline(self._picture), title_align="left")
 
     def _traffic(self) -> Text:
-        ledger = self._ledger
-        gaps = ", ".join(f"{gap_ms} ms" for gap_ms in ledger.gaps_ms[-8:]) or "none yet"
-        waiting = "  [no master: sends wait]" if ledger.is_waiting else ""
+        ack_log = self._ack_log
+        gaps = ", ".join(f"{gap_ms} ms" for gap_ms in ack_log.gaps_ms[-8:]) or "none yet"
+        waiting = "  [no master: sends wait]" if ack_log.is_waiting else ""
         return Text(
-            f" sent {ledger.sent:,}   acknowledged {ledger.acked:,}   {self._rate():,.0f} msg/s   "
-            f"retried {ledger.retried:,}   gaps: {gaps}{waiting}"
+            f" sent {ack_log.sent:,}   acknowledged {ack_log.acked:,}   {self._rate():,.0f} msg/s   "
+            f"retried {ack_log.retried:,}   gaps: {gaps}{waiting}"
         )
 
     def _rate(self) -> float:

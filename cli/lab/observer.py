@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cli.cluster import Cluster, Program
-from client.admin import AdminClient, AdminError
-from remoting.client import RemotingClient
-from remoting.operations.controller import ReplicasInfo
+from cli.lab.cluster import Cluster, Program
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operations.controller import ReplicasInfo
 
 RUNTIME_INFO_TIMEOUT_MS = 500
 CONNECT_TIMEOUT_MS = 500
@@ -62,7 +62,8 @@ class Watcher:
             return None
 
     async def other_leader(self, address: str) -> str | None:
-        """A leader elsewhere, by its own word: followers name a dead leader for a while."""
+        """Returns another leader than `address`, if it says itself that it leads: followers name a dead
+        leader for a while."""
         leader = await self.controller_leader()
         if leader is None or leader == address:
             return None

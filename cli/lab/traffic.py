@@ -1,11 +1,12 @@
-"""The demo's producer and its reader: continuous numbered sends into a Ledger, and everything read back."""
+"""The demo's producer and its reader: numbered sends, recorded in an AckLog, and the check that reads
+everything back."""
 
 import asyncio
 from functools import partial
 
-from cli.ledger import Ledger, make_body
-from client import Message, MessageQueue, Producer, PullConsumer, PullStatus, SendError, SendResult
-from remoting.clock import now_ms
+from cli.lab.ack_log import AckLog, make_body
+from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, SendError, SendResult
+from keelmq.runtime.clock import now_ms
 
 IN_FLIGHT_MAX = 32
 SEND_TIMEOUT_MS = 15_000
@@ -17,9 +18,9 @@ READ_NUMS = 256
 class Traffic:
     """`rate`: messages started per second while the cluster answers; missed ones are not made up for."""
 
-    def __init__(self, namesrv_addr: str, topic: str, ledger: Ledger, *, rate: int) -> None:
+    def __init__(self, namesrv_addr: str, topic: str, ack_log: AckLog, *, rate: int) -> None:
         self._producer = Producer(namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX)
-        self._topic, self._ledger, self._rate = topic, ledger, rate
+        self._topic, self._ack_log, self._rate = topic, ack_log, rate
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._in_flight: set[asyncio.Task[SendResult]] = set()
@@ -57,7 +58,7 @@ class Traffic:
             await asyncio.sleep(TICK_MS / 1_000)
 
     async def _send_one(self) -> None:
-        number = self._ledger.start()
+        number = self._ack_log.start()
         message = Message(self._topic, make_body(number))
         task = await self._producer.send_async(message, timeout_ms=SEND_TIMEOUT_MS)
         started_ms = now_ms()
@@ -71,27 +72,27 @@ class Traffic:
         error = task.exception()
         if error is None:
             attempts = task.result().attempts
-            self._ledger.acknowledge(number, started_ms=started_ms, now_ms=now_ms(), attempts=attempts)
+            self._ack_log.acknowledge(number, started_ms=started_ms, now_ms=now_ms(), attempts=attempts)
         elif isinstance(error, SendError):
-            self._ledger.fail()
+            self._ack_log.fail()
             self.last_error = str(error)
         else:
             raise error
 
 
-async def read_back(namesrv_addr: str, topic: str, ledger: Ledger) -> None:
-    """Every message of the topic, from its master, into the ledger. PullError when that fails."""
+async def read_back(namesrv_addr: str, topic: str, ack_log: AckLog) -> None:
+    """Reads every message of the topic from its master into the ack log. Raises PullError."""
     async with PullConsumer(namesrv_addr, "keelmq-demo-reader") as consumer:
         queues = await consumer.fetch_queues(topic)
-        await asyncio.gather(*(_read_queue(consumer, queue, ledger) for queue in queues))
+        await asyncio.gather(*(_read_queue(consumer, queue, ack_log) for queue in queues))
 
 
-async def _read_queue(consumer: PullConsumer, queue: MessageQueue, ledger: Ledger) -> None:
+async def _read_queue(consumer: PullConsumer, queue: MessageQueue, ack_log: AckLog) -> None:
     position, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
     while position < end:
         result = await consumer.pull(queue, position, READ_NUMS)
         for message in result.messages:
-            ledger.found(message.body)
+            ack_log.found(message.body)
         if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
             return  # the queue ends earlier than its master said: what is missing will count as lost
         position = result.next_begin_offset

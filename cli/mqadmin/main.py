@@ -1,10 +1,14 @@
 """mqadmin: RocketMQ's subcommands, flags and layouts, with --json and exit codes that a script can use.
 
-The commands are in cli/commands, what they share in cli/admin_shell.py; docs/cli.md shows each of them.
+The commands are in cli/mqadmin/commands, what they share in cli/mqadmin/shell.py; docs/cli.md shows
+each of them.
 """
 
-from cli.admin_shell import app
-from cli.commands import (
+from typing import Annotated
+
+import typer
+
+from cli.mqadmin.commands import (
     broker,
     cluster,
     consumer,
@@ -25,6 +29,8 @@ from cli.commands import (
     topic_admin,
     trace,
 )
+from cli.mqadmin.shell import app
+from keelmq.runtime.program import version_line
 
 MODULES = (
     controller,
@@ -48,6 +54,22 @@ MODULES = (
     export,
 )
 """Imported for their commands, in the order of --help."""
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(version_line("mqadmin"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit"),
+    ] = False,
+) -> None:
+    """RocketMQ's admin commands against KeelMQ."""
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ answer or refused). One line on standard error says what, where and what next.
 import asyncio
 import inspect
 import json
-import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client import PullError, SendError
-from client.admin import AdminClient, AdminError, Said
-from client.consumer import PullErrorKind
-from client.producer import SendErrorKind
-from client.route import parse_addresses
-from remoting.codes import ResponseCode
-from remoting.operation import Wire
+from cli.command_line import checked_addresses, quiet_connection_log
+from keelmq.client import PullError, SendError
+from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.consumer.pull_consumer import PullErrorKind
+from keelmq.client.producer.producer import SendErrorKind
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Wire
 
 INTERVAL_DEFAULT_S = 3
 """Of -i without a number."""
@@ -41,13 +40,18 @@ NEXT_STEPS: dict[int | None, str] = {
     ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED: "check the names with getSyncStateSet",
     ResponseCode.CONTROLLER_MASTER_STILL_EXIST: "it is the master already: there is nothing to do",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "that server is of another kind or version: is the port right?",
-    ResponseCode.NO_PERMISSION: "keys of the black list change only in the configuration file, by a restart",
     ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA: "see getSyncStateSet; a living broker is "
     "cleaned with -l only",
     ResponseCode.CONTROLLER_ELECT_MASTER_FAILED: "see getSyncStateSet: the new master must be "
     "alive and in the SyncStateSet",
 }
 """By the answer's code; None: nobody answered."""
+BLACK_LIST = "keys of the black list change only in the configuration file, by a restart"
+UNKNOWN_CHANGE = "it may have happened: look before you repeat it"
+READS = ("get", "query", "search", "view", "explain", "export", "check", "pull")
+"""How the names of operations that change nothing begin."""
+RETRY_PREFIX = "%RETRY%"
+"""Of a consumer group's own topic, by which a group is looked up."""
 
 
 class _AnyCase(TyperGroup):
@@ -89,16 +93,6 @@ app = typer.Typer(
 )
 
 
-def checked_addresses(value: str | None) -> str | None:
-    """An address list, or a usage error that names the bad part."""
-    if value is not None:
-        try:
-            parse_addresses(value)
-        except ValueError as error:
-            raise typer.BadParameter(f"{error} (example: 127.0.0.1:9876;127.0.0.1:9877)") from None
-    return value
-
-
 _NAMESRV: Any = typer.Option(
     "-n",
     "--namesrvAddr",
@@ -135,6 +129,15 @@ _TIMEOUT = Annotated[
     int | None,
     typer.Option("--timeout", min=1, help="ms for each question (default 5000; controllers 3000)"),
 ]
+_UNUSED_NAMESRV = Annotated[
+    str | None,
+    typer.Option(
+        "-n",
+        "--namesrvAddr",
+        callback=checked_addresses,
+        help="Taken by every command, as by RocketMQ's; this one asks no name server",
+    ),
+]
 _INTERVAL = Annotated[
     int | None, typer.Option("-i", "--interval", min=1, help="Repeat every that many seconds (3)")
 ]
@@ -154,9 +157,14 @@ def command(
         common.insert(0, ("interval_s", None, _INTERVAL))
 
     def register(function: Callable[..., Action]) -> Callable[..., Action]:
+        needs_namesrv = "namesrv_addr" in inspect.signature(function).parameters
+        extra = [] if needs_namesrv else [("namesrv_addr", None, _UNUSED_NAMESRV)]
+
         def entry(
             *, as_json: bool, timeout_ms: int | None, interval_s: int | None = None, **flags: Any
         ) -> None:
+            if not needs_namesrv:
+                flags.pop("namesrv_addr")
             check_texts(flags.values())
             run(function(**flags), as_json=as_json, timeout_ms=timeout_ms, interval_s=interval_s or None)
 
@@ -166,7 +174,7 @@ def command(
         ]
         shared = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, default, annotation in common
+            for key, default, annotation in (*extra, *common)
         ]
         entry.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         entry.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
@@ -190,7 +198,7 @@ def check_texts(flags: Iterable[object]) -> None:
 
 def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: int | None) -> None:
     """Once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
-    logging.getLogger("remoting").addHandler(logging.NullHandler())  # we tell the outcome, not each try
+    quiet_connection_log()
 
     async def once(admin: AdminClient) -> int:
         try:
@@ -270,17 +278,35 @@ def complain(text: str) -> None:
 def explain(error: AdminError | SendError | PullError) -> str:
     """One line: what was asked, where, what came back, what to do."""
     if not isinstance(error, AdminError):
-        what = "sendMessage" if isinstance(error, SendError) else "consumeMessage"
+        what = "sendMessage" if isinstance(error, SendError) else "pullMessage"
         return f"{what}: {error}"
     if error.unknown:
-        return f"{error}; it may have happened: look before you repeat it"
+        step = "nothing was changed: ask again" if is_read(error.question) else UNKNOWN_CHANGE
+        return f"{error}; {step}"
     answer = (
         f"{error.question} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
     )
-    step = NEXT_STEPS.get(error.code, "")
-    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "request type" not in error.remark:
-        step = ""  # it says itself why it does not serve that
+    step = next_step(error)
     return f"{answer}; {step}" if step else answer
+
+
+def is_read(question: str) -> bool:
+    """True if the operation of this name changes nothing."""
+    return question.startswith(READS)
+
+
+def next_step(error: AdminError) -> str:
+    """What may help against this refusal; "": nothing that is known."""
+    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "request type" not in error.remark:
+        return ""  # it says itself why it does not serve that
+    if error.code == ResponseCode.NO_PERMISSION:
+        return BLACK_LIST if "black list" in error.remark else ""
+    if error.code == ResponseCode.TOPIC_NOT_EXIST:
+        if RETRY_PREFIX in error.remark:
+            return "check the group's name; a group is known from its first consumer on"
+        if error.question.startswith(("delete", "updateTopicPerm")):
+            return "check its name with topicList"
+    return NEXT_STEPS.get(error.code, "")
 
 
 def dump(value: Wire) -> Any:

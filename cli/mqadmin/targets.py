@@ -6,12 +6,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from cli.admin_shell import Output, checked_addresses, exit_code_of, explain, per_server
-from cli.commands.cluster import brokers_of, names_of_cluster
-from client.admin import AdminClient, AdminError, Said
-from client.route import parse_addresses
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operations.route import BrokerData, TopicRouteData
+from cli.command_line import checked_addresses
+from cli.mqadmin.shell import Output, exit_code_of, explain, per_server
+from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
 
 T = TypeVar("T")
 
@@ -68,6 +68,25 @@ async def find_target(
 async def brokers_of_cluster(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> list[BrokerData]:
     info = await admin.cluster_info(namesrv_addr)
     return brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
+
+
+def names_of_cluster(info: ClusterInfo, cluster_name: str, namesrv_addr: str) -> list[str]:
+    """Its broker names. Raises AdminError: no such cluster."""
+    if cluster_name not in info.cluster_addr_table:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        remark = f"no cluster named {cluster_name} (known: {known})"
+        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
+    return sorted(info.cluster_addr_table[cluster_name])
+
+
+def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[BrokerData]:
+    """Those of the names that are known. Raises AdminError: none of them is."""
+    brokers = [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
+    if not brokers and names:
+        known = ", ".join(sorted(info.broker_addr_table)) or "none"
+        remark = f"no broker named {', '.join(names)} (known: {known})"
+        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.BROKER_NOT_EXIST)
+    return brokers
 
 
 async def on_each(admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:

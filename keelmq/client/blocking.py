@@ -1,39 +1,47 @@
-"""The clients without asyncio: the same names and arguments, calls that block, listeners that are functions.
+"""The clients without asyncio: the same arguments, blocking calls, listeners that are plain functions.
 
     with BlockingProducer("127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"1"))
 
-One thread with an event loop serves all clients of a process; it starts with the first and ends with the
-last. Calls may come from any thread. Not for use inside a coroutine: it would block its loop.
+One thread with an event loop serves all clients of a process; it starts with the first client and ends with
+the last. Any thread may call them. Do not use them inside a coroutine: a call would block its event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from client.consumer import PullConsumer
-from client.core.queues import MessageQueue
-from client.core.subscription import ALL
-from client.delivery import Choice
-from client.hooks import ClientHook
-from client.lite_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
-from client.loop_thread import clients_thread
-from client.message import Message, MessageExt
-from client.producer import SEND_TIMEOUT_MS, Producer
-from client.push_consumer import PushConsumer
-from client.reading import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
-from client.replies import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
-from client.route import ROUTE_POLL_MS
-from client.sending import SendResult
-from client.settings import ConsumerSettings
-from client.transaction import Transaction, TransactionProducer, TransactionState
+from keelmq.client.blocking_base import Blocking, ClientClosed
+from keelmq.client.cluster.queue_reader import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
+from keelmq.client.cluster.routes import ROUTE_POLL_MS
+from keelmq.client.consumer.lite_pull_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
+from keelmq.client.consumer.pull_consumer import PullConsumer
+from keelmq.client.consumer.push_consumer import PushConsumer
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendResult
+from keelmq.client.core.subscription import ALL
+from keelmq.client.hooks import ClientHook
+from keelmq.client.message import Message, MessageExt
+from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, Producer
+from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
+from keelmq.client.producer.sender import Choice
+from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 
-A = TypeVar("A")
-T = TypeVar("T")
-C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
+__all__ = [
+    "BlockingConsumer",
+    "BlockingLitePullConsumer",
+    "BlockingProducer",
+    "BlockingPullConsumer",
+    "BlockingPushConsumer",
+    "BlockingTransaction",
+    "BlockingTransactionProducer",
+    "ClientClosed",
+]
+
 G = TypeVar("G", bound=PushConsumer | LitePullConsumer)
 P = TypeVar("P", bound=Producer)
 
@@ -43,100 +51,11 @@ CHECK_THREADS = 4
 BlockingListener = Callable[[tuple[MessageExt, ...]], None]
 
 
-class _Blocking(Generic[C]):
-    """`make` runs in the loop's thread, each time that it is opened. `make_threads`: for the application's
-    functions, made and ended with the client."""
+class _Sender(Blocking[P]):
+    """See keelmq.Producer. In a forked child, an open client opens connections of its own at its first call
+    (gunicorn --preload, multiprocessing); pending sends stay with the parent."""
 
-    def __init__(
-        self, make: Callable[[], C], make_threads: Callable[[], ThreadPoolExecutor] | None = None
-    ) -> None:
-        self._make, self._make_threads = make, make_threads
-        self._threads: ThreadPoolExecutor | None = None
-        self._client: C | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closing = False
-
-    def __enter__(self) -> Self:
-        if self._loop is not None:
-            raise RuntimeError(f"{type(self).__name__} is open already: use one `with` at a time")
-        self._threads = self._make_threads() if self._make_threads is not None else None
-        self._loop = clients_thread.hold()
-        try:
-            self._client = self._run(self._open())
-        except BaseException:
-            self._release()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """May be called twice. Listeners that run until it ends may still use the client."""
-        if self._client is None or self._closing:
-            return
-        self._closing = True
-        try:
-            self._run(self._client.close())
-        finally:
-            self._client, self._closing = None, False
-            self._release()
-
-    async def _open(self) -> C:
-        client = self._make()
-        await client.__aenter__()
-        return client
-
-    def _release(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
-        self._loop = None
-        clients_thread.release()
-
-    async def _in_a_thread(self, function: Callable[[A], T], value: A) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, value)
-
-    @property
-    def _open_client(self) -> C:
-        if self._client is None:
-            raise self._not_open()
-        return self._client
-
-    def _not_open(self) -> RuntimeError:
-        return RuntimeError(f"{type(self).__name__} is not open: use it by `with`")
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Ctrl-C while it waits cancels the call."""
-        loop = self._loop
-        if loop is None:
-            coroutine.close()
-            raise self._not_open()
-        if clients_thread.is_current():
-            coroutine.close()
-            raise RuntimeError(
-                f"{type(self).__name__} was called in the clients' own thread (from a hook?), "
-                "and would wait for itself: use another thread"
-            )
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _call(self, function: Callable[[], T]) -> T:
-        """In the loop's thread: for what is no coroutine but not made for other threads."""
-
-        async def called() -> T:
-            return function()
-
-        return self._run(called())
-
-
-class _Sender(_Blocking[P]):
-    """See client.producer.Producer."""
+    _opens_after_fork = True
 
     def send(
         self,
@@ -151,11 +70,15 @@ class _Sender(_Blocking[P]):
     def send_soon(
         self, message: Message, *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
     ) -> "Future[SendResult]":
-        """A future of concurrent.futures. Blocks only while too many are under way."""
+        """Returns a concurrent.futures.Future. Blocks only while too many sends are pending."""
         client = self._open_client
-        task = self._run(client.send_async(message, key=key, timeout_ms=timeout_ms))
         result: Future[SendResult] = Future()
-        self._call(lambda: task.add_done_callback(lambda done: _settle(result, done)))
+
+        async def start() -> None:
+            task = await client.send_async(message, key=key, timeout_ms=timeout_ms)
+            task.add_done_callback(partial(_settle, result))
+
+        self._run(start())
         return result
 
     def send_oneway(self, message: Message, *, key: str | None = None) -> None:
@@ -183,7 +106,7 @@ class _Sender(_Blocking[P]):
 
 
 class BlockingProducer(_Sender[Producer]):
-    """See client.producer.Producer."""
+    """See keelmq.Producer."""
 
     def __init__(
         self,
@@ -193,6 +116,7 @@ class BlockingProducer(_Sender[Producer]):
         avoid_slow_brokers: bool = False,
         hooks: Iterable[ClientHook] = (),
         route_poll_interval_ms: int = ROUTE_POLL_MS,
+        close_timeout_ms: int = CLOSE_TIMEOUT_MS,
     ) -> None:
         super().__init__(
             lambda: Producer(
@@ -201,13 +125,14 @@ class BlockingProducer(_Sender[Producer]):
                 avoid_slow_brokers=avoid_slow_brokers,
                 hooks=hooks,
                 route_poll_interval_ms=route_poll_interval_ms,
+                close_timeout_ms=close_timeout_ms,
             )
         )
 
 
 class BlockingTransaction:
-    """See client.transaction.Transaction. As a context manager it commits at the end of the block and rolls
-    back when it raises."""
+    """See keelmq.Transaction. As a context manager it commits at the end of the block, and rolls back if the
+    block raises."""
 
     def __init__(self, transaction: Transaction, run: Callable[[Coroutine[Any, Any, bool]], bool]) -> None:
         self._transaction, self._run = transaction, run
@@ -218,7 +143,7 @@ class BlockingTransaction:
         return self._transaction.msg_id
 
     def commit(self) -> bool:
-        """False: no broker could be told. It will ask, and `check` must say the same."""
+        """False: no broker could be told; it will ask, and `check` must answer the same."""
         return self._run(self._transaction.commit())
 
     def rollback(self) -> bool:
@@ -235,7 +160,7 @@ class BlockingTransaction:
 
 
 class BlockingTransactionProducer(_Sender[TransactionProducer]):
-    """See client.transaction.TransactionProducer. `check` is called in threads of its own."""
+    """See keelmq.TransactionProducer. `check` is called in threads of its own."""
 
     def __init__(
         self,
@@ -247,6 +172,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         avoid_slow_brokers: bool = False,
         hooks: Iterable[ClientHook] = (),
         route_poll_interval_ms: int = ROUTE_POLL_MS,
+        close_timeout_ms: int = CLOSE_TIMEOUT_MS,
     ) -> None:
         super().__init__(
             lambda: TransactionProducer(
@@ -257,6 +183,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
                 avoid_slow_brokers=avoid_slow_brokers,
                 hooks=hooks,
                 route_poll_interval_ms=route_poll_interval_ms,
+                close_timeout_ms=close_timeout_ms,
             ),
             lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}"),
         )
@@ -264,13 +191,13 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
     def transaction(
         self, message: Message, *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
     ) -> BlockingTransaction:
-        """The broker has the message, and shows it to nobody before commit(). SendError: it has not."""
+        """Sends the message, which stays invisible until commit(). SendError: the broker does not have it."""
         begun = self._run(self._open_client.begin(message, key=key, timeout_ms=timeout_ms))
         return BlockingTransaction(begun, self._run)
 
 
-class BlockingPullConsumer(_Blocking[PullConsumer]):
-    """See client.consumer.PullConsumer."""
+class BlockingPullConsumer(Blocking[PullConsumer]):
+    """See keelmq.PullConsumer."""
 
     def __init__(self, namesrv_addr: str, group: str = "DEFAULT_CONSUMER") -> None:
         super().__init__(lambda: PullConsumer(namesrv_addr, group))
@@ -314,8 +241,8 @@ class BlockingPullConsumer(_Blocking[PullConsumer]):
         self._run(self._open_client.commit(queue, offset))
 
 
-class _BlockingMember(_Blocking[G]):
-    """Of a consumer group: subscribes before the start or while it runs."""
+class _Member(Blocking[G]):
+    """A member of a consumer group: subscribes before the start or while it runs."""
 
     def __init__(
         self, make: Callable[[], G], make_threads: Callable[[], ThreadPoolExecutor] | None = None
@@ -341,12 +268,12 @@ class _BlockingMember(_Blocking[G]):
         properties: Mapping[str, str] | None = None,
         timeout_ms: int = REPLY_TIMEOUT_MS,
     ) -> None:
-        """Also from inside a listener."""
+        """As keelmq.PushConsumer.reply; may be called inside a listener."""
         self._run(self._open_client.reply(request, body, properties=properties, timeout_ms=timeout_ms))
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
+        """The queues that are assigned to this consumer now."""
         return self._call(lambda: self._open_client.assigned)
 
     async def _open(self) -> G:
@@ -357,8 +284,9 @@ class _BlockingMember(_Blocking[G]):
         return client
 
 
-class BlockingLitePullConsumer(_BlockingMember[LitePullConsumer]):
-    """See client.lite_consumer.LitePullConsumer."""
+class BlockingLitePullConsumer(_Member[LitePullConsumer]):
+    """See keelmq.LitePullConsumer. `for message in consumer` counts a message as consumed when the next one
+    is asked for."""
 
     def __init__(
         self,
@@ -372,6 +300,13 @@ class BlockingLitePullConsumer(_BlockingMember[LitePullConsumer]):
             lambda: LitePullConsumer(namesrv_addr, group, auto_commit=auto_commit, settings=settings)
         )
 
+    def __iter__(self) -> Iterator[MessageExt]:
+        while True:
+            try:
+                yield self._run(self._open_client.__anext__())
+            except StopAsyncIteration:
+                return
+
     def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
         return self._run(self._open_client.poll(max_nums, timeout_ms=timeout_ms))
 
@@ -382,10 +317,14 @@ class BlockingLitePullConsumer(_BlockingMember[LitePullConsumer]):
         self._call(lambda: self._open_client.seek(queue, offset))
 
 
-class BlockingPushConsumer(_BlockingMember[PushConsumer]):
-    """See client.push_consumer.PushConsumer. The listener is called in threads of its own, as many as
-    settings.consume_concurrency. One that takes too long cannot be stopped: its messages come again while it
-    still runs."""
+BlockingConsumer = BlockingLitePullConsumer
+"""The consumer that most programs want, under its short name."""
+
+
+class BlockingPushConsumer(_Member[PushConsumer]):
+    """See keelmq.PushConsumer. The listener is called in threads of its own, as many as
+    settings.consume_concurrency. A listener that takes too long cannot be stopped: its messages are
+    redelivered while it still runs."""
 
     def __init__(
         self,
@@ -412,8 +351,10 @@ class BlockingPushConsumer(_BlockingMember[PushConsumer]):
 
 
 def _settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
+    if not future.set_running_or_notify_cancel():
+        return  # its owner has given it up
     if task.cancelled():
-        future.cancel()
+        future.set_exception(CancelledError())
     elif (error := task.exception()) is not None:
         future.set_exception(error)
     else:

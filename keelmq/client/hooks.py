@@ -1,14 +1,13 @@
-"""What an application may see of every message that goes out or comes in: traces, metrics, contexts.
+"""Hooks that see every message that is sent or consumed: for traces, metrics and trace contexts.
 
     class Timing(ClientHook):
         def after_send(self, trace): histogram.observe(trace.took_ms)
 
     Producer("127.0.0.1:9876", hooks=[Timing()])
 
-A hook runs inside the client's loop, so it must not wait. RocketMQ's own message trace is client/tracing.py.
-One that raises costs no message: the error is
-logged with its traceback. before_send may give back another message, e.g. with a trace context among its
-properties.
+A hook runs in the client's event loop, so it must not block. A hook that raises costs no message: the error
+is logged with its traceback. before_send may return another message, for example with a trace context among
+its properties. RocketMQ's message trace is keelmq/client/tracing.py.
 """
 
 import logging
@@ -16,18 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.message import Message, MessageExt
-from client.sending import SendResult
+from keelmq.client.core.send_result import SendResult
+from keelmq.client.message import Message, MessageExt
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SendTrace:
-    """One send (or one batch of `messages`) from call to answer. `error` None: acknowledged; a send that was
-    given up meanwhile has a CancelledError. `msg_id`: the UNIQ_KEY, of a batch that of its first message.
-    `sent`: as before_send() left them, with the UNIQ_KEY and, if acknowledged, the result of each.
-    `broker_addr`: of the master that was asked last."""
+    """One send (or one batch of `messages`) from call to answer. `error` None: acknowledged; a cancelled
+    send has a CancelledError. `msg_id`: the UNIQ_KEY, of a batch that of its first message. `sent`: the
+    messages as before_send() returned them, with their UNIQ_KEYs and, if acknowledged, results.
+    `broker_addr`: the master of the last attempt."""
 
     group: str
     topic: str
@@ -47,7 +46,7 @@ class SendTrace:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTrace:
-    """A broker was told how a transaction ended. `from_check`: because it had asked."""
+    """A broker was told how a transaction ended. `from_check`: in answer to the broker's check."""
 
     group: str
     message: Message | MessageExt
@@ -70,8 +69,8 @@ class ConsumeTrace:
 
 
 class ClientHook:
-    """Override what you want to see. attached() comes before all else of a client, detached() after all:
-    there a hook may wait for a moment, and send what it has gathered."""
+    """Override the methods of interest. attached() is called before all others for a client, detached()
+    after them: there a hook may wait for a moment, and send what it collected."""
 
     def attached(self, namesrv_addr: str) -> None:
         pass
@@ -106,7 +105,8 @@ class Hooks:
         return bool(self._hooks)
 
     def attach(self) -> None:
-        """May be called again and again. A hook that cannot begin with this client sees nothing of it."""
+        """Attaches all hooks once; later calls do nothing. A hook that raises here sees nothing of this
+        client."""
         if not self._attached:
             self._attached = True
             self._hooks = tuple(hook for hook in self._hooks if self._begins(hook))
@@ -120,7 +120,7 @@ class Hooks:
         return True
 
     async def detach(self) -> None:
-        """May be called twice, and without attach()."""
+        """Safe to repeat, and without attach()."""
         if not self._attached:
             return
         self._attached = False
@@ -159,6 +159,6 @@ class Hooks:
 def _guarded(call: Callable[..., Any], *values: object) -> object:
     try:
         return call(*values)
-    except Exception:  # an observer's fault is no reason to lose what it observes
+    except Exception:  # a hook's error must not lose the message
         logger.exception("client hook %s failed", call.__qualname__)
         return None

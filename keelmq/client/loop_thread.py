@@ -1,17 +1,20 @@
-"""The thread whose event loop serves all clients of a process that has none (client/blocking.py)."""
+"""The thread whose event loop serves all clients without asyncio of a process (keelmq/client/blocking.py)."""
 
 import asyncio
+import os
 import threading
 
 
 class LoopThread:
-    """Counted: the loop runs while somebody holds it."""
+    """Reference-counted: the loop runs while a client holds it. A forked child has no such thread, and does
+    not close the parent's loop, whose descriptors belong to the parent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._inherited: asyncio.AbstractEventLoop | None = None
 
     def hold(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -27,6 +30,12 @@ class LoopThread:
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
+    def forked(self) -> None:
+        """In the child, before anything else runs."""
+        self._inherited = self._loop  # never collected: nothing of it is closed here
+        self._lock, self._holders = threading.Lock(), 0
+        self._loop = self._thread = None
+
     def release(self) -> None:
         with self._lock:
             self._holders -= 1
@@ -41,9 +50,14 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
 
 
 clients_thread = LoopThread()
+os.register_at_fork(after_in_child=clients_thread.forked)

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from client.message_id import encode_offset_message_id
-from remoting.clock import now_ms
-from remoting.complaints import Complaints
-from remoting.operation import RemoteProtocolError
+from keelmq.client.message_id import encode_offset_message_id
+from keelmq.remoting.operation import RemoteProtocolError
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
-_NOT_ZLIB: Final = Complaints(logger)
+_NOT_ZLIB: Final = RateLimitedLogger(logger)
 
 NAME_END, PROPERTY_END = "\x01", "\x02"
 UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
@@ -49,14 +49,14 @@ _ITEM = struct.Struct(">i8xii")  # of an inner batch: SIZE magic crc FLAG BODYLE
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends. `keys`: index keys, joined by blanks on the wire. `wait`: the reply comes after
-    the flush and replication that the broker is configured for. `delay_level`: 1 (1 s) to 18 (2 h) with the
-    broker's default levels; 0: at once."""
+    """A message to send. `keys`: index keys, joined by blanks on the wire; a str is one key. `wait`: the
+    response comes after the flush and replication that the broker is configured for. `delay_level`: 1 (1 s)
+    to 18 (2 h) with the broker's default levels; 0: none."""
 
     topic: str
     body: bytes
     tags: str | None = None
-    keys: Sequence[str] = ()
+    keys: str | Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     wait: bool = True
@@ -66,7 +66,7 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class MessageExt:
     """A stored message. Timestamps are wall-clock ms; hosts are "address:port". `not_zlib`: `sys_flag` says
-    that the body is, so it is as it was sent."""
+    that the body is compressed, but it is not; the body is as it was sent."""
 
     topic: str
     body: bytes
@@ -95,7 +95,7 @@ class MessageExt:
 
     @property
     def offset_msg_id(self) -> str:
-        """Where it was stored: the id that the broker gave it."""
+        """The broker's id, which encodes where the message is stored."""
         return encode_offset_message_id(self.store_host, self.physical_offset)
 
     @property
@@ -111,6 +111,11 @@ def unique_keys() -> Iterator[str]:
         yield f"{prefix}{count & 0xFFFFFFFF:08X}"
 
 
+def index_keys(message: Message) -> str:
+    """Returns the keys as on the wire: joined by blanks, "" for none."""
+    return message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+
+
 def encode_properties(message: Message, unique_key: str) -> str:
     """key \\x01 value \\x02 ...; ValueError for text that the format cannot carry (its own separators)."""
     pairs = dict(message.properties)
@@ -119,7 +124,7 @@ def encode_properties(message: Message, unique_key: str) -> str:
     if message.tags:
         pairs[TAGS] = message.tags
     if message.keys:
-        pairs[KEYS] = " ".join(message.keys)
+        pairs[KEYS] = index_keys(message)
     if message.delay_level < 0:
         raise ValueError(f"delay_level is {message.delay_level}: 0 is none, 1 the shortest")
     if message.delay_level:
@@ -146,7 +151,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def still_packed(message: MessageExt) -> int:
-    """The bits that say how the body of a decoded message is packed: 0 for one that was inflated."""
+    """Returns the compression bits of a decoded message: 0 if its body was inflated."""
     packed = message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
     was_inflated = packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB and not message.not_zlib
     return 0 if was_inflated else packed
@@ -226,8 +231,8 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
 
 
 def _unwrapped(batch: MessageExt) -> list[MessageExt]:
-    """Its messages; they share place, times, hosts and sys_flag. A body that is no batch comes as it is, as
-    RocketMQ's clients have it: it holds nobody up."""
+    """Returns the messages of an inner batch; they share place, times, hosts and sys_flag. A body that is
+    not a batch is returned as it is, as RocketMQ's clients do, so it does not block the queue."""
     found: list[MessageExt] = []
     data, at = batch.body, 0
     try:

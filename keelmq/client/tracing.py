@@ -1,22 +1,25 @@
-"""TraceHook: RocketMQ's message trace, so that `mqadmin queryMsgTraceById` tells what became of a message.
+"""TraceHook: writes RocketMQ's message trace, which `mqadmin queryMsgTraceById` reads.
 
     async with Producer("127.0.0.1:9876", hooks=[TraceHook()]) as producer: ...
 
-Off unless it is given. What was sent, consumed, committed and rolled back becomes records in the trace topic
-(client/core/traces.py), by a producer of its own in the background. It never fails a message and never waits:
-at most `records_max` records wait, what comes then is dropped and counted; a trace message that does not get
-through in five seconds is dropped as well, and the next one waits for a while. What is left when the client
-closes is sent first, for at most `flush_timeout_ms`.
+Clients without this hook write no trace. Sends, consumed messages, commits and rollbacks become records in
+the trace topic (keelmq/client/core/traces.py), written by a producer of its own in the background. A trace
+never fails or delays a message: at most `records_max` records wait, later ones are dropped and counted. A
+trace message that is not acknowledged in five seconds is dropped, and the next one waits for a while. When
+the client closes, the remaining records are sent, for at most `flush_timeout_ms`.
 """
 
 import asyncio
 import contextlib
 import logging
+import random
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from client.core.traces import (
+from keelmq.client.consumer.consume_message_service import ReconsumeLater
+from keelmq.client.core.send_result import SendError
+from keelmq.client.core.traces import (
     DEFAULT_REGION,
     ContextCode,
     MsgType,
@@ -27,13 +30,12 @@ from client.core.traces import (
     sub_after,
     sub_before,
 )
-from client.hooks import ClientHook, ConsumeTrace, SendTrace, TransactionTrace
-from client.listening import ReconsumeLater
-from client.message import DELAY, KEYS, TAGS, TRAN_MSG, Message, MessageExt
-from client.producer import Producer
-from client.sending import SendError
-from remoting.clock import now_ms, wall_ms
-from remoting.tasks import TaskSet, wait_for_event
+from keelmq.client.hooks import ClientHook, ConsumeTrace, SendTrace, TransactionTrace
+from keelmq.client.message import DELAY, KEYS, TAGS, TRAN_MSG, Message, MessageExt, index_keys
+from keelmq.client.producer.producer import Producer
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,7 @@ RECORDS_MAX: Final = 20_000
 LINGER_MS: Final = 500
 FLUSH_TIMEOUT_MS: Final = 2_000
 SEND_TIMEOUT_MS: Final = 5_000
-AGAIN_MIN_MS: Final = 1_000
-AGAIN_MAX_MS: Final = 60_000
+AGAIN: Final = Backoff(first_ms=2_000, max_ms=60_000)
 """So long nothing is tried after a trace message that did not get through: a cluster without the trace topic
 must not be asked for its route for ever."""
 CALLS_MAX: Final = 4_096
@@ -55,8 +56,8 @@ DELAYS: Final = (DELAY, "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_M
 
 
 class TraceHook(ClientHook):
-    """For any clients of one cluster and of one event loop. `topic`: where the records go; brokers create it
-    with traceTopicEnable, or with autoCreateTopicEnable by the first record."""
+    """For all clients of one cluster and of one event loop. `topic`: where the records go; brokers create it
+    with traceTopicEnable, or with autoCreateTopicEnable at the first record."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class TraceHook(ClientHook):
                 topic=trace.topic,
                 msg_id=msg_id,
                 tags=message.tags or message.properties.get(TAGS),
-                keys=" ".join(message.keys) or message.properties.get(KEYS),
+                keys=index_keys(message) or message.properties.get(KEYS),
                 store_host=trace.broker_addr,
                 body_bytes=len(message.body),
                 cost_ms=trace.took_ms,
@@ -202,33 +203,33 @@ class TraceHook(ClientHook):
             self._hurry.set()
 
     async def _run(self, producer: Producer) -> None:
-        again_ms = AGAIN_MIN_MS
+        failures = 0
         while not self._ending.is_set():
             await wait_for_event(self._hurry, self._linger_ms)
             if await self._flush(producer):
-                again_ms = AGAIN_MIN_MS
+                failures = 0
             else:
+                failures += 1
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(again_ms / 1_000):
+                    async with asyncio.timeout(AGAIN.pause_ms(failures, random.random()) / 1_000):
                         await self._ending.wait()
-                again_ms = min(2 * again_ms, AGAIN_MAX_MS)
         await self._flush(producer)
         self._ended.set()
 
     async def _flush(self, producer: Producer) -> bool:
-        """False: one did not get through; the rest waits."""
+        """Sends what waits. False: a message failed; the rest waits."""
         while (found := self._buffer.next_message()) is not None:
             body, keys, count = found
             try:
                 await producer.send(Message(self.topic, body.encode(), keys=keys), timeout_ms=SEND_TIMEOUT_MS)
             except SendError as error:
                 self.failed += count
-                self._complain(error)
+                self._warn(error)
                 return False
             self.sent += count
         return True
 
-    def _complain(self, error: SendError) -> None:
+    def _warn(self, error: SendError) -> None:
         """Once a minute: the cluster may be away for long."""
         now = now_ms()
         if self._told_ms is None or now - self._told_ms >= TOLD_EVERY_MS:
@@ -244,7 +245,7 @@ def _traced(messages: Sequence[MessageExt]) -> list[MessageExt]:
 def _keys_of(message: Message | MessageExt) -> str | None:
     if isinstance(message, MessageExt):
         return message.keys
-    return " ".join(message.keys) or message.properties.get(KEYS)
+    return index_keys(message) or message.properties.get(KEYS)
 
 
 def _type_of(message: Message) -> MsgType:

@@ -1,22 +1,33 @@
-"""Calls to other processes: one shared connection per address, every answer Ok, Failed or Unknown.
+"""RemotingClient: calls to other processes over one shared connection per address.
 
-Failed means surely not done. Unknown means that the request may have left: timeout, or a lost connection.
-Nothing here repeats a request by itself, except once after GO_AWAY (the server did not take it).
+Every call ends Ok, Failed or Unknown. Failed: the request was surely not carried out. Unknown: it may have
+been, after a timeout or a lost connection. The client repeats no request, except once after GO_AWAY (the
+server did not accept it).
 """
 
 import asyncio
 import itertools
 import logging
+import os
 import socket
+import weakref
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from remoting.codes import ResponseCode
-from remoting.command import BadRequest, RemotingCommand, decode_body, encode, parse_header, request_command
-from remoting.config import why_refused
-from remoting.connection import SCRATCH_BYTES, Connection, close_all
-from remoting.dispatch import Dispatcher
-from remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import (
+    BadRequest,
+    RemotingCommand,
+    decode_body,
+    encode,
+    parse_header,
+    request_command,
+)
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection, close_all
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
+from keelmq.runtime.config import why_refused
+from keelmq.runtime.stop_steps import StopSteps
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +54,8 @@ def split_address(address: str) -> tuple[str, int]:
 class RemotingClient:
     """`table` serves requests that the other end pushes (1008). `on_closed` gets the address of every
     established connection that ends, but not during close(). `drop_silent_ms`: a connection that delivered
-    nothing during a whole timed-out call of at least so long is closed (half-open links); None: never."""
+    nothing during a whole timed-out call of at least so long is closed (half-open links); None: never.
+    RuntimeError of every call in a child process that was forked after the client was made."""
 
     def __init__(
         self,
@@ -60,7 +72,8 @@ class RemotingClient:
         self._connections: dict[str, Connection] = {}
         self._open: set[Connection] = set()  # also those that left the table but are not gone yet
         self._connecting: dict[str, asyncio.Task[Connection | str]] = {}
-        self._closed = False
+        self._closed = self._inherited = False
+        _clients.add(self)
 
     async def call(
         self,
@@ -72,7 +85,8 @@ class RemotingClient:
         timeout_ms: int = 3000,
         good: Collection[int] = (ResponseCode.SUCCESS,),
     ) -> Outcome[Resp]:
-        """One request and its answer; connecting counts against timeout_ms. Codes in `good` are Ok."""
+        """Sends one request and returns its outcome; connecting counts against timeout_ms. Codes in `good`
+        are Ok."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         response: RemotingCommand | Failed | Unknown = Unknown("not sent")
@@ -92,13 +106,13 @@ class RemotingClient:
     async def oneway(
         self, address: str, operation: Operation[Any, Any], header: Wire, body: object = None
     ) -> bool:
-        """A request without an answer. False: surely not sent."""
+        """Sends a request without a response. False: surely not sent."""
         command = request_command(operation, header, body, oneway=True)
         command.opaque = next(_opaques) & OPAQUE_MASK
         return await self.send(address, encode(command))
 
     async def send(self, address: str, frame: bytes) -> bool:
-        """A whole frame of a oneway request. False: surely not sent."""
+        """Sends a whole frame of a oneway request. False: surely not sent."""
         connection = self._connections.get(address)
         if connection is None or connection.is_closing():
             found = await self._connection(address, self._connect_timeout_ms / 1000)
@@ -108,7 +122,8 @@ class RemotingClient:
         return connection.send(frame)
 
     def drop(self, address: str) -> None:
-        """Cuts the connection, if there is one: what waits for it ends Unknown now, not at its timeout."""
+        """Aborts the connection, if there is one: calls that wait for it end Unknown now, not at their
+        timeouts."""
         connection = self._connections.get(address)
         if connection is not None:
             self._forget(address, connection)
@@ -116,14 +131,23 @@ class RemotingClient:
 
     async def close(self) -> None:
         """Closes every connection; waiting calls end with Unknown. May be called twice."""
+        if self._inherited:
+            return
         self._closed = True
         connecting = list(self._connecting.values())
         for task in connecting:
             task.cancel()
         await asyncio.gather(*connecting, return_exceptions=True)
-        await self._dispatcher.close()
         self._connections.clear()
-        await close_all(self._open)
+        steps = StopSteps("client")
+        steps.add("running handlers", self._dispatcher.close)
+        steps.add("connections", lambda: close_all(self._open))
+        await steps.run()
+
+    def forked(self) -> None:
+        """In the child of a fork(): the connections are the parent's; a byte from here would break them."""
+        self._inherited = True
+        self._connections = {}  # the rest is kept as it is, so that nothing of it is closed here
 
     # ---- calls ----
 
@@ -167,11 +191,16 @@ class RemotingClient:
     # ---- connections ----
 
     async def _connection(self, address: str, timeout_s: float) -> Connection | str:
-        """The shared connection, or why there is none. Attempts are shared; a caller that runs out of time
-        leaves the attempt going for the others."""
+        """Returns the shared connection, or the reason why there is none. Attempts are shared; a caller that
+        runs out of time leaves the attempt to the others."""
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closing():
             return connection
+        if self._inherited:
+            raise RuntimeError(
+                "this client was opened before the process was forked, and its connections are the parent's: "
+                "open another one in the child"
+            )
         if self._closed:
             return "client is closed"
         task = self._connecting.get(address)
@@ -221,6 +250,15 @@ class RemotingClient:
         self._forget(address, connection)
         if self._on_closed is not None and not self._closed:
             self._on_closed(address)
+
+
+def _forked() -> None:
+    for client in list(_clients):
+        client.forked()
+
+
+_clients: "weakref.WeakSet[RemotingClient]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forked)
 
 
 def _expire(future: asyncio.Future[RemotingCommand | None]) -> None:

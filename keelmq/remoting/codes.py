@@ -1,6 +1,6 @@
-"""The numbers of the remoting protocol.
+"""Numbers of the remoting protocol: request, response and language codes, permissions, the version.
 
-Source: RocketMQ 5.3.3 request, response and language codes; names as upstream spells them.
+Source: RocketMQ 5.3.3; names in its spelling.
 """
 
 from enum import IntEnum

@@ -1,8 +1,8 @@
-"""RemotingCommand <-> bytes: JSON and ROCKETMQ (binary) headers, header models, JSON bodies. No socket.
+"""Encodes and decodes RemotingCommands: JSON and ROCKETMQ (binary) headers, header models, JSON bodies.
 
-A receiver accepts both header types at any time; the sender of an answer does not look at the type of the
-request (Java peers answer with the type of their own process). We write JSON unless told otherwise.
-Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 1.2.83 for what bodies may look like.
+Opens no socket. A receiver accepts both header types at any time; the sender of a response ignores the type
+of the request (Java peers answer with the type of their own process). We write JSON unless told otherwise.
+Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 1.2.83 for the form of bodies.
 """
 
 import struct
@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from remoting.codes import VERSION, LanguageCode, ResponseCode
-from remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
-from remoting.lenient_json import load_lenient, without_nulls
-from remoting.operation import CommandError, LocalProtocolError, Operation, RemoteProtocolError, Wire
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import VERSION, LanguageCode, ResponseCode
+from keelmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
+from keelmq.remoting.lenient_json import load_lenient, without_nulls
+from keelmq.remoting.operation import CommandError, LocalProtocolError, Operation, RemoteProtocolError, Wire
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -40,7 +41,7 @@ class SerializeType(IntEnum):
 
 
 class BadRequest(CommandError):
-    """The header or body does not fit the Operation's model; doors put their own code on it."""
+    """The header or body does not fit the Operation's model. Each server answers with a code of its own."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, remark)
@@ -348,27 +349,6 @@ def _remark(error: ValidationError, what: str) -> str:
 
 
 # ---- bodies ----
-
-
-def body_bytes(body: object) -> bytes:
-    """bytes as they are; a model by alias without None, members sorted; any JSON value; None is empty."""
-    if body is None:
-        return b""
-    if isinstance(body, bytes):
-        return body
-    if isinstance(body, (bytearray, memoryview)):
-        return bytes(body)
-    return msgspec.json.encode(_plain(body), order="sorted")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Wire):
-        return value.model_dump(by_alias=True, exclude_none=True, mode="json")
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    return value
 
 
 @lru_cache(maxsize=256)

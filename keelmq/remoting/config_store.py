@@ -1,8 +1,8 @@
-"""ConfigStore: a program's settings while it runs (25 and 26, 318 and 319), and where changes are kept.
+"""ConfigStore: reads and changes the settings of a running program (25 and 26, 318 and 319).
 
-A change is written into the -c file, line by line, so that comments and other programs' keys stay; or into
-configStorePath if that is set, and then read from there at the next start, over the -c file. Nothing is
-applied that could not be stored.
+A change is written into the -c file, line by line, so comments and other programs' keys stay. If
+configStorePath is set, it is written there instead, and overrides the -c file at the next start. A change
+that cannot be stored is not applied.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from typing import ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
-from remoting.codes import ResponseCode
-from remoting.config import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.runtime.config import (
     ENVIRON_PREFIX,
     Config,
     ConfigError,
@@ -24,8 +25,7 @@ from remoting.config import (
     setting_sources,
     with_settings,
 )
-from remoting.durable_file import replace_file
-from remoting.operation import CommandError
+from keelmq.runtime.durable_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ S = TypeVar("S", bound=StoredConfig)
 
 @dataclass(frozen=True)
 class Given:
-    """Where a configuration came from: the -c file, the environment, and what --set said."""
+    """The sources of a configuration: the -c file, the environment, and --set."""
 
     path: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -62,27 +62,28 @@ class Given:
 
 
 class ConfigStore(Generic[S]):
-    """`current` is replaced by a change; `on_change` is called after it. `sources`: where the values of the
-    keys that are set come from."""
+    """`current` is replaced by a change; `on_change` is called after it. `sources`: the source of each key
+    that is set."""
 
     def __init__(
         self,
         config: S,
         *,
+        on_change: Callable[[], None] = lambda: None,
         path: Path | None = None,
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.current = config
         self.version = 0
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change = on_change
         self._path = store_path(config, path)
         self.sources = _sources(config, path, environ or {}, overrides or {})
         self._environ, self._overrides = environ or {}, overrides or {}
         self._writing = asyncio.Lock()
 
     async def update(self, body: bytes) -> str | None:
-        """All of the key=value lines, or none: CommandError. The text is a remark for whoever asked."""
+        """Applies all of the key=value lines, or none: CommandError. Returns a remark for the caller."""
         try:
             settings = parse_settings(body.decode(), "the request")
         except (UnicodeDecodeError, ConfigError) as error:
@@ -135,7 +136,7 @@ def store_path(config: StoredConfig, path: Path | None) -> Path | None:
 
 
 def with_stored(config: S, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> S:
-    """`config` with the changes that an earlier run kept in configStorePath. Raises ConfigError."""
+    """Returns `config` with the changes that an earlier run stored in configStorePath. Raises ConfigError."""
     stored = store_path(config, path)
     try:
         if stored is None or stored == path or not stored.exists():
@@ -165,7 +166,7 @@ def _sources(
 
 
 def rewritten(text: str, settings: Mapping[str, str]) -> str:
-    """key=value lines with some values changed; keys that were not there come last."""
+    """Returns key=value lines with some values changed; new keys come last."""
     left = dict(settings)
     lines = []
     for line in text.splitlines():

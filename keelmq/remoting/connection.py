@@ -1,11 +1,11 @@
-"""One TCP connection of either side: frames in, requests to a Dispatcher, responses to the calls that wait.
+"""One TCP connection of either side: passes requests to a Dispatcher, and responses to their calls.
 
-One read is one batch: every whole frame that arrived is handled, the replies leave in one write. All
-connections of a door (or client) read into one shared scratch buffer; of a larger frame, what follows the
-first LARGE_FRAME_BYTES is received in place, in a buffer of its exact size. A peer that does not read is not
-read from either.
-Invariants: between reads, what is kept is the beginning of one frame, or (paused) what one read brought.
-Memory grows with what arrived, never with what a length field announces.
+One read is one batch: every whole frame that arrived is handled, and the replies leave in one write. All
+connections of a server (or client) read into one shared scratch buffer; of a larger frame, what follows the
+first LARGE_FRAME_BYTES is received in place, in a buffer of its exact size. While a peer does not read its
+replies, no more requests are read from it.
+Invariants: between reads, the buffer holds the beginning of one frame or, while paused, the bytes of one
+read. Memory grows with the bytes that arrived, never with what a length field announces.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ import logging
 import mmap
 import socket
 import struct
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import msgspec
 
-from remoting.clock import now_ms
-from remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
-from remoting.dispatch import HOT_KEY_BYTES, Dispatcher
-from remoting.frame import Frame, frame_bytes, large_frame, whole_frames
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
+from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES, Dispatcher
+from keelmq.remoting.frame import Frame, frame_bytes, large_frame, whole_frames
+from keelmq.remoting.large_frames import LargeFrames, NoRoomError
+from keelmq.remoting.operation import RemoteProtocolError
+from keelmq.remoting.write_buffers import OVER_LIMIT, SLOW_CLOSE, WriteBuffers
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,10 @@ WRITE_HIGH_BYTES = 1_048_576
 WRITE_LOW_BYTES = 262_144
 WRITE_BYTES_MAX = 67_108_864
 """Unsent bytes (pushed frames and late replies) above which the connection is given up."""
-TOGETHER_MIN = 12
+BATCHED_MIN = 12
 """Frames of a read: fewer are served faster one by one."""
+CLOSE_MS = 10_000
+"""How long close() lets queued bytes leave before the connection is aborted."""
 CLOSE_FLUSH_MS = 200
 """How long close_all() lets queued bytes leave before it cuts."""
 
@@ -47,27 +49,9 @@ _ids = itertools.count(1)
 _NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
-class NoRoomError(Exception):
-    """A frame that may be right, but not now."""
-
-
-@dataclass(slots=True)
-class LargeFrames:
-    """What the unfinished large frames of many connections hold together: bytes that arrived, not sizes."""
-
-    bytes_max: int = sys.maxsize
-    held_bytes: int = 0
-
-    def take(self, count: int) -> None:
-        """Counts bytes that arrived. NoRoomError: more than bytes_max; they are not counted."""
-        if self.held_bytes + count > self.bytes_max:
-            raise NoRoomError(f"unfinished large frames hold {self.held_bytes} of {self.bytes_max} bytes")
-        self.held_bytes += count
-
-
 class Connection(asyncio.BufferedProtocol):
     """Implements Peer. `pending`: opaque -> future of the response, None when the connection is lost.
-    `large_frames` is shared as `scratch` is; None: no bound."""
+    `large_frames` and `write_buffers` are shared as `scratch` is; None: no bound."""
 
     def __init__(
         self,
@@ -77,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         on_made: Callable[["Connection"], None],
         on_lost: Callable[["Connection"], None],
         large_frames: LargeFrames | None = None,
+        write_buffers: WriteBuffers | None = None,
     ) -> None:
         self.connection_id = next(_ids)
         self.address = "?"
@@ -85,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self.activity = 0  # reads and writes so far: the idle sweep compares it
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._dispatcher, self._hot = dispatcher, dispatcher.hot
+        self._dispatcher, self._fast_path = dispatcher, dispatcher.fast_path
         self._scratch = scratch
         self._on_made, self._on_lost = on_made, on_lost
         self._transport: asyncio.Transport | None = None
@@ -93,13 +78,14 @@ class Connection(asyncio.BufferedProtocol):
         self._large: mmap.mmap | None = None
         self._large_filled = 0
         self._large_frames = large_frames or LargeFrames()
+        self._write_buffers = write_buffers or WriteBuffers()
         self._batch: list[bytes] | None = None
         self._paused = self._closing = False
 
     # ---- Peer ----
 
     def send(self, frame: bytes) -> bool:
-        """Queues a whole frame. False: closing, nothing was sent."""
+        """Queues a whole frame. False: the connection is closing, nothing was sent."""
         if self._closing:
             return False
         if self._batch is not None:
@@ -116,23 +102,38 @@ class Connection(asyncio.BufferedProtocol):
         if self._batch:  # bound the order: what was answered before leaves before
             self._write(b"".join(self._batch))
             self._batch.clear()
+        if self._paused and not self._has_room(transport, sum(map(len, parts))):
+            return False
         transport.writelines(parts)
         self.activity += 1
-        return self._within_bound(transport)
+        return True
 
     def is_closing(self) -> bool:
         return self._closing or (self._transport is not None and self._transport.is_closing())
 
     def is_paused(self) -> bool:
-        """The peer does not read: do not start anything large for it."""
+        """The peer does not read: no large response should be started for it."""
         return self._paused
 
+    def unsent_bytes(self) -> int:
+        """Queued bytes that the system has not accepted yet; 0 when the connection is gone."""
+        transport = self._transport
+        return 0 if transport is None or self.lost.done() else transport.get_write_buffer_size()
+
     def close(self) -> None:
-        """Lets queued bytes leave, then closes."""
+        """Sends queued bytes for CLOSE_MS at most, then closes."""
         self._closing = True
         self._drop_large()  # now: a peer that does not read can make the rest take long
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.close()
+        if transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(CLOSE_MS / 1000, self._close_is_over)
+
+    def _close_is_over(self) -> None:
+        if unsent := self.unsent_bytes():
+            self.give_up(SLOW_CLOSE, f"{unsent} bytes unsent {CLOSE_MS // 1000} s after the close")
 
     def abort(self) -> None:
         """Closes at once; queued bytes are lost."""
@@ -141,20 +142,30 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self, kind: str, problem: str) -> None:
+        """Aborts a connection whose peer does not read; `kind` is counted, `problem` logged."""
+        self._write_buffers.given_up[kind] += 1
+        self._complain(f"its peer does not read: {problem}")
+        self.abort()
+
     def _write(self, data: bytes) -> bool:
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
+        if self._paused and not self._has_room(transport, len(data)):
+            return False
         transport.write(data)
         self.activity += 1
-        return self._within_bound(transport)
-
-    def _within_bound(self, transport: asyncio.Transport) -> bool:
-        if self._paused and transport.get_write_buffer_size() > WRITE_BYTES_MAX:
-            self._complain("it does not read")
-            self.abort()
-            return False
         return True
+
+    def _has_room(self, transport: asyncio.Transport, count: int) -> bool:
+        """Whether `count` more bytes may be queued. False: the connection was aborted instead."""
+        unsent = transport.get_write_buffer_size()
+        if unsent + count > WRITE_BYTES_MAX:
+            self.give_up(OVER_LIMIT, f"{unsent} bytes unsent, and {count} more to send")
+            return False
+        self._write_buffers.grew(self, unsent, count)
+        return not self._closing
 
     # ---- asyncio.BufferedProtocol ----
 
@@ -181,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         self.pending.clear()
         if not self.lost.done():
             self.lost.set_result(None)
+        self._write_buffers.forget(self)
         self._on_lost(self)
 
     def eof_received(self) -> bool:
@@ -188,11 +200,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        self._write_buffers.paused(self)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._write_buffers.forget(self)
         tail, self._tail = self._tail, b""
         if tail:
             self._receive(tail, whole_frames(tail))
@@ -237,8 +251,8 @@ class Connection(asyncio.BufferedProtocol):
         at = 0
         problem: Exception | None = None
         try:
-            if len(frames) >= TOGETHER_MIN:
-                served, replies = self._together(frames)
+            if len(frames) >= BATCHED_MIN:
+                served, replies = self._batched(frames)
                 if replies:
                     batch.append(replies)
                 if served:
@@ -266,8 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher.closed_peers.tell(now_ms(), "%s: closed %s: %s", dispatcher.name, self.address, problem)
 
     def _keep(self, data: bytes, at: int) -> None:
-        """The beginning of a frame waits for the rest of it. RemoteProtocolError: it will never be one.
-        NoRoomError: not now."""
+        """Keeps the beginning of a frame until the rest arrives. RemoteProtocolError: it can never be a
+        frame. NoRoomError: not now."""
         size = frame_bytes(data, at, len(data))
         have = len(data) - at
         if size <= LARGE_FRAME_BYTES or have < LARGE_FRAME_BYTES:
@@ -283,25 +297,25 @@ class Connection(asyncio.BufferedProtocol):
         self._large[:have] = data[at:]
 
     def _drop_large(self) -> None:
-        """There is no unfinished large frame any more: it is whole, or never will be."""
+        """Forgets the unfinished large frame: it is complete, or never will be."""
         if self._large is not None:
             self._large = None
             self._large_frames.held_bytes -= self._large_filled
 
-    def _together(self, frames: list[Frame]) -> tuple[int, bytes]:
-        """The first frames of a read are requests of one kind, mostly: what they have in common is done once.
-        How many were served so, and the replies."""
-        key = frames[0][1][:HOT_KEY_BYTES]
-        hot = self._dispatcher.together.get(key)
-        if hot is None:
+    def _batched(self, frames: list[Frame]) -> tuple[int, bytes]:
+        """The first requests of a read are mostly of one kind, so their common work is done once. Returns
+        how many were served, and their responses."""
+        key = frames[0][1][:FAST_PATH_KEY_BYTES]
+        fast_path = self._dispatcher.batched.get(key)
+        if fast_path is None:
             return 0, b""
-        decode, handler = hot
+        decode, handler = fast_path
         commands: list[Any] = []
         bodies: list[bytes] = []
         try:
             for serialize_type, header, body, _ in frames:
                 command = decode(header)
-                if serialize_type or command.flag & FLAG_RESPONSE or header[:HOT_KEY_BYTES] != key:
+                if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
                     break
                 commands.append(command)
                 bodies.append(body)
@@ -310,15 +324,15 @@ class Connection(asyncio.BufferedProtocol):
         try:
             return handler(commands, bodies, self)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            failed = self._dispatcher.hot_failed  # nobody knows how far it came: none of them is tried again
+            failed = self._dispatcher.fast_path_failed  # it may have served some of them: none is tried again
             replies = [failed(error, header, body) for _, header, body, _ in frames[: len(commands)]]
             return len(commands), b"".join([reply for reply in replies if reply is not None])
 
     def _frame(self, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
         """The reply, if there is one now."""
-        hot = self._hot.get(header[:HOT_KEY_BYTES])
-        if hot is not None and not serialize_type:
-            decode, handler = hot
+        fast_path = self._fast_path.get(header[:FAST_PATH_KEY_BYTES])
+        if fast_path is not None and not serialize_type:
+            decode, handler = fast_path
             try:
                 typed = decode(header)
             except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -327,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
                 try:
                     return handler(typed, body, self)
                 except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-                    return self._dispatcher.hot_failed(error, header, body)
+                    return self._dispatcher.fast_path_failed(error, header, body)
         command = decode_parts(serialize_type, header, body)
         if command.flag & FLAG_RESPONSE:
             self._response(command)
@@ -345,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _unwritten(size: int) -> mmap.mmap:
-    """Memory that costs nothing but the pages written so far; a bytearray is filled with zeros at once."""
+    """Allocates memory whose unwritten pages cost nothing; a bytearray is filled with zeros at once."""
     made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _NO_HUGE_PAGES is not None:
         with contextlib.suppress(OSError):  # a kernel that has none
@@ -363,7 +377,8 @@ def _address_bytes(host: str, port: int) -> bytes:
 
 
 async def close_all(connections: Iterable[Connection]) -> None:
-    """Closes; what a peer does not take within CLOSE_FLUSH_MS is lost. Returns when all are gone."""
+    """Closes connections; bytes that a peer does not accept within CLOSE_FLUSH_MS are lost. Returns when all
+    are gone."""
     leaving = list(connections)
     for connection in leaving:
         connection.close()

@@ -1,8 +1,8 @@
-"""From a request to its answer: finds the handler in an OperationTable, and turns what it does into a Reply.
+"""Carries out a request: finds its handler in an OperationTable, and turns the handler's result into a Reply.
 
-Shared by the TCP door, the HTTP door and the client (for requests that the other end pushes). Owns the tasks
-of coroutine handlers. A request that arrived is carried out even if its connection closes meanwhile; close()
-cancels what still runs.
+Shared by the TCP server, the HTTP server and the client (for requests that brokers push). Owns the tasks of
+coroutine handlers. A request that arrived is carried out even if its connection closes meanwhile; close()
+cancels the handlers that still run.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remoting.codes import ResponseCode
-from remoting.command import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import (
     BadRequest,
     RemotingCommand,
     decode_body,
@@ -21,20 +21,20 @@ from remoting.command import (
     parse_header,
     response_frame,
 )
-from remoting.complaints import Complaints
-from remoting.operation import (
+from keelmq.remoting.operation import (
+    BatchedHandler,
     Call,
     CommandError,
-    Hot,
-    HotHandler,
+    FastPath,
+    FastPathHandler,
     LocalProtocolError,
     OperationTable,
     Peer,
     Reply,
-    TogetherHandler,
     Unknown,
     Wire,
 )
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ IN_FLIGHT_MAX = 1024
 """Coroutine requests of one connection that may run at once; more are answered SYSTEM_BUSY."""
 
 
-HOT_KEY_BYTES = 12
+FAST_PATH_KEY_BYTES = 12
 """A header's first bytes tell its typed decoder: a slice is cheaper than a search for the first comma."""
 
 
-def hot_key(code: int) -> bytes:
-    """How a header of this code begins when the peer writes it first, as all known clients do."""
-    return (b'{"code":%d,"' % code)[:HOT_KEY_BYTES]
+def fast_path_key(code: int) -> bytes:
+    """The beginning of a header of this code when the peer writes the code first, as all known clients do."""
+    return (b'{"code":%d,"' % code)[:FAST_PATH_KEY_BYTES]
 
 
 class Requester(Peer, Protocol):
@@ -59,33 +59,35 @@ class Requester(Peer, Protocol):
 
 class Dispatcher:
     """Serves one table. `name` is for log lines; `bad_request_code` answers headers that do not fit.
-    closed_peers: why connections were given up; anybody can cause such lines."""
+    closed_peers: why connections were closed, in rate-limited log lines, since any peer can cause them."""
 
     def __init__(
         self, table: OperationTable, *, name: str, bad_request_code: int = ResponseCode.SYSTEM_ERROR
     ) -> None:
         self.name = name
         self.table = table
-        self.hot: dict[bytes, tuple[Callable[[bytes], Any], HotHandler]] = {
-            hot_key(code): (_typed_decoder(code, hot), hot.handler) for code, hot in table.hot.items()
+        self.fast_path: dict[bytes, tuple[Callable[[bytes], Any], FastPathHandler]] = {
+            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler)
+            for code, fast_path in table.fast_path.items()
         }
-        self.together: dict[bytes, tuple[Callable[[bytes], Any], TogetherHandler]] = {
-            hot_key(code): (_typed_decoder(code, hot), hot.together)
-            for code, hot in table.hot.items()
-            if hot.together is not None
+        self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler]] = {
+            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched)
+            for code, fast_path in table.fast_path.items()
+            if fast_path.batched is not None
         }
-        self.closed_peers = Complaints(logger)
+        self.closed_peers = RateLimitedLogger(logger)
         self._bad_request_code = int(bad_request_code)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
-        """Serves one decoded request: a whole response frame, or None when it is answered later or never."""
-        hot = self.table.hot.get(command.code)
-        if hot is not None:
-            return self._lenient_hot(hot, command, peer)
+        """Serves one decoded request. Returns the whole response frame, or None when it is answered later or
+        never."""
+        fast_path = self.table.fast_path.get(command.code)
+        if fast_path is not None:
+            return self._lenient_fast_path(fast_path, command, peer)
         if command.code not in self.table.handlers:
             unknown = f" request type {command.code} not supported"
-            remark = self.table.not_served.get(command.code, unknown)
+            remark = self.table.unsupported.get(command.code, unknown)
             return _error(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         if peer.in_flight >= IN_FLIGHT_MAX:
             remark = f"[OVERLOAD]system busy: {IN_FLIGHT_MAX} requests of this connection are running"
@@ -96,21 +98,24 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
         return None
 
-    def hot_failed(self, error: Exception, header: bytes, body: bytes) -> bytes | None:
-        """The answer to a data-path request whose handler raised; called inside the except block. The typed
-        command was the handler's own to change: flag and opaque are read again from the JSON header."""
+    def fast_path_failed(self, error: Exception, header: bytes, body: bytes) -> bytes | None:
+        """Returns the response to a fast-path request whose handler raised; called inside the except block.
+        The handler may have changed the typed command: flag and opaque are read again from the JSON header.
+        """
         return self._refusal(error, decode_parts(0, header, body))
 
-    def _lenient_hot(self, hot: Hot, command: RemotingCommand, peer: Requester) -> bytes | None:
+    def _lenient_fast_path(
+        self, fast_path: FastPath, command: RemotingCommand, peer: Requester
+    ) -> bytes | None:
         try:
-            typed = hot.lenient(command.code, command.opaque, command.flag, command.ext_fields)
+            typed = fast_path.lenient(command.code, command.opaque, command.flag, command.ext_fields)
         except (KeyError, ValueError, BadRequest) as error:
             text = f"header field {error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             return _error(command, self._bad_request_code, text)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             return self._refusal(error, command)
         try:
-            return hot.handler(typed, command.body, peer)
+            return fast_path.handler(typed, command.body, peer)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             return self._refusal(error, command)
 
@@ -138,7 +143,7 @@ class Dispatcher:
             )
             result = await handler(header, call)
             if isinstance(result, Unknown):
-                return None  # nobody knows what came of it: the caller's timeout says the same
+                return None  # the outcome is unknown: the caller's timeout says the same
             reply = as_reply(result)
             if reply is None or command.is_oneway:
                 return None
@@ -163,7 +168,7 @@ class Dispatcher:
 
 
 def as_reply(result: Reply | Wire | None) -> Reply | None:
-    """What a handler returned, as a Reply; None: no response."""
+    """Returns the result of a handler as a Reply; None: no response."""
     return Reply(header=result) if isinstance(result, Wire) else result
 
 
@@ -173,8 +178,8 @@ def _error(
     return None if command.is_oneway else response_frame(command.opaque, code, remark, header, body)
 
 
-def _typed_decoder(code: int, hot: Hot) -> Callable[[bytes], Any]:
+def _typed_decoder(code: int, fast_path: FastPath) -> Callable[[bytes], Any]:
     """Responses share the number space of codes, so the typed command must show its flag."""
-    if "flag" not in getattr(hot.command_type, "__struct_fields__", ()):
-        raise LocalProtocolError(f"command type of hot code {code} has no flag")
-    return msgspec.json.Decoder(hot.command_type, strict=False).decode
+    if "flag" not in getattr(fast_path.command_type, "__struct_fields__", ()):
+        raise LocalProtocolError(f"command type of fast-path code {code} has no flag")
+    return msgspec.json.Decoder(fast_path.command_type, strict=False).decode

@@ -1,11 +1,11 @@
-"""Where one frame ends and the next begins; knows nothing of headers, bodies or sockets.
+"""Cuts a byte stream into frames. Knows nothing of headers, bodies or sockets.
 
      0        4        8          8+H       4+L
      +--------+--------+-----------+---------+
      | L i32  | T8 H24 | header    | body    |     L counts everything behind itself: L = 4 + H + body
      +--------+--------+-----------+---------+     T: 0 JSON header, 1 ROCKETMQ (binary) header
 
-Invariant: a frame is judged as soon as its 8 prefix bytes are there, before a byte of it is buffered.
+Invariant: a frame is checked as soon as its 8 prefix bytes have arrived, before any of it is buffered.
 Source: RocketMQ 5.3.3 NettyDecoder, RemotingCommand.decode.
 """
 
@@ -13,8 +13,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from remoting.compiled import is_compiled, prefer_twin
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.operation import RemoteProtocolError
+from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 FRAME_BYTES_MAX = 16_777_216
 """The 4 length bytes included, as upstream counts."""

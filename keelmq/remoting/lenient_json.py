@@ -39,7 +39,7 @@ def load_lenient(raw: bytes) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """Explicit null members left out: fastjson's readers treat them as absent."""
+    """Removes explicit null members: fastjson's readers treat them as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -48,7 +48,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def to_standard_json(raw: bytes) -> bytes:
-    """Quotes bare keys and undoes fastjson's other liberties; standard JSON stays as it is."""
+    """Quotes bare keys and undoes fastjson's other deviations; standard JSON is unchanged."""
     return _TOKEN.sub(_standard_token, raw)
 
 

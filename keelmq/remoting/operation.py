@@ -1,7 +1,7 @@
-"""One request code, defined once: the Operation value that every door, client and command line reads.
+"""Operation: the definition of one request code, read by every server, client and command line.
 
-Knows no socket and no server. A handler gets a typed request and a Call, and gives back a Reply or raises
-CommandError; doors turn both into bytes (doors/tcp.py) or HTTP (doors/http.py).
+Knows no socket and no server. A handler gets a typed request and a Call, and returns a Reply or raises
+CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from remoting.codes import ResponseCode
+from keelmq.remoting.codes import ResponseCode
 
 
 class Wire(BaseModel):
@@ -43,7 +43,7 @@ class Operation(Generic[Req, Resp]):
 
 
 class CommandError(Exception):
-    """Understood and refused: becomes a response with this code; the connection stays."""
+    """The request was understood and refused: becomes a response with this code; the connection stays."""
 
     def __init__(self, code: int, remark: str, header: Wire | None = None, body: object = None) -> None:
         super().__init__(f"{code}: {remark}")
@@ -51,11 +51,12 @@ class CommandError(Exception):
 
 
 class UnknownOutcome(CommandError):
-    """It may or may not have happened, and is safe to repeat. Over TCP a response, over HTTP a 504."""
+    """The request may or may not have been carried out, and is safe to repeat. Over TCP a response, over
+    HTTP a 504."""
 
 
 class RemoteProtocolError(Exception):
-    """No correct peer sends that: the connection is closed with one log line."""
+    """No correct peer sends this: the connection is closed with one log line."""
 
 
 class LocalProtocolError(Exception):
@@ -63,13 +64,13 @@ class LocalProtocolError(Exception):
 
 
 class Peer(Protocol):
-    """The other end of a connection, as handlers may know it."""
+    """The other end of a connection, as handlers see it."""
 
     @property
     def connection_id(self) -> int: ...  # unique in this process, never reused
 
     @property
-    def address(self) -> str: ...  # "host:port" as seen on the socket, "http" for the HTTP door
+    def address(self) -> str: ...  # "host:port" as seen on the socket, "http" for HTTP requests
 
     def is_closing(self) -> bool: ...
 
@@ -80,7 +81,7 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a handler may know beside its typed request."""
+    """What a handler may read beside its typed request."""
 
     peer: Peer
     body: Any = None  # decoded per Operation.request_body
@@ -88,7 +89,7 @@ class Call:
     ext_fields: Mapping[str, str] = field(default_factory=dict)
     raw_body: bytes = b""
     opaque: int = 0
-    is_oneway: bool = False  # nobody waits for the answer
+    is_oneway: bool = False  # the caller waits for no response
     language: str = "JAVA"  # sender's, by the name in codes.LanguageCode
 
 
@@ -105,45 +106,45 @@ class Reply:
 Handler = Callable[[Any, Call], Awaitable[Reply | Wire | None]]
 """Coroutine handler. None: no response at all (oneway, or answered later through call.peer.send)."""
 
-HotHandler = Callable[[Any, bytes, Peer], bytes | None]
+FastPathHandler = Callable[[Any, bytes, Peer], bytes | None]
 """Data-path handler, called synchronously inside the read: (decoded command, body, connection) -> a whole
 response frame, or None when it answers later through connection.send()."""
 
-TogetherHandler = Callable[[list[Any], list[bytes], Peer], tuple[int, bytes]]
+BatchedHandler = Callable[[list[Any], list[bytes], Peer], tuple[int, bytes]]
 """The same for many requests of one read: (decoded commands, their bodies, connection) -> how many it has
-served, from the first one on, and the answers to them in one piece. The others come to HotHandler."""
+served, from the first one on, and the answers to them in one piece. The others go to FastPathHandler."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hot:
-    """A data-path binding. `decoder` decodes a JSON header to `command_type` in one step; `lenient` makes the
-    same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses. `together`:
-    for reads that bring many."""
+class FastPath:
+    """A fast-path binding. `decoder` decodes a JSON header to `command_type` in one step; `lenient` makes
+    the same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses.
+    `batched`: for reads that bring many requests."""
 
     command_type: Any
     lenient: Callable[[int, int, int, Mapping[str, str]], Any]
-    handler: HotHandler
-    together: TogetherHandler | None = None
+    handler: FastPathHandler
+    batched: BatchedHandler | None = None
 
 
 class OperationTable:
-    """Which handler serves which Operation. Read by every door; bind everything before a door starts."""
+    """The handler of each Operation. Read by every server; bind everything before a server starts."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, tuple[Operation[Any, Any], Handler]] = {}
-        self.hot: dict[int, Hot] = {}
-        self.not_served: dict[int, str] = {}
+        self.fast_path: dict[int, FastPath] = {}
+        self.unsupported: dict[int, str] = {}
         """Code -> what its callers are told, with code 3. Of a code that is not here: that it is unknown."""
 
     def bind(self, operation: Operation[Any, Any], handler: Handler) -> None:
-        if operation.code in self.handlers or operation.code in self.hot:
+        if operation.code in self.handlers or operation.code in self.fast_path:
             raise LocalProtocolError(f"code {operation.code} is bound twice")
         self.handlers[operation.code] = (operation, handler)
 
-    def bind_hot(self, code: int, hot: Hot) -> None:
-        if code in self.handlers or code in self.hot:
+    def bind_fast_path(self, code: int, fast_path: FastPath) -> None:
+        if code in self.handlers or code in self.fast_path:
             raise LocalProtocolError(f"code {code} is bound twice")
-        self.hot[code] = hot
+        self.fast_path[code] = fast_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Ok(Generic[Resp]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Surely not done: refused by the peer, or never sent (code RPC_SEND_TO_CHANNEL_FAILED)."""
+    """Surely not carried out: refused by the peer, or never sent (code RPC_SEND_TO_CHANNEL_FAILED)."""
 
     code: int
     remark: str
@@ -168,7 +169,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """May or may not have happened: timeout, or the connection was lost after the request had left."""
+    """May or may not have been carried out: timeout, or the connection was lost after the request had
+    left."""
 
     remark: str
 
@@ -180,5 +182,5 @@ def in_short(outcome: Failed | Unknown) -> str:
     """For one line of a log."""
     if isinstance(outcome, Unknown) or outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
         return outcome.remark
-    wrong_door = outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    return f"{outcome.remark.strip()} (code {outcome.code}){'; is the port right?' if wrong_door else ''}"
+    wrong_server = outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    return f"{outcome.remark.strip()} (code {outcome.code}){'; is the port right?' if wrong_server else ''}"

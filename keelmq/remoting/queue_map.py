@@ -1,6 +1,6 @@
-"""Maps whose keys are queues, as fastjson writes and reads them: {{"brokerName":...}:value, ...}.
+"""Maps whose keys are queues, in fastjson's notation: {{"brokerName":...}:value, ...}.
 
-That is no JSON. Tools written in Java read nothing else, so brokers write it, and our tools read it.
+This is not standard JSON. Java tools read no other form, so brokers write it, and our tools read it.
 """
 
 import json
@@ -24,7 +24,7 @@ class QueueKey(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> "QueueKey":
-        """ValueError, KeyError, TypeError: it is none."""
+        """Raises ValueError, KeyError or TypeError for a text that is not a queue."""
         value = json.loads(text)
         return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
 
@@ -47,7 +47,7 @@ def dump_queue_maps(name: str, tables: Mapping[str, Iterable[tuple[QueueKey, Any
 
 
 def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str, Any]]:
-    """The map called `name`, and the other members; a map of queues deeper within them has JSON texts as keys
+    """Returns the map called `name`, and the other members; a nested map of queues has JSON texts as keys
     (QueueKey.from_json). ValueError: it is something else."""
     text = _TOKEN.sub(_quoted, raw.decode())
     try:

@@ -1,8 +1,9 @@
-"""The telemetry records: what brokers, controllers and producers write down, and what analytics reads.
+"""Telemetry records: the schemas that brokers, controllers and producers write, and analytics reads.
 
 One JSON object per line, snake_case, "record" (its kind) and "v" first. Times are wall-clock ms UTC of the
 writer; offsets are CommitLog bytes and comparable only within one master_epoch. Never a message body, a key
-or a secret. A reader ignores fields that it does not know; a new meaning of a field raises RECORD_VERSION.
+or a secret. A reader ignores fields that it does not know; a changed meaning of a field raises
+RECORD_VERSION.
 
 Order controller events by (broker_name, event_id), never by ts: controllers' clocks differ. Every controller
 writes every event, so readers drop duplicates by (broker_name, event_id, type).

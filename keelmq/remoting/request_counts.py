@@ -1,15 +1,14 @@
-"""How many requests came, how they were answered and how long it took: plain numbers that metrics read.
+"""Counts requests, their result codes and latencies, as plain numbers that metrics read.
 
-watch() puts a thin coroutine around the handlers of a table, so that every door counts and no door knows.
-Data-path (hot) operations have none around them: who serves one counts it, if at all, with an integer.
+watch() wraps the coroutine handlers of a table, so requests of all servers are counted. Fast-path operations
+are not wrapped: their handlers count with an integer, if at all.
 """
 
 from collections import Counter
 from time import perf_counter
 
-from remoting.codes import ResponseCode
-from remoting.histogram import BOUNDS_S, Histogram
-from remoting.operation import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import (
     Call,
     CommandError,
     Handler,
@@ -19,9 +18,10 @@ from remoting.operation import (
     UnknownOutcome,
     Wire,
 )
+from keelmq.runtime.histogram import BOUNDS_S, Histogram
 
 UNKNOWN = "UNKNOWN"
-"""Instead of a response code: nobody knows the outcome, or the handler was cancelled."""
+"""Instead of a response code: the outcome is unknown, or the handler was cancelled."""
 INTERNAL_ERROR = "INTERNAL_ERROR"
 """A handler broke: a bug, answered SYSTEM_ERROR."""
 NONE = "NONE"
@@ -29,7 +29,7 @@ NONE = "NONE"
 
 
 class RequestCounts:
-    """Since the start. `answers`: (request code, name of the response code) -> how often; `latencies`: by
+    """Counts since the start. `answers`: (request code, name of the response code) -> count; `latencies`: by
     request code, in seconds times `scale`, of `bounds`."""
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS_S, scale: float = 1.0) -> None:
@@ -38,7 +38,8 @@ class RequestCounts:
         self._bounds, self._scale = bounds, scale
 
     def watch(self, table: OperationTable) -> None:
-        """Call it when everything is bound, and before a door reads the table."""
+        """Wraps the handlers of a table. Call it when everything is bound, and before a server reads the
+        table."""
         for code, (operation, handler) in table.handlers.items():
             latency = self.latencies.setdefault(code, Histogram(self._bounds))
             table.handlers[code] = (operation, self._counted(code, handler, latency))

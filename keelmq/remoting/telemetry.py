@@ -1,12 +1,12 @@
-"""Telemetry files: records put by any thread become lines of hourly files, off the data path.
+"""Telemetry files: records that any thread puts are written to hourly files, off the data path.
 
     <directory>/<record>/dt=YYYY-MM-DD/hour=HH/<node>-<ms of opening>.jsonl      (UTC hour of the record's ts)
 
-A file that still grows ends with ".jsonl.open"; it loses that ending when its hour is over, at close(), when
-it grows large, or by the next start after a crash. Processes may share a directory (controllers on one host
-do, unless told otherwise): a file that grows is locked. Records are lost rather than waited for: a full queue
-or disk drops and counts them, and the owner serves on. Nothing is fsynced; a batch is one appending write(),
-taken back if not whole: only a crash can leave half a last line.
+A file that still grows ends with ".jsonl.open". It loses that ending when its hour is over, at close(), when
+it is full, or at the next start after a crash. Processes may share a directory (controllers on one host do
+by default), so an open file is locked. Records are dropped and counted when the queue or the disk is full;
+the owner never waits. Nothing is fsynced. A batch is one appending write(), undone if it was partial: only a
+crash can leave half a last line.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from pathlib import Path
 import msgspec
 from pydantic import Field
 
-from remoting.clock import now_ms, wall_ms
-from remoting.config import Config
-from remoting.records import Record, encode_record, encode_records, name_of
-from remoting.tasks import wait_for_event
+from keelmq.remoting.records import Record, encode_record, encode_records, name_of
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.config import Config
+from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ TIDY_PERIOD_MS = 60_000
 """How often the whole directory is looked at: leftovers, age, bytes."""
 LATE_MS = 2_000
 """A file stays open this long after its hour, for records that come late."""
-COMPLAIN_PERIOD_MS = 30_000
+WARNING_PERIOD_MS = 30_000
 FILES_PER_LIMIT = 8
 """A file is closed at this part of bytes_max, so that there is always something old to delete."""
 FILES_OPEN_MAX = 16
@@ -99,11 +99,11 @@ class TelemetryWriter:
         self._wake = asyncio.Event()
         self._job: asyncio.Task[None] | None = None  # the one thread that may touch what follows
         self._files: dict[_Key, tuple[Path, int]] = {}
-        self._tidy_at_ms = self._complain_at_ms = self._opened_ms = 0
-        self._complained = False
+        self._tidy_at_ms = self._warn_at_ms = self._opened_ms = 0
+        self._warned = False
 
     def put(self, record: Record) -> None:
-        """Never blocks, never raises. Written soon, or dropped and counted."""
+        """Never blocks, never raises. The record is written soon, or dropped and counted."""
         with self._lock:
             if self._closed or self._queued >= QUEUE_RECORDS_MAX or not 0 <= record.ts < TS_MAX:
                 self.dropped_records += 1
@@ -120,7 +120,7 @@ class TelemetryWriter:
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Writes until cancelled."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -131,7 +131,7 @@ class TelemetryWriter:
             self._loop = None
 
     async def close(self) -> None:
-        """Write what is queued and rename the open files; afterwards every record is dropped. Repeatable."""
+        """Writes what is queued and renames the open files; later records are dropped. Safe to repeat."""
         with self._lock:
             self._closed = True
         await self._flush(last=True)
@@ -187,8 +187,8 @@ class TelemetryWriter:
             return
         self.written_records += count
         self.fault = None
-        if self._complained:  # as often as complaints, at most
-            self._complained = False
+        if self._warned:  # as often as warnings, at most
+            self._warned = False
             logger.warning("telemetry is written again; %d records were lost so far", self.dropped_records)
         if size >= self._bytes_max // FILES_PER_LIMIT:
             self._finish(key)
@@ -203,11 +203,11 @@ class TelemetryWriter:
                 lines.append(encode_record(record))
             except _NOT_ENCODED as error:
                 self._drop(1)
-                self._complain(f"a record cannot be written ({error}): {record!r:.200}")
+                self._warn(f"a record cannot be written ({error}): {record!r:.200}")
         return b"".join(lines), len(lines)
 
     def _append(self, key: _Key, path: Path, descriptor: int, data: bytes) -> int:
-        """All of `data` or nothing; the size of the file. OSError: nothing."""
+        """Appends all of `data` or nothing. Returns the size of the file. OSError: nothing was written."""
         before = os.fstat(descriptor).st_size
         try:
             if os.write(descriptor, data) < len(data):
@@ -254,7 +254,7 @@ class TelemetryWriter:
             self._failed(error, path)
 
     def _tidy(self) -> None:
-        """Leftovers of a crash get their final name; what is too old or too much is deleted."""
+        """Renames the open files of a crash, and deletes files that are too old or exceed the size limit."""
         mine = {path for path, _ in self._files.values()}
         oldest = _folder(max(0, self._wall_clock() - self._reserved_ms) // HOUR_MS)
         total, closed = 0, []
@@ -278,7 +278,8 @@ class TelemetryWriter:
                 self._delete(path)
 
     def _found(self) -> Iterator[tuple[Path, str, int]]:
-        """(path, folder of its hour, ms of opening) of every file of ours; nothing else is ever touched."""
+        """Yields (path, folder of its hour, ms of opening) of every telemetry file; no other file is
+        touched."""
         for name in glob.iglob("*/dt=*/hour=*/*", root_dir=self.directory):  # Path.glob raises if one goes
             path, match = self.directory / name, _OURS.fullmatch(name)
             if match is not None and path.is_file():
@@ -293,13 +294,13 @@ class TelemetryWriter:
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 
-    # -- complaints --------------------------------------------------------------------------------------
+    # -- warnings ----------------------------------------------------------------------------------------
 
     def _failed(self, error: OSError, path: Path, *, dropped: int = 0) -> None:
         self._drop(dropped)
-        self._complained = self._complained or now_ms() >= self._complain_at_ms
+        self._warned = self._warned or now_ms() >= self._warn_at_ms
         self.fault = f"{error.filename or path}: {error.strerror or error}"
-        self._complain(
+        self._warn(
             f"cannot write telemetry: {self.fault}; {self.dropped_records} records lost so far; "
             "everything else goes on. Free the disk or mend the directory, or set telemetryEnable=false"
         )
@@ -308,9 +309,9 @@ class TelemetryWriter:
         with self._lock:
             self.dropped_records += count
 
-    def _complain(self, text: str) -> None:
-        if now_ms() >= self._complain_at_ms:
-            self._complain_at_ms = now_ms() + COMPLAIN_PERIOD_MS
+    def _warn(self, text: str) -> None:
+        if now_ms() >= self._warn_at_ms:
+            self._warn_at_ms = now_ms() + WARNING_PERIOD_MS
             logger.warning("%s", text)
 
 

@@ -1,4 +1,4 @@
-"""The two clocks, read by shells only; logic gets `now_ms` as an argument."""
+"""The monotonic and the wall clock. Only shells read them; cores get `now_ms` as an argument."""
 
 import time
 

@@ -1,8 +1,9 @@
-"""Leaf modules that Cython compiles where a C compiler is: X.py with its types beside it, in X.pxd.
+"""Loads modules that Cython compiled where a C compiler was available: X.py, with its types in X.pxd.
 
-The .py is the only source. A compiled twin lies in `compiled/` beside it, under a name with the checksum of
-both files: one that was made from an older text is never found, and the interpreted functions are used.
-Nothing needs a twin. PURE_PYTHON=1 in the environment: none is used. hatch_build.py builds them; see ADR 23.
+The .py is the only source. The compiled module lies in `compiled/` beside it; its name has the checksum of
+both files, so one that was built from an older text is never loaded, and the interpreted functions are used.
+Every module works without its compiled one; PURE_PYTHON=1 in the environment loads none. hatch_build.py
+builds them; see ADR 23.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-PACKAGES: Final = ("remoting", "broker")
+PACKAGES: Final = ("keelmq", "broker")
 DIRECTORY: Final = "compiled"
 TYPES_SUFFIX: Final = ".pxd"
 CHECKSUM_DIGITS: Final = 16
@@ -71,7 +72,7 @@ def _load(module: str, source: Path) -> tuple[ModuleType | None, str]:
 
 
 def report() -> str:
-    """Of the leaves that this program has imported: how many are compiled, and why not all of them."""
+    """Reports how many of the imported leaf modules are compiled, and why the others are not."""
     missing = {name.rpartition(".")[2]: leaf.problem for name, leaf in leaves.items() if leaf.twin is None}
     if not missing:
         return f"{len(leaves)} modules compiled"
@@ -82,8 +83,8 @@ def report() -> str:
 
 
 def built() -> tuple[int, int]:
-    """How many leaves have a twin on this disk, of how many; none is imported."""
-    packages = (Path(__file__).parent.parent / name for name in PACKAGES)
+    """Returns how many leaf modules have a compiled one on this disk, of how many; imports none."""
+    packages = (Path(__file__).parents[2] / name for name in PACKAGES)
     sources = [
         types.with_suffix(".py") for package in packages for types in package.rglob(f"*{TYPES_SUFFIX}")
     ]

@@ -1,7 +1,7 @@
-"""RocketMQ's key=value configuration read into frozen models, with an error line that an operator can act on.
+"""Reads RocketMQ's key=value configuration into frozen models; an error names the line and the remedy.
 
 Order: file, then environment (KEELMQ_<camelCaseKey>), then overrides (--set key=value); the last one wins.
-A key that no model knows is an error: a typo must not start a server with a default.
+An unknown key is an error: a typo must not start a server with a default.
 """
 
 import difflib
@@ -26,8 +26,8 @@ class ConfigError(Exception):
 
 
 def why_refused(error: OSError | UnicodeError) -> str:
-    """Of a port that cannot be opened or reached: the reason alone, which asyncio hides in a text with the
-    address."""
+    """Returns why a port cannot be opened or reached: the reason alone, which asyncio hides in a text with
+    the address."""
     if isinstance(error, UnicodeError):
         return "that is no host name"
     if error.errno and error.errno > 0:
@@ -36,14 +36,14 @@ def why_refused(error: OSError | UnicodeError) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """What to print of it: of a file's trouble which file and why, without the number."""
+    """Returns the text to print for an error: for a file, which file and why, without the error number."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def home_path(path: Path | None) -> Path | None:
-    """With ~ and ~user replaced. ValueError, as validators want it: there is no such home."""
+    """Returns the path with ~ and ~user replaced. ValueError, as validators expect: there is no such home."""
     try:
         return None if path is None else path.expanduser()
     except RuntimeError:
@@ -51,8 +51,8 @@ def home_path(path: Path | None) -> Path | None:
 
 
 class Foreign(NamedTuple):
-    """A key of RocketMQ that none of ours stands for. is_refused: with this value it asks for what is not
-    there; else it changes nothing."""
+    """A key of RocketMQ without an equivalent here. is_refused: this value asks for something that is not
+    available; otherwise the key has no effect."""
 
     why: str
     is_refused: bool
@@ -78,12 +78,12 @@ class Config(BaseModel):
 
     @classmethod
     def foreign(cls, key: str, value: str) -> Foreign | None:
-        """Of a key that is no field. None: nobody knows it."""
+        """Returns the entry of a key that is not a field. None: the key is unknown."""
         return None
 
     def become(self, other: Self) -> None:
-        """Take over the other's values: the one way in which a configuration changes. Whoever holds this
-        object and reads a key when it is needed goes by the new values."""
+        """Takes over the other's values: the only way in which a configuration changes. Code that holds this
+        object and reads a key when needed follows the change."""
         self.__dict__.update(other.__dict__)
 
 
@@ -96,7 +96,7 @@ class _Setting:
 def load_config(
     *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> tuple[Config, ...]:
-    """One instance per model, each given the keys that it knows. Raises ConfigError."""
+    """Returns one instance per model, each with the keys that it knows. Raises ConfigError."""
     settings: dict[str, _Setting] = {}
     known = sorted({key for model in models for key in _keys(model)})
     unknown: list[str] = []
@@ -117,7 +117,7 @@ def load_config(
 def passed_over(
     *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """The keys that load_config took and that change nothing, by the reason. Raises ConfigError."""
+    """Returns the keys that load_config accepts without any effect, by the reason. Raises ConfigError."""
     known = {key for model in models for key in _keys(model)}
     found: dict[str, list[str]] = {}
     for key, setting in _settings(path, environ, overrides):
@@ -135,7 +135,7 @@ def _foreign(models: Iterable[type[Config]], key: str, setting: _Setting) -> For
 def setting_sources(
     path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Where the value of each key that is set comes from, by load_config's rules. Raises ConfigError."""
+    """Returns the source of each key that is set, by load_config's rules. Raises ConfigError."""
     return {key: setting.source for key, setting in _settings(path, environ, overrides)}
 
 
@@ -217,7 +217,7 @@ def _text_settings(text: str, source: str) -> Iterator[tuple[str, _Setting]]:
 
 
 def _short(text: str) -> str:
-    """As an operator can find it: a line of garbage may be long."""
+    """Shortens a line for an error text: a line of garbage may be long."""
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 

@@ -1,4 +1,8 @@
-"""Small files that must not be lost: replaced whole, durable, with the version before as .bak."""
+"""Replaces small files durably: written beside, synced, renamed, and the directory synced.
+
+Whenever the machine stops, a reader finds the old content or the new, never a mixture. The version before can
+be kept as <name>.bak, by a second name, so that the file itself is never missing.
+"""
 
 import os
 import shutil
@@ -6,28 +10,40 @@ from pathlib import Path
 
 
 def backup_of(path: Path) -> Path:
+    """Returns the path of the version before."""
     return path.with_name(path.name + ".bak")
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Old or new content, never a mixture, whenever the machine stops. OSError: the old one is still there
-    (unless only the directory could not be synced at the end)."""
-    path = path.resolve()  # a link stays a link
+def replace_file(path: Path, data: bytes, *, keep_backup: bool = True, durable: bool = True) -> None:
+    """Replaces the content of `path`; a symbolic link stays one, and the file keeps its mode.
+
+    durable False: nothing is synced, so a power failure may leave the old content, or an empty file. Raises
+    OSError; the old content is still there then (unless only the directory could not be synced at the end).
+    """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     try:
         with aside.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, aside)
-            _keep_backup(path)
+            if keep_backup:
+                _keep_backup(path)
         os.replace(aside, path)
     except OSError:
         aside.unlink(missing_ok=True)
         raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes created, renamed and deleted names durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -35,7 +51,6 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _keep_backup(path: Path) -> None:
-    """By a second name, so that `path` itself is never missing."""
     link = path.with_name(path.name + ".bak.tmp")
     link.unlink(missing_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Latencies counted in fixed buckets: plain numbers that a metrics page can read at any time."""
+"""Latency histograms with fixed buckets: plain numbers that metrics can read at any time."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

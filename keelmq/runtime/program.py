@@ -1,8 +1,11 @@
-"""What every server program does around its loop: arguments, open files, signals, one line per refusal."""
+"""What every server program does around its event loop: arguments, the open-files limit, signals, error
+lines.
+"""
 
 import argparse
 import asyncio
 import gc
+import importlib.metadata
 import resource
 import signal
 import sys
@@ -10,8 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from remoting.config import ConfigError
+from keelmq.runtime.config import ConfigError
 
+DISTRIBUTION = "keelmq"
 OPEN_FILES_WANTED = 65_536
 YOUNG_OBJECTS_MAX = 20_000
 """New objects, dropped ones not counted, at which the collector looks for cycles among them (Python: 700)."""
@@ -20,13 +24,30 @@ LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad arguments are reported like a bad configuration: one line, exit code 1."""
+    """Reports bad arguments like a bad configuration: one line, exit code 1."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
+def version_line(program: str) -> str:
+    """`program` and the version of the installed package; of a checkout that is not installed, "unknown"."""
+    try:
+        return f"{program} {importlib.metadata.version(DISTRIBUTION)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"{program} unknown: the package {DISTRIBUTION} is not installed"
+
+
+class _Version(argparse.Action):
+    """Reads the metadata only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(version_line(parser.prog) + "\n")
+        parser.exit()
+
+
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("-c", dest="config", type=Path, metavar="FILE", help="key=value configuration file")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="override one key"
@@ -49,7 +70,7 @@ def overrides_of(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def runner() -> asyncio.Runner:
-    """On uvloop where it exists."""
+    """Returns a runner on uvloop where it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -84,24 +105,22 @@ def stop_events(count: int) -> list[asyncio.Event]:
 
 
 def say_ready(line: str) -> None:
-    """The line that scripts and tests wait for."""
+    """Prints the line that scripts and tests wait for."""
     settle_collector()
     sys.stdout.write(f"ready: {line}\n")
     sys.stdout.flush()
 
 
 def settle_collector() -> None:
-    """What start-up made lives for ever: the collector skips it.
-
-    And it comes less often than by default: what a server makes per request it also drops per request, and
-    with thousands of requests open each visit finds them all, and nothing to collect.
-    """
+    """Freezes the objects of the start, which live for ever, so the collector skips them. Also makes
+    collections rarer: a server drops per request what it makes per request, and with thousands of open
+    requests each collection visits all of them and frees nothing."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
 
 
 def refuse(program: str, error: Exception) -> int:
-    """One line on stderr; the exit code."""
+    """Prints one line to stderr; returns the exit code."""
     sys.stderr.write(f"{program}: {'; '.join(str(error).splitlines())}\n")
     return 1

@@ -1,4 +1,7 @@
-"""Log lines that a peer or a full disk can cause without end: one of a kind in a while, and how many more."""
+"""Rate-limited logging of events that a peer or a full disk can cause without end.
+
+One line of a kind in a period, with the number of lines that were left out.
+"""
 
 import logging
 from typing import Final
@@ -6,16 +9,17 @@ from typing import Final
 PERIOD_MS: Final = 1_000
 
 
-class Complaints:
-    """Of one kind. Owned by one thread; the clock is the caller's."""
+class RateLimitedLogger:
+    """Logs lines of one kind. Owned by one thread; the caller passes the time."""
 
     def __init__(self, logger: logging.Logger, *, period_ms: int = PERIOD_MS, level: int = logging.WARNING):
         self._logger, self._period_ms, self._level = logger, period_ms, level
         self._next_ms = 0
         self._untold = 0
 
-    def tell(self, now_ms: int, text: str, *args: object) -> None:
-        """Logged; only counted while the last line is younger than the period, and the next one says so."""
+    def tell(self, now_ms: int, text: str, *args: object, exc_info: BaseException | None = None) -> None:
+        """Logs a line. While the last one is younger than the period it is only counted, and the next line
+        has the count."""
         if now_ms < self._next_ms:
             self._untold += 1
             return
@@ -23,4 +27,4 @@ class Complaints:
         if self._untold:
             text, args = f"{text} (and %d more like it before)", (*args, self._untold)
             self._untold = 0
-        self._logger.log(self._level, text, *args)
+        self._logger.log(self._level, text, *args, exc_info=exc_info)

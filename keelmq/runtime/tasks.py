@@ -1,4 +1,4 @@
-"""Background tasks that cannot die unseen: one that ends by an error is logged, counted and started again.
+"""Supervised background tasks: one that ends by an error is logged, counted and started again.
 
 `stop()` cancels and waits for all of them: no task outlives its owner.
 """
@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from remoting.clock import now_ms
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -19,13 +19,13 @@ HEALTHY_AFTER_MS = 10_000
 
 
 class Trouble(Exception):
-    """What ends a task and is no fault of the program, as a full disk: told in one line, no traceback."""
+    """Ends a task without being a bug, e.g. a full disk: logged as one line, without a traceback."""
 
 
 async def supervise(
     name: str, factory: Callable[[], Awaitable[None]], deaths: Counter[str] | None = None
 ) -> None:
-    """Run `factory()` until it returns; each exception is logged, then it runs again."""
+    """Runs `factory()` until it returns; each exception is logged, then it runs again."""
     backoff_ms = BACKOFF_FIRST_MS
     while True:
         started_ms = now_ms()
@@ -65,7 +65,7 @@ class TaskSet:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_ms: int) -> bool:
-    """True: set (and cleared again) within timeout_ms."""
+    """Returns True if the event was set within timeout_ms; clears it."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await event.wait()

@@ -1,8 +1,8 @@
-"""Two pages from one set of scripts: the report, one file that needs nothing else, and the live dashboard.
+"""The report, a single self-contained file, and the live dashboard: two pages from one set of scripts.
 
-Data reaches the report as a JSON block that no string of it can close, and the scripts make text of strings,
-never HTML. Both pages forbid themselves every request to another host; the report names its scripts by
-their hashes, so that nothing else in it could run.
+Data is a JSON block that no string in it can close, and the scripts insert strings as text, never as HTML.
+Both pages forbid requests to other hosts; the report lists the hashes of its scripts, so nothing else can
+run.
 """
 
 import base64
@@ -30,7 +30,8 @@ REPORT_POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inli
 
 
 def report_html(dashboard: bytes, *, title: str) -> str:
-    """One self-contained page. Raises ValueError when `dashboard` is no dashboard.json of our version."""
+    """Returns one self-contained page. Raises ValueError when `dashboard` is not a dashboard.json of this
+    version."""
     data = json.dumps(_checked(dashboard), separators=(",", ":")).replace("<", "\\u003c")
     scripts = [_text(name) for name in SCRIPTS]
     blocks = [f'<script id="data" type="application/json">{data}</script>']
@@ -44,7 +45,7 @@ def report_html(dashboard: bytes, *, title: str) -> str:
 
 
 def live_html() -> str:
-    """The page that fetches ./v1/analytics/dashboard itself, with its scripts from ./static/."""
+    """Returns the page that fetches ./v1/analytics/dashboard itself, with its scripts from ./static/."""
     return PAGE.substitute(
         title=LIVE_TITLE,
         policy=LIVE_POLICY,

@@ -1,7 +1,7 @@
-"""The two ways in which a name server writes JSON. Pure; both read standard JSON as body_bytes() makes it.
+"""The two JSON dialects of a name server's answers, made from the standard JSON of body_bytes(). Pure.
 
-Standard is for clients since 4.9.4 and whoever asks for it. Legacy has bare number keys, as fastjson writes
-them by default; older clients read nothing else (#4473).
+Standard: for clients since 4.9.4, and others that ask for it. Legacy: number keys without quotes, as fastjson
+writes them by default; older clients read only that (#4473).
 """
 
 import re
@@ -10,8 +10,8 @@ _VALUE = rb'(?:"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+)'
 _NUMBER_KEYED = re.compile(
     rb'"(?:brokerAddrs|currIdMap)":\{"-?[0-9]+":' + _VALUE + rb'(?:,"-?[0-9]+":' + _VALUE + rb")*\}"
 )
-"""The maps with number keys. Not every key that looks like a number: a broker may be called "7". It cannot
-match inside a string: there quotes are escaped."""
+"""The maps with number keys; not every key that looks like a number, since a broker may be named "7". It
+cannot match inside a string: quotes are escaped there."""
 _KEY = re.compile(rb'([{,])"(-?[0-9]+)":')
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
@@ -22,7 +22,7 @@ def legacy_json(standard: bytes) -> bytes:
 
 
 def escaped_json(standard: bytes) -> bytes:
-    """Everything outside ASCII as \\uXXXX."""
+    """Writes every character outside ASCII as \\uXXXX."""
     if standard.isascii():
         return standard
     return _NOT_ASCII.sub(_escape, standard.decode()).encode()
@@ -33,6 +33,6 @@ def _bare(match: re.Match[bytes]) -> bytes:
 
 
 def _escape(match: re.Match[str]) -> str:
-    """A character outside the basic plane is two."""
+    """A character outside the basic plane becomes two escapes."""
     units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,16 +1,16 @@
-"""HeartbeatTable: who is alive, by last heartbeat and by connection. Pure: time comes in as now_ms.
+"""HeartbeatTable: which brokers are alive, by last heartbeat and by connection. Pure: time is an argument.
 
 One instance per process holds two kinds of keys: routes (name server) and brokers (controller plugin). A key
-is *active* while its last beat is younger than its timeout and a connection that carried its beats is open.
-When the last such connection closes, the key is *suspect* for its grace, and then inactive; any beat makes it
-active.
+is *active* while its last heartbeat is younger than its timeout and a connection that carried its heartbeats
+is open. When the last such connection closes, the key is *suspect* for its grace, and then inactive. Any
+heartbeat makes it active.
 
-Never: a late close of an older connection evicts a newer registration (KeelMQ promise S7). Connections are
-bound per incarnation (one run of one process); connection ids ascend, so a beat of another incarnation over
-an older connection than the bound ones is a message from the past and is ignored.
+A late close of an older connection never evicts a newer registration (promise S7). Connections are bound to
+an incarnation (one run of one process); connection ids ascend, so a heartbeat of another incarnation over an
+older connection than the bound ones is outdated and ignored.
 
-A scan costs what it finds: suspects lie in a heap by deadline, and no entry is looked at before the earliest
-moment at which one could have timed out.
+A scan costs only what it finds: suspects are in a heap by deadline, and no entry is read before the earliest
+time at which one could have timed out.
 
 Invariants: check_invariants().
 """
@@ -24,7 +24,7 @@ CONNECTION_LOSS_GRACE_MS = 50
 
 
 class BrokerKey(NamedTuple):
-    """A broker as the controller knows it; key of the heartbeats (904) that carry a broker id."""
+    """A broker as the controller identifies it; the key of heartbeats (904) with a broker id."""
 
     cluster_name: str
     broker_name: str
@@ -32,8 +32,8 @@ class BrokerKey(NamedTuple):
 
 
 class LastSeen(NamedTuple):
-    """inactive_ms: when a scan found it inactive; None: it is active, or no scan has looked since. hung: it
-    is inactive because it was silent for its timeout, not because its connection closed."""
+    """inactive_ms: when a scan found it inactive; None: it is active, or no scan ran since. hung: inactive by
+    heartbeat timeout, not because its connection closed."""
 
     last_beat_ms: int
     inactive_ms: int | None
@@ -41,7 +41,7 @@ class LastSeen(NamedTuple):
 
 
 class RouteKey(NamedTuple):
-    """A registration (103) in the live table: per address, not per id (namesrv reference §3)."""
+    """A registration (103): by address, not by id, like RocketMQ's brokerLiveTable."""
 
     kind: str
     cluster_name: str
@@ -76,10 +76,10 @@ class HeartbeatTable:
     _keys_of_connection: dict[int, dict[Hashable, None]] = field(default_factory=dict)
     _suspects: dict[Hashable, int] = field(default_factory=dict)
     _deadlines: list[tuple[int, int, Hashable]] = field(default_factory=list)
-    """Heap of (deadline, number, key); who is no suspect (any more) at that deadline is skipped."""
+    """Heap of (deadline, number, key); entries of keys that are not suspect any more are skipped."""
     _suspected: int = 0
     _sweep_after_ms: int | None = None
-    """Until then nobody times out; None: nobody is active."""
+    """No key times out before; None: no key is active."""
 
     def beat(
         self,
@@ -92,10 +92,10 @@ class HeartbeatTable:
         info: object,
         grace_ms: int | None = None,
     ) -> bool:
-        """Note a heartbeat. True: the key was absent or inactive before.
+        """Records a heartbeat. True: the key was absent or inactive before.
 
-        `info` replaces the stored one. `connection_id` 0: bound to no connection (HTTP), only the timeout
-        counts. `grace_ms`: how long this key may be without a connection; None is the table's.
+        `info` replaces the stored one. `connection_id` 0: bound to no connection (HTTP), so only the timeout
+        counts. `grace_ms`: how long the key stays active without a connection; None: that of the table.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -122,7 +122,7 @@ class HeartbeatTable:
         return not was_active
 
     def touch(self, key: Hashable, now_ms: int) -> bool:
-        """Refresh the time of an active key and nothing else. False: no such active key."""
+        """Refreshes only the time of an active key. False: no such active key."""
         entry = self._entries.get(key)
         if entry is None or not entry.active:
             return False
@@ -130,7 +130,7 @@ class HeartbeatTable:
         return True
 
     def connection_closed(self, connection_id: int, now_ms: int) -> list[Hashable]:
-        """The keys that lost their last connection, now suspect. Calling twice for one id is harmless."""
+        """Returns the keys that lost their last connection and are suspect now. Safe to repeat."""
         suspects: list[Hashable] = []
         for key in self._keys_of_connection.pop(connection_id, {}):
             entry = self._entries[key]
@@ -145,15 +145,14 @@ class HeartbeatTable:
         return suspects
 
     def is_outdated(self, key: Hashable, connection_id: int) -> bool:
-        """Is a request over this connection about an earlier life of the key? Its beats come over a newer
-        connection by now, and over this one no more."""
+        """Is this connection older than those that the key's heartbeats come over now?"""
         entry = self._entries.get(key)
         if entry is None or connection_id <= 0 or connection_id in entry.connections:
             return False
         return connection_id < entry.newest_connection_id
 
     def scan_not_active(self, now_ms: int) -> list[Hashable]:
-        """The keys that became inactive since the last scan; their last info stays until forget()."""
+        """Returns the keys that became inactive since the last scan; their info stays until forget()."""
         expired: list[Hashable] = []
         while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
             key = heapq.heappop(self._deadlines)[2]
@@ -174,7 +173,7 @@ class HeartbeatTable:
         return entry is not None and entry.active and _alive(entry, now_ms)
 
     def is_doubtful(self, key: Hashable, now_ms: int) -> bool:
-        """Active, and perhaps dead: its connection has closed, or it was silent for half its timeout."""
+        """Is it active, but its connection closed, or without a heartbeat for half its timeout?"""
         entry = self._entries.get(key)
         if entry is None or not self.is_active(key, now_ms):
             return False
@@ -185,7 +184,7 @@ class HeartbeatTable:
         return None if entry is None else entry.info
 
     def last_seen(self, key: Hashable) -> LastSeen | None:
-        """None: never heard. Of a key that was forgotten nothing is known either."""
+        """None: the key is unknown, or was forgotten."""
         entry = self._entries.get(key)
         return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms, entry.hung)
 
@@ -197,21 +196,21 @@ class HeartbeatTable:
 
     @property
     def count(self) -> int:
-        """Known keys, active or not."""
+        """The number of known keys, active or not."""
         return len(self._entries)
 
     def keys(self) -> Iterator[Hashable]:
-        """Every known key, active or not; a snapshot."""
+        """Returns a snapshot of all known keys, active or not."""
         return iter(list(self._entries))
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest end of a suspect's grace: scan then, not only at the next second."""
+        """Returns the earliest end of a grace, when a scan is due; None: no key is suspect."""
         while self._deadlines and self._suspects.get(self._deadlines[0][2]) != self._deadlines[0][0]:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def next_timeout_ms(self) -> int | None:
-        """Before that nobody times out: a look then finds who hangs at once, not up to a second later."""
+        """Returns the earliest possible timeout, when a scan is due; None: no key is active."""
         return None if self._sweep_after_ms is None else self._sweep_after_ms + 1
 
     def check_invariants(self) -> None:
@@ -230,7 +229,7 @@ class HeartbeatTable:
         assert self._sweep_after_ms is not None or not any(each.active for each in self._entries.values())
 
     def _sweep(self, now_ms: int) -> list[Hashable]:
-        """Looks at everybody: who timed out, and when somebody can do so next."""
+        """Reads every entry: returns the timed out keys, and computes the next possible timeout."""
         expired: list[Hashable] = []
         self._sweep_after_ms = None
         for key, entry in self._entries.items():

@@ -1,10 +1,10 @@
 """The body of REGISTER_BROKER (103): bytes -> RegisterBody. Pure.
 
-Three forms (namesrv reference §5.1): JSON; bare JSON wrapper from senders before 3.0.11; a zlib stream of
-length-prefixed parts, told by `compressed` or, as Java brokers forget that flag, by its first byte.
+Three forms: JSON; a bare JSON wrapper from senders before 3.0.11; a zlib stream of length-prefixed parts,
+recognized by `compressed` or, because Java brokers do not set that flag, by its first byte.
 
-Every broker sends its whole topic table every 30 s, so JSON is decoded straight into small structs that have
-only what a name server keeps; what a strict parser refuses takes the lenient way.
+Every broker sends its whole topic table every 30 s, so JSON is decoded directly into small structs with only
+the fields that a name server keeps. JSON that the strict decoder refuses is decoded leniently.
 """
 
 import re
@@ -16,9 +16,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from keelmq.remoting.lenient_json import load_lenient, without_nulls
+from keelmq.remoting.operations.route import DataVersion
 from namesrv.core.values import RegisterBody
-from remoting.lenient_json import load_lenient, without_nulls
-from remoting.operations.route import DataVersion
 
 BARE_WRAPPER_BELOW = 37
 """Release ordinal of 3.0.11: senders before it put no filter server list around the wrapper."""
@@ -31,7 +31,7 @@ ZLIB_FIRST_BYTE = 0x78
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _BARE_ID_MAP = re.compile(rb'"currIdMap":\{(?:-?[0-9]+:-?[0-9]+,?)+\}')
-"""How Java writes a mapping's ids. It cannot stand inside a string: there the quotes would be escaped."""
+"""The ids of a mapping as Java writes them. It cannot match inside a string: quotes are escaped there."""
 _BARE_KEY = re.compile(rb"(-?[0-9]+):")
 
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class _Topic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The members of a TopicConfig that routes need."""
+    """The fields of a TopicConfig that routes need."""
 
     read_queue_nums: _Int32 = 16
     write_queue_nums: _Int32 = 16
@@ -69,11 +69,11 @@ _decode_wrapper = msgspec.json.Decoder(_Wrapper, strict=False).decode
 
 
 class BadBody(Exception):
-    """Text for the remark of the refusal."""
+    """A malformed body; the text is the remark of the refusal."""
 
 
 def check_crc32(body: bytes, expected: int) -> bool:
-    """Over the bytes as received. 0: the sender asks for no check."""
+    """Checks the crc32 of the body as received. `expected` 0: no check."""
     return expected == 0 or zlib.crc32(body) & 0x7FFFFFFF == expected
 
 
@@ -119,7 +119,7 @@ def _json(raw: bytes, decode: Callable[[bytes], T], type_: type[T]) -> T:
 
 
 def _quoted_ids(raw: bytes) -> bytes:
-    """currIdMap's bare number keys quoted: one member per static topic must not cost the lenient way."""
+    """Quotes the bare number keys of currIdMap, so that the body needs no lenient decoding."""
     if b'"currIdMap":{' not in raw:
         return raw
     return _BARE_ID_MAP.sub(lambda match: _BARE_KEY.sub(rb'"\1":', match[0]), raw)
@@ -164,7 +164,7 @@ def _inflate(body: bytes) -> bytes:
 
 
 def _topic(text: str) -> tuple[str, _Topic]:
-    """ "name readQueueNums writeQueueNums perm filterType attributesJson": no flags, and no order."""
+    """Parses "name readQueueNums writeQueueNums perm filterType attributesJson"."""
     fields = text.split(" ")
     if len(fields) < 5:
         raise BadBody(f"compressed body: topic {text!r}")

@@ -1,15 +1,15 @@
-"""RouteTable: which brokers and topics exist, as the brokers registered them. Pure; knows no time.
+"""RouteTable: brokers and topics as the brokers registered them. Pure; without time.
 
-One value per brokerName (its addresses by id, 0 is the master), one live entry per address in it, and the
-queue data of each topic by brokerName. Source: RocketMQ 5.3.3 RouteInfoManager. Where we differ from it, on
-purpose:
+One group for each brokerName (addresses by id, 0 is the master), one live entry for each of its addresses,
+and the queue data of each topic by brokerName. Source: RocketMQ 5.3.3, RouteInfoManager. Deliberate
+differences:
 
-- A live entry exists exactly while its address is in the table (theirs leaks when an address is replaced).
-- A refused registration changes nothing (theirs first removes the sender's old id).
-- A brokerName belongs to one cluster (theirs merges groups of the same name).
-- A first registration with one topic is accepted: later ones add whatever topic is missing for the broker, so
-  the one-topic broker that theirs guards against cannot stay, and real one-topic brokers can register.
-- What belongs to a broker leaves with it, static topics' mappings too (theirs survive it).
+- A live entry exists exactly while its address is in the table (RocketMQ leaks a replaced address).
+- A refused registration changes nothing (RocketMQ removes the sender's old id before).
+- A brokerName belongs to one cluster (RocketMQ merges groups of the same name).
+- A first registration with one topic is accepted (RocketMQ refuses it, because the topics of that broker
+  could stay incomplete): here later registrations add every topic that is missing.
+- Everything of a broker is removed with it, also mappings of static topics (RocketMQ keeps them).
 
 Invariants: check_invariants().
 """
@@ -17,19 +17,8 @@ Invariants: check_invariants().
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
-from namesrv.core.values import (
-    Address,
-    LiveBroker,
-    MinIdChange,
-    Refused,
-    Registered,
-    Registration,
-    Stale,
-    Unregistered,
-)
-from remoting.codes import MASTER_ID, PERM_WRITE
-from remoting.operations.route import (
+from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
+from keelmq.remoting.operations.route import (
     BrokerData,
     BrokerMemberGroup,
     ClusterInfo,
@@ -37,10 +26,21 @@ from remoting.operations.route import (
     TopicList,
     TopicRouteData,
 )
+from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
+from namesrv.core.values import (
+    Address,
+    LiveBroker,
+    MinIdChange,
+    Registered,
+    Registration,
+    RegistrationRefused,
+    StaleRegistration,
+    Unregistered,
+)
 
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 ADDRESSES_MAX = 100_000
-"""Registered brokers; more are refused. The largest known fleets have some thousands."""
+"""Registered brokers; more are refused. The largest known clusters have some thousands."""
 
 
 @dataclass(slots=True)
@@ -54,14 +54,17 @@ class _Group:
     zone_name: str | None = None
 
     def shown(self) -> tuple[dict[int, str], bool, str | None]:
-        """What answers show of it; addrs are replaced, never changed in place."""
+        """Returns what answers show of the group; `addrs` is replaced, never changed in place."""
         return self.addrs, self.enable_acting_master, self.zone_name
 
     def min_id_change(
         self, before: int | None, *, offline_addr: str | None = None, ha_addr: str | None = None
     ) -> MinIdChange | None:
-        """`before`: the lowest id until now, None if there was nobody to tell. Who became the lowest by
-        registering knows it; everybody else hears of it."""
+        """Returns the notification of a changed lowest id; None: unchanged.
+
+        `before`: the lowest id until now; None: the group was empty. A broker that became the lowest by its
+        registration knows that, and is not notified.
+        """
         lowest = min(self.addrs)
         if before is None or lowest == before:
             return None
@@ -86,9 +89,9 @@ class _Group:
 
 @dataclass(slots=True)
 class RouteTable:
-    """Not thread-safe: it lives in the event loop, and every answer is a snapshot.
+    """Event loop only. Every answer is a snapshot.
 
-    `delete_missing_topics`: a registration is the broker's whole table, what it lacks is removed.
+    `delete_missing_topics`: a registration is the broker's whole topic table; missing topics are removed.
     """
 
     support_acting_master: bool = False
@@ -100,11 +103,11 @@ class RouteTable:
 
     @property
     def version(self) -> int:
-        """Another number after every change that answers show: what is encoded may be kept until then."""
+        """Changes with everything that answers show, so that encoded answers can be kept."""
         return self._group_version + self._topics.version
 
-    def register(self, request: Registration) -> Registered | Stale | Refused:
-        """The register algorithm (namesrv reference §6)."""
+    def register(self, request: Registration) -> Registered | StaleRegistration | RegistrationRefused:
+        """Registers a broker (103). StaleRegistration: a newer broker holds the id; nothing was changed."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
@@ -113,7 +116,7 @@ class RouteTable:
         changes: tuple[MinIdChange, ...] = ()
         left: tuple[Address, ...] = ()
         if before is not None and before.broker_name != request.broker_name:
-            # A broker that came back under another name: its old name leaves with its address.
+            # the broker came back under another name: its old registration is removed
             changes, before, left = self.unregister_all((address,)).min_id_changes, None, (address,)
         group = self._groups.get(request.broker_name)
         if group is None:
@@ -142,15 +145,18 @@ class RouteTable:
         return self._registered(group, request, replaced, (*changes, change) if change else changes)
 
     def unregister(self, cluster_name: str, broker_name: str, broker_addr: str) -> Unregistered:
-        """Nothing is removed if the address is not registered for that name (twice is harmless)."""
+        """Removes one address, if it is registered for that name. Safe to repeat."""
         live = self._live.get((cluster_name, broker_addr))
         if live is None or live.broker_name != broker_name:
             return Unregistered()
         return self.unregister_all(((cluster_name, broker_addr),))
 
     def unregister_all(self, addresses: Iterable[Address]) -> Unregistered:
-        """A batch: who of them is here leaves, by address, not by id: the id may be another broker's by now
-        (#5374). The changes of lowest ids are those of the whole batch."""
+        """Removes those of the addresses that are registered.
+
+        By address, not by id: the id may be another broker's by now (#5374). `min_id_changes` compares before
+        and after the whole batch.
+        """
         removed: list[LiveBroker] = []
         lowest: dict[str, tuple[int, str]] = {}
         for address in addresses:
@@ -168,13 +174,13 @@ class RouteTable:
         return Unregistered(tuple(removed), tuple(change for change in changes if change is not None))
 
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
-        """At the brokers of one cluster, or everywhere. It comes back when a broker that has it registers."""
+        """Removes the topic in one cluster; None: in all. A broker that has it adds it again."""
         for name in list(self._topics.queues(topic)):
             if cluster_name is None or self._groups[name].cluster_name == cluster_name:
                 self._topics.remove(topic, name)
 
     def register_topic(self, topic: str, queues: Sequence[QueueData]) -> bool:
-        """False, and nothing is done: a broker of them is not known here."""
+        """Adds a topic. False: one of its brokers is not registered, and nothing was changed."""
         if not all(queue.broker_name in self._groups for queue in queues):
             return False
         for queue in queues:
@@ -212,7 +218,7 @@ class RouteTable:
         )
 
     def broker_data(self, broker_name: str) -> BrokerData | None:
-        """Who of this group is registered; None: nobody."""
+        """Returns the registered addresses of a group; None: it has none."""
         group = self._groups.get(broker_name)
         return None if group is None else group.broker_data()
 
@@ -226,7 +232,7 @@ class RouteTable:
         )
 
     def member_group(self, cluster_name: str, broker_name: str) -> BrokerMemberGroup:
-        """clusterName is only repeated; of an unknown broker nobody is a member."""
+        """Returns the addresses of a group, none if it is unknown. clusterName is only repeated."""
         group = self._groups.get(broker_name)
         addrs = {} if group is None else dict(sorted(group.addrs.items()))
         return BrokerMemberGroup(cluster=cluster_name, broker_name=broker_name, broker_addrs=addrs)
@@ -251,7 +257,7 @@ class RouteTable:
         return _topic_list({topic for name in names for topic in self._topics.of_broker(name)})
 
     def system_topics(self) -> TopicList:
-        """Each cluster and each broker has a topic of its name; with them the address of one broker."""
+        """Returns the names of clusters and groups, which are topics too, and one broker address."""
         clusters = {group.cluster_name for group in self._groups.values()}
         name = min(self._groups, default=None)
         addr = None if name is None else min(self._groups[name].addrs.items())[1]
@@ -287,14 +293,14 @@ class RouteTable:
         for topic in self._topics:
             assert set(self._topics.queues(topic)) <= set(self._groups), f"topic {topic} at an unknown broker"
 
-    def _refusal(self, request: Registration) -> Stale | Refused | None:
-        """Looks only: what is refused here has changed nothing."""
+    def _refusal(self, request: Registration) -> StaleRegistration | RegistrationRefused | None:
+        """Returns why the registration is refused, without any change; None: it is accepted."""
         known = (request.cluster_name, request.broker_addr) in self._live
         if not known and len(self._live) >= ADDRESSES_MAX:
-            return Refused(f"{ADDRESSES_MAX} brokers are registered; no more are taken")
+            return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered; no more are taken")
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
-            return Refused(
+            return RegistrationRefused(
                 f"brokerName {request.broker_name} belongs to cluster {group.cluster_name}, "
                 f"not {request.cluster_name}: choose another brokerName"
             )
@@ -303,11 +309,14 @@ class RouteTable:
             return None
         held = self._live[request.cluster_name, holder].data_version.state_version
         if held > request.body.data_version.state_version:
-            return Stale(holder, held)  # #6316: an old master must not take id 0 back
+            return StaleRegistration(holder, held)  # #6316: an old master must not take id 0 back
         return None
 
     def _take_id(self, group: _Group, request: Registration) -> tuple[Address, ...]:
-        """Put id -> address; the address's other id and the id's other address leave."""
+        """Sets id -> address, and removes another id of the address and another address of the id.
+
+        Returns the removed address.
+        """
         group.addrs = {
             each: addr
             for each, addr in group.addrs.items()
@@ -362,7 +371,7 @@ class RouteTable:
         self._group_version += 1
 
     def _acts(self, topic: str, group: _Group, queue: QueueData) -> bool:
-        """Is the lowest slave shown as master (acting master, namesrv reference §9)?"""
+        """Is the slave with the lowest id shown as master (acting master)?"""
         return (
             self.support_acting_master
             and group.enable_acting_master

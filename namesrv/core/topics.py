@@ -1,7 +1,7 @@
 """TopicTable: the queue data of each topic at each brokerName, and static topics' mappings. Pure.
 
-The pairs are kept from both sides, topic -> brokerName and brokerName -> topics, so that a broker that leaves
-costs as much as its own topics, whatever the others have. Equal queue data of one broker are one object.
+Both directions are kept, topic -> brokerName and brokerName -> topics, so that the removal of a broker costs
+as much as it has topics. Equal queue data of one broker share one object.
 
 Invariants: check_invariants().
 """
@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+from keelmq.remoting.codes import PERM_READ, PERM_WRITE
+from keelmq.remoting.operations.route import QueueData
 from namesrv.core.values import QueueNums
-from remoting.codes import PERM_READ, PERM_WRITE
-from remoting.operations.route import QueueData
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 """topicSysFlag bits: the topic belongs to a unit; some unit subscribes to it."""
@@ -24,7 +24,7 @@ _NOTHING: AbstractSet[str] = frozenset()
 
 @dataclass(slots=True)
 class TopicTable:
-    """`version` grows with every change of what routes show."""
+    """`version` grows with every change that routes show."""
 
     version: int = 0
     _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class TopicTable:
         return frozenset(self._of_broker.get(broker_name, ()))
 
     def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
-        """Topics that have the topicSysFlag bits at some broker and, there, none of the absent ones."""
+        """Returns the topics that at some broker have a `present` and no `absent` bit in topicSysFlag."""
         return [
             topic
             for topic, queues in self._queues.items()
@@ -61,7 +61,7 @@ class TopicTable:
     def update(
         self, broker_name: str, topics: Mapping[str, QueueNums], *, changed: bool, keeps_write: bool
     ) -> None:
-        """A registration. Not changed: only what is missing is added."""
+        """Applies the topics of a registration. `changed` False: adds only missing topics."""
         own = self._of_broker.get(broker_name, _NOTHING)
         made: dict[tuple[int, int, int, int], QueueData] = {}
         for topic in topics if changed else topics.keys() - own:
@@ -86,7 +86,7 @@ class TopicTable:
     def update_mappings(
         self, broker_name: str, mappings: Mapping[str, Mapping[str, Any]], *, changed: bool
     ) -> None:
-        """A registration, of static topics that this broker has; see update()."""
+        """Applies the static topics' mappings of a registration, after update()."""
         own = self._of_broker.get(broker_name, _NOTHING)
         for topic, mapping in mappings.items():
             known = self.mappings(topic).get(broker_name)
@@ -95,7 +95,7 @@ class TopicTable:
                 self.version += 1
 
     def remove(self, topic: str, broker_name: str) -> None:
-        """The topic at one broker; a topic without any broker is gone. Unknown is harmless."""
+        """Removes the topic at one broker, and the topic itself with its last broker. Safe to repeat."""
         queues = self._queues.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
@@ -118,11 +118,11 @@ class TopicTable:
         self.remove_all(self.of_broker(broker_name), broker_name)
 
     def clear_write(self, broker_name: str) -> int:
-        """The number of topics there, also of those that were read-only already."""
+        """Wipes the write permission. Returns the number of topics there, also of those without it."""
         return self._map_perm(broker_name, clear=PERM_WRITE, add=0)
 
     def add_write(self, broker_name: str) -> int:
-        """Readable and writable, and the other bits stay (theirs sets 6 and loses INHERIT and PRIORITY)."""
+        """Adds read and write permission; other bits stay (RocketMQ sets 6, without INHERIT and PRIORITY)."""
         return self._map_perm(broker_name, clear=0, add=PERM_READ | PERM_WRITE)
 
     def _map_perm(self, broker_name: str, *, clear: int, add: int) -> int:
@@ -144,7 +144,9 @@ class TopicTable:
         assert all(self._of_broker.values()), "a broker with an empty set of topics"
         for topic, mappings in self._mappings.items():
             assert mappings, f"topic {topic} with an empty mapping"
-            assert set(mappings) <= set(self._queues.get(topic, {})), f"a mapping of {topic} outlived it"
+            assert set(mappings) <= set(self._queues.get(topic, {})), (
+                f"a mapping of {topic} without its topic"
+            )
 
 
 def _queue_data(

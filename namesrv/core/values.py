@@ -1,10 +1,10 @@
-"""What goes into the route table and what comes out of it, as frozen values."""
+"""Frozen values that the route table takes and returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from remoting.operations.route import DataVersion
+from keelmq.remoting.operations.route import DataVersion
 
 Address = tuple[str, str]
 """(clusterName, brokerAddr), the key of the live table."""
@@ -14,7 +14,7 @@ NO_VERSION = DataVersion()
 
 
 class QueueNums(Protocol):
-    """What a name server keeps of a TopicConfig."""
+    """The fields of a TopicConfig that a name server keeps."""
 
     @property
     def read_queue_nums(self) -> int: ...
@@ -31,8 +31,8 @@ class QueueNums(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBody:
-    """The body of one 103. `mappings`: topic -> TopicQueueMappingInfo, kept as it came and never interpreted.
-    `filter_servers` None leaves what is known, an empty tuple removes it."""
+    """The body of a registerBroker (103). `mappings`: topic -> TopicQueueMappingInfo, never interpreted.
+    `filter_servers`: None leaves the known ones, an empty tuple removes them."""
 
     topics: Mapping[str, QueueNums] = field(default_factory=dict)
     data_version: DataVersion = NO_VERSION
@@ -45,7 +45,7 @@ NO_BODY = RegisterBody()
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one 103 says. `enable_acting_master` None: a broker older than 5.0."""
+    """One registerBroker (103). `enable_acting_master` None: a broker older than 5.0."""
 
     cluster_name: str
     broker_name: str
@@ -59,8 +59,8 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class MinIdChange:
-    """The lowest id of a group is another one now (905). `receivers`: addresses of members to tell.
-    `offline_addr`: who left. `ha_addr`: the HA address of a new lowest one."""
+    """The lowest broker id of a group changed (905). `receivers`: addresses of the members to notify.
+    `offline_addr`: the removed broker. `ha_addr`: the HA address of the new lowest one."""
 
     broker_name: str
     min_id: int
@@ -72,8 +72,8 @@ class MinIdChange:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`replaced`: registrations that ended with this one, to be forgotten by the heartbeat table as well
-    (before it hears of the new one: the address may be the same, under another name)."""
+    """`replaced`: registrations that this one ended. The heartbeat table must forget them before it records
+    the new one: the address may be the same, under another name."""
 
     master_addr: str | None = None
     ha_server_addr: str | None = None
@@ -82,21 +82,21 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
-    """A live broker with a greater stateVersion holds this id. On the wire: success, empty header."""
+class StaleRegistration:
+    """A live broker with a greater stateVersion holds this id. Answered with success and an empty header."""
 
     holder_addr: str
     holder_state_version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RegistrationRefused:
     remark: str
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """What the live table remembers of one address."""
+    """The registration of one address."""
 
     broker_name: str
     broker_addr: str
@@ -107,7 +107,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """What a batch of removals did: who was there and left, and which groups have another lowest id."""
+    """The result of a batch of removals: the removed brokers, and the groups with another lowest id."""
 
     removed: tuple[LiveBroker, ...] = ()
     min_id_changes: tuple[MinIdChange, ...] = ()

@@ -1,20 +1,16 @@
-"""What operators change: write permission and topics (205, 327, 216, 217), KV configuration (100, 101, 102,
+"""Requests of operators: write permission and topics (205, 327, 216, 217), KV configuration (100, 101, 102,
 219) and the name server's settings (318, 319).
 
-Permissions and topics are as the brokers say: a registration with a changed topic table overwrites them.
+A registration with a changed topic table overwrites permissions and topics that were changed here.
 """
 
 import logging
 from dataclasses import dataclass
 
-from namesrv.config import NamesrvConfig
-from namesrv.core.routes import RouteTable
-from namesrv.kv_store import KvStore
-from remoting.codes import ResponseCode
-from remoting.config import to_properties
-from remoting.config_store import ConfigStore
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.namesrv_admin import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.config_store import ConfigStore
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.namesrv_admin import (
     DELETE_KV_CONFIG,
     GET_KV_CONFIG,
     GET_KV_LIST_BY_NAMESPACE,
@@ -26,7 +22,7 @@ from remoting.operations.namesrv_admin import (
     KVNamespaceRequest,
     PutKVConfigRequest,
 )
-from remoting.operations.route import (
+from keelmq.remoting.operations.route import (
     ADD_WRITE_PERM_OF_BROKER,
     DELETE_TOPIC_IN_NAMESRV,
     REGISTER_TOPIC_IN_NAMESRV,
@@ -38,6 +34,10 @@ from remoting.operations.route import (
     TopicRouteData,
     WipeWritePermResponse,
 )
+from keelmq.runtime.config import to_properties
+from namesrv.config import NamesrvConfig
+from namesrv.core.routes import RouteTable
+from namesrv.kv_store import KvStore
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +54,16 @@ class TopicAdmin:
 
     async def wipe_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> WipeWritePermResponse:
         count = self.routes.wipe_write_perm(request.broker_name)
-        log.info("%s: no writing to %d topics of %s", call.peer.address, count, request.broker_name)
+        log.info(
+            "%s: wiped the write permission of %d topics of %s", call.peer.address, count, request.broker_name
+        )
         return WipeWritePermResponse(wipe_topic_count=count)
 
     async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
         count = self.routes.add_write_perm(request.broker_name)
-        log.info("%s: writing to %d topics of %s", call.peer.address, count, request.broker_name)
+        log.info(
+            "%s: added the write permission to %d topics of %s", call.peer.address, count, request.broker_name
+        )
         return AddWritePermResponse(add_topic_count=count)
 
     async def delete_topic(self, request: DeleteTopicRequest, call: Call) -> Empty:
@@ -70,10 +74,10 @@ class TopicAdmin:
         return Empty()
 
     async def register_topic(self, request: RegisterTopicRequest, call: Call) -> Empty:
-        """Success even if a broker is unknown, and then nothing is done: brokers do not read the answer."""
+        """Answers success also for an unknown broker, and changes nothing: brokers do not read the answer."""
         route: TopicRouteData | None = call.body
         if route is not None and not self.routes.register_topic(request.topic, route.queue_datas):
-            log.warning("%s: topic %s at a broker that is not here", call.peer.address, request.topic)
+            log.warning("%s: topic %s of an unregistered broker is ignored", call.peer.address, request.topic)
         return Empty()
 
 

@@ -1,22 +1,17 @@
-"""What is where (105, 106, 901) and which topics there are (206, 224, 304, 311, 312, 313).
+"""Queries: routes (105), clusters (106), member groups (901), topic lists (206, 224, 304, 311, 312, 313).
 
-An answer is a snapshot, encoded once and kept until any table changes: clients ask for the same routes over
-and over, all at once when a master dies. Source of facts: RocketMQ 5.3.3, ClientRequestProcessor.
+An answer is encoded once and kept until a table changes: clients ask for the same routes repeatedly, and all
+at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcessor.
 """
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from namesrv.config import NamesrvConfig
-from namesrv.core.json_dialect import escaped_json, legacy_json
-from namesrv.core.routes import RouteTable
-from namesrv.handlers.registration import ZONE_NAME
-from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.command import body_bytes
-from remoting.config_store import ConfigStore
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.route import (
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.config_store import ConfigStore
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.route import (
     GET_ALL_TOPIC_LIST,
     GET_BROKER_CLUSTER_INFO,
     GET_BROKER_MEMBER_GROUP,
@@ -32,18 +27,23 @@ from remoting.operations.route import (
     RouteRequest,
     TopicRouteData,
 )
+from namesrv.config import NamesrvConfig
+from namesrv.core.json_dialect import escaped_json, legacy_json
+from namesrv.core.routes import RouteTable
+from namesrv.handlers.registration import ZONE_NAME
+from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
 
 STRICT_JSON_SINCE = 401
-"""Release ordinal of 4.9.4: older clients read number keys only if they are bare (#4473)."""
+"""Release ordinal of 4.9.4: older clients read number keys only without quotes (#4473)."""
 NO_ROUTE_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 ZONE_MODE = "__ZONE_MODE"
 ENCODED_BYTES_MAX = 64 * 1024 * 1024
-"""Encoded answers that are kept; above it they are all made anew."""
+"""Of all kept answers; above it all are dropped."""
 
 
 @dataclass(slots=True)
 class EncodedAnswers:
-    """Bytes by key, valid for one version of everything that they show."""
+    """A cache of encoded answers, valid for one `version()` of the tables."""
 
     version: Callable[[], Hashable]
     _made_at: Hashable = None
@@ -51,7 +51,7 @@ class EncodedAnswers:
     _bytes: int = 0
 
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
-        """None, from `make`, is not kept."""
+        """Returns the kept answer, or that of `make`. None is not kept."""
         version = self.version()
         if version != self._made_at or self._bytes > ENCODED_BYTES_MAX:
             self._answers.clear()
@@ -146,7 +146,7 @@ class Queries:
         _check_enabled(self.settings.current.enable_all_topic_list)
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """None: nobody has the topic."""
+        """Returns the route with the order configuration; None: no broker has the topic."""
         route = self.routes.pick_up_route(topic)
         if route is None or not self.settings.current.order_message_enable:
             return route
@@ -166,13 +166,13 @@ def _check_enabled(enabled: bool) -> None:
 
 
 def _zone(ext_fields: Mapping[str, str]) -> str | None:
-    """The caller's zone, if it wants to stay in it."""
+    """Returns the sender's zone; None: it wants brokers of all zones."""
     zone = ext_fields.get(ZONE_NAME)
     return zone if zone and ext_fields.get(ZONE_MODE, "").lower() == "true" else None
 
 
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Zone routing (namesrv reference §11): brokers of the caller's zone, and those without a master."""
+    """Returns the route reduced to groups of this zone and groups without a master (ZoneRouteRPCHook)."""
     kept = [
         data
         for data in route.broker_datas

@@ -1,24 +1,18 @@
-"""Brokers come, stay and go (103, 104, 322, 904) in RouteTable and HeartbeatTable.
+"""Registrations: registerBroker (103), unregisterBroker (104), queryDataVersion (322), heartbeat (904).
 
-Each handler is one step of the event loop: it never awaits between looking and changing, so a registration
-and the end of its connection cannot interleave (#11043), and a removal is applied when it is answered: there
-is no queue that could be full (#4726). Source of facts: RocketMQ 5.3.3, DefaultRequestProcessor.
+Each handler is one step of the event loop: it never awaits between a check and its change, so a registration
+and the close of its connection cannot interleave (#11043). A removal is applied before it is answered: there
+is no queue that could be full (#4726). Source: RocketMQ 5.3.3, DefaultRequestProcessor.
 """
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from namesrv.config import NamesrvConfig
-from namesrv.core.liveness import HeartbeatTable, RouteKey, route_key
-from namesrv.core.register_body import BadBody, check_crc32, read_body
-from namesrv.core.routes import RouteTable
-from namesrv.core.values import MinIdChange, Refused, RegisterBody, Registration, Stale
-from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.config_store import ConfigStore
-from remoting.operation import Call, CommandError, Empty, OperationTable, Reply
-from remoting.operations.route import (
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.config_store import ConfigStore
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.route import (
     BROKER_HEARTBEAT,
     QUERY_DATA_VERSION,
     REGISTER_BROKER,
@@ -31,17 +25,29 @@ from remoting.operations.route import (
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
+from namesrv.config import NamesrvConfig
+from namesrv.core.liveness import HeartbeatTable, RouteKey, route_key
+from namesrv.core.register_body import BadBody, check_crc32, read_body
+from namesrv.core.routes import RouteTable
+from namesrv.core.values import (
+    MinIdChange,
+    RegisterBody,
+    Registration,
+    RegistrationRefused,
+    StaleRegistration,
+)
+from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
 
 log = logging.getLogger(__name__)
 
 ROUTE_TIMEOUT_MS = 120_000
-"""How long a registration lives without a beat when its broker does not say (brokers register every 30 s)."""
+"""Timeout of a registration whose broker sends none; brokers register every 30 s."""
 ZONE_NAME = "__ZONE_NAME"
 
 
 @dataclass(slots=True)
 class Registrations:
-    """`clock`: monotonic ms. `notify` tells brokers of a new lowest id (905)."""
+    """`clock`: monotonic ms. `notify` sends 905 to the brokers of a group."""
 
     routes: RouteTable
     liveness: HeartbeatTable
@@ -58,7 +64,7 @@ class Registrations:
 
     async def register_broker(self, request: RegisterBrokerRequest, call: Call) -> Reply | None:
         if call.peer.is_closing():
-            return None  # its close was seen already: a registration now would outlive its connection
+            return None  # the connection is closed: a registration made now would outlive it
         registration = Registration(
             cluster_name=request.cluster_name,
             broker_name=request.broker_name,
@@ -70,11 +76,11 @@ class Registrations:
             body=_register_body(request, call),
         )
         result = self.routes.register(registration)
-        if isinstance(result, Refused):
+        if isinstance(result, RegistrationRefused):
             raise CommandError(ResponseCode.SYSTEM_ERROR, result.remark)
-        if isinstance(result, Stale):
+        if isinstance(result, StaleRegistration):
             _log_stale(registration, result)
-            return Reply()  # upstream answers success: a broker looks at the route, not at this code
+            return Reply()  # RocketMQ answers success: a broker reads the route, not this code
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
         self._beat(request, call)
@@ -83,25 +89,27 @@ class Registrations:
         return Reply(header, self._order_conf())
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
-        """Over a connection that the broker has replaced since, it is a message from the past (#11043)."""
+        """Ignored over a connection that the broker has replaced since: the request is outdated (#11043)."""
         key = route_key(request.cluster_name, request.broker_addr)
         if self.liveness.is_outdated(key, call.peer.connection_id):
-            log.info("%s at %s came back before its farewell did", request.broker_name, request.broker_addr)
+            log.info(
+                "ignored an outdated unregisterBroker of %s at %s", request.broker_name, request.broker_addr
+            )
             return Empty()
         gone = self.routes.unregister(request.cluster_name, request.broker_name, request.broker_addr)
         if gone.removed:
             self.liveness.forget(key)
-            log.info("unregistered %s at %s, at its request", request.broker_name, request.broker_addr)
+            log.info("unregistered %s at %s at its request", request.broker_name, request.broker_addr)
             self._notify(gone.min_id_changes)
         return Empty()
 
     async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> Empty:
-        """Success even if unknown: the broker comes back with its next 103 (reference, pitfall 19)."""
+        """Answers success also for an unknown broker: its next 103 registers it."""
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
         return Empty()
 
     async def query_data_version(self, request: QueryDataVersionRequest, call: Call) -> Reply:
-        """A broker that only asks stays alive, too. Any difference counts, also a lower counter."""
+        """Also counts as a heartbeat. Any difference is a change, also a lower counter."""
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
         live = self.routes.live(request.cluster_name, request.broker_addr)
         if live is None:
@@ -110,13 +118,17 @@ class Registrations:
         return Reply(QueryDataVersionResponse(changed=live.data_version != asked), live.data_version)
 
     def expired(self, keys: Iterable[RouteKey]) -> None:
-        """These registrations were found inactive just now: one batch, in one step with finding them."""
+        """Unregisters the keys that a scan has just found inactive, in one step with the scan."""
         keys = list(keys)
         gone = self.routes.unregister_all((key.cluster_name, key.broker_addr) for key in keys)
         for key in keys:
             self.liveness.forget(key)
         for live in gone.removed:
-            log.info("unregistered %s at %s: connection lost or silent", live.broker_name, live.broker_addr)
+            log.info(
+                "unregistered %s at %s: connection lost or heartbeat timeout",
+                live.broker_name,
+                live.broker_addr,
+            )
         self._notify(gone.min_id_changes)
 
     def _notify(self, changes: Iterable[MinIdChange]) -> None:
@@ -155,7 +167,7 @@ def _register_body(request: RegisterBrokerRequest, call: Call) -> RegisterBody:
         raise CommandError(ResponseCode.SYSTEM_ERROR, f"register body: {error}") from error
 
 
-def _log_stale(request: Registration, stale: Stale) -> None:
+def _log_stale(request: Registration, stale: StaleRegistration) -> None:
     log.warning(
         "stale registration of %s id %d from %s (stateVersion %d): %s holds it with stateVersion %d",
         request.broker_name,

@@ -1,50 +1,71 @@
-"""The HTTP door of mqnamesrv and mqcontroller: operations, the plugins' routers, health, metrics, the pages.
+"""The HTTP server of mqnamesrv and mqcontroller: operations, plugin routers, health, metrics and web pages.
 
-Imported late: FastAPI costs more start-up time than everything else together.
+Imported only when HTTP is enabled: importing FastAPI takes longer than the rest of the start.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 
-from namesrv.config_view import config_router
-from namesrv.dashboard import dashboard_router
-from namesrv.metrics import scrape
-from namesrv.views import views_router
-from remoting.doors.health import add_health
-from remoting.doors.http import http_router
-from remoting.doors.http_answers import input_refused
-from remoting.doors.metrics import Scrape, ScrapeCollector
-from remoting.operation import OperationTable
-
-if TYPE_CHECKING:
-    from namesrv.app import Namesrv
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.servers.health import add_health
+from keelmq.remoting.servers.http import http_router
+from keelmq.remoting.servers.http_answers import input_refused
+from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.web.api_docs import add_docs
+from namesrv.http.config_view import config_router
+from namesrv.http.dashboard import dashboard_router
+from namesrv.http.views import RouteSources, views_router
+from namesrv.plugins import Settings
 
 
-def make_app(server: "Namesrv") -> FastAPI:
+@dataclass(frozen=True, slots=True)
+class RouteService:
+    """What HTTP serves of a process that answers routes. `scrape` is called at every GET /metrics."""
+
+    table: OperationTable
+    sources: RouteSources
+    scrape: Callable[[], Scrape]
+
+
+def make_app(
+    *,
+    route_service: RouteService | None,
+    settings: Sequence[Settings],
+    plugin_routers: Iterable[Any],
+    plugin_scrapes: Iterable[Callable[[], Iterable[Any]]],
+    health: Callable[[], Mapping[str, object]],
+    analytics_output_dir: Path | None,
+) -> FastAPI:
+    """Returns the application. `route_service` None: a standalone controller.
+
+    A plugin router is an OperationTable, or a function that returns an APIRouter: so a plugin does not import
+    FastAPI in a process without HTTP.
+    """
     app = FastAPI(
         title="KeelMQ name server",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
         exception_handlers={RequestValidationError: input_refused},
     )
-    if server.has_route_service:
-        app.include_router(views_router(server))
-        app.include_router(http_router(server.table))
-    app.include_router(config_router(server.context.settings))
-    for door in server.context.http:
-        # a table or a function, so that a plugin need not import FastAPI when there is no HTTP door
-        router: Any = http_router(door) if isinstance(door, OperationTable) else door()
-        app.include_router(router)
+    add_docs(app)
+    if route_service is not None:
+        app.include_router(views_router(route_service.sources))
+        app.include_router(http_router(route_service.table))
+    app.include_router(config_router(settings))
+    for each in plugin_routers:
+        app.include_router(http_router(each) if isinstance(each, OperationTable) else each())
 
     def scrapes() -> Iterator[Scrape]:
-        if server.has_route_service:
-            yield scrape(server)
-        for plugin in server.context.scrapes:
+        if route_service is not None:
+            yield route_service.scrape()
+        for plugin in plugin_scrapes:
             yield from plugin()
 
-    add_health(app, health=server.health, collectors=[ScrapeCollector(scrapes)])
-    app.include_router(dashboard_router(server.config.analytics_output_dir))
+    add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
+    app.include_router(dashboard_router(analytics_output_dir))
     return app

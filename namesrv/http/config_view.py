@@ -1,7 +1,7 @@
-"""GET and PATCH /v1/config: the settings of the name server and of its plugins, as they are now, where each
-value comes from, and their change at run time by the requests that do that (318, 1009).
+"""GET and PATCH /v1/config: the settings in force, their sources, and their change at run time.
 
-Imported late: FastAPI.
+A change is made by the requests of the name server (318) and its plugins (1009). Imported only when HTTP is
+enabled: it needs FastAPI.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import Field
 
+from keelmq.remoting.command import BadRequest
+from keelmq.remoting.operation import Wire
+from keelmq.remoting.servers.http import ask
+from keelmq.remoting.servers.http_answers import (
+    BODY_REFUSED,
+    REFUSED,
+    answer_of,
+    as_json,
+    refused_as_statuses,
+)
+from keelmq.runtime.config import Config, ConfigError, parse_settings
 from namesrv.plugins import Settings
-from remoting.command import BadRequest
-from remoting.config import Config, ConfigError, parse_settings
-from remoting.doors.http import ask
-from remoting.doors.http_answers import BODY_REFUSED, REFUSED, answer_of, as_json, refused_as_statuses
-from remoting.operation import Wire
 
 Value = str | bool | int | float | None
 SETTINGS_MAX = 100
@@ -45,7 +51,7 @@ class ChangedView(Wire):
 
     program: str
     changed: dict[str, str]
-    remark: str | None = Field(default=None, description="what whoever asked should know")
+    remark: str | None = Field(default=None, description="a hint for the operator")
 
 
 _EXAMPLE = SettingView(
@@ -119,7 +125,10 @@ def _plain(value: Any) -> Value:
 
 
 def _part_of(parts: Sequence[Settings], settings: Mapping[str, Value]) -> Settings:
-    """Which program knows the keys; the first, if none does: it says so, and whether a similar one exists."""
+    """Returns the program that has the keys; the first one if none has: its refusal names similar keys.
+
+    Raises BadRequest: keys of two programs, or too many.
+    """
     if not 0 < len(settings) <= SETTINGS_MAX:
         raise BadRequest(f'the body is an object of 1 to {SETTINGS_MAX} settings: {{"key": value}}')
     known = {part.program: settings.keys() & _keys(part.current()) for part in parts}
@@ -141,7 +150,7 @@ def _text(value: Value) -> str:
 
 
 def _lines(texts: Mapping[str, str]) -> bytes:
-    """key=value lines that are read as these very settings: no key or value brings others along."""
+    """Encodes key=value lines. Raises BadRequest: a key or value would be read as other settings."""
     lines = "".join(f"{key}={text}\n" for key, text in texts.items())
     try:
         read, raw = parse_settings(lines, "the request"), lines.encode()

@@ -1,8 +1,8 @@
-"""The analytics pages: the live dashboard, its scripts, the newest dashboard.json. Imported late: FastAPI.
+"""The analytics pages: the live dashboard, its scripts, the newest dashboard.json.
 
-The page asks for nothing outside this server, and the headers forbid it to. Every answer can be revalidated
-by its ETag. Files are read in worker threads, in pieces, from one open descriptor: a new dashboard.json that
-is renamed into place meanwhile disturbs nobody.
+The page loads nothing from other servers, and the headers forbid it. Every answer can be revalidated by its
+ETag. Files are read in worker threads, in chunks, from one open descriptor: a dashboard.json that is replaced
+meanwhile disturbs no download. Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-import web
+from keelmq import web
 
 DASHBOARD = "dashboard.json"
 DASHBOARD_BYTES_MAX = 32 << 20
@@ -54,7 +54,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
 
     @router.get("/static/{name:path}", include_in_schema=False)
     def static(name: str, request: Request) -> Response:
-        """Looked up by name in what the package has: there is no path to escape by."""
+        """Serves a file of the package by its exact name; the name is never used as a path."""
         found = dict(_files(web.STATIC)).get(name)
         if found is None:
             return _refusal(404, f"no file {name!r} belongs to the pages")
@@ -121,7 +121,7 @@ def _answer(request: Request, content: bytes, content_type: str) -> Response:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """If-None-Match, compared weakly, as RFC 9110 wants it."""
+    """Does If-None-Match have this ETag? Weak comparison (RFC 9110)."""
     asked = (part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(","))
     return any(part in (etag, "*") for part in asked)
 

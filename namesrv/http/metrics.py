@@ -1,14 +1,15 @@
-"""The name server's metrics: how much it knows, what it is asked. Upstream has none. Imported late:
-prometheus_client."""
+"""The name server's metrics: registered brokers and topics, connections, requests. RocketMQ has none.
+
+Imported only when HTTP is enabled: it needs prometheus_client.
+"""
 
 import socket
-from typing import TYPE_CHECKING
 
-from remoting.codes import RequestCode
-from remoting.doors.metrics import Metric, Scrape, Table
-
-if TYPE_CHECKING:
-    from namesrv.app import Namesrv
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.metrics import Metric, Scrape, Table, add_unsent, unsent_metrics
+from keelmq.remoting.write_buffers import WriteBuffers
+from namesrv.core.routes import RouteTable
 
 TABLE = Table(
     "mqnamesrv",
@@ -18,6 +19,7 @@ TABLE = Table(
         Metric("rocketmq_namesrv_groups", "broker groups with a registered broker"),
         Metric("rocketmq_namesrv_topics", "topics with a route"),
         Metric("rocketmq_namesrv_connections", "open connections of brokers and clients"),
+        *unsent_metrics("rocketmq_namesrv"),
         Metric(
             "rocketmq_namesrv_requests_total",
             "requests since the start, over TCP and HTTP, by RocketMQ's names of request and answer",
@@ -33,14 +35,22 @@ TABLE = Table(
 )
 
 
-def scrape(server: "Namesrv") -> Scrape:
-    """Only with a route service."""
-    made = Scrape(TABLE, ("nameserver", f"{socket.gethostname()}:{server.address[1]}"))
-    for name, count in server.routes.counts().items():
+def scrape(
+    *,
+    listen_port: int,
+    routes: RouteTable,
+    connection_count: int,
+    write_buffers: WriteBuffers,
+    requests: RequestCounts,
+) -> Scrape:
+    """Returns the samples of a process that answers routes, as they are now."""
+    made = Scrape(TABLE, ("nameserver", f"{socket.gethostname()}:{listen_port}"))
+    for name, count in routes.counts().items():
         made.add(f"rocketmq_namesrv_{name}", count)
-    made.add("rocketmq_namesrv_connections", server.connection_count)
-    for (code, answer), count in sorted(server.requests.answers.items()):
+    made.add("rocketmq_namesrv_connections", connection_count)
+    add_unsent(made, "rocketmq_namesrv", write_buffers)
+    for (code, answer), count in sorted(requests.answers.items()):
         made.add("rocketmq_namesrv_requests_total", count, RequestCode(code).name, answer)
-    for code, latency in server.requests.latencies.items():
+    for code, latency in requests.latencies.items():
         made.add_histogram("rocketmq_namesrv_request_latency_seconds", latency, RequestCode(code).name)
     return made

@@ -1,19 +1,21 @@
-"""GET /v1/routes, /v1/clusters, /v1/brokers: what this name server has, for people and scripts.
+"""GET /v1/routes, /v1/clusters, /v1/brokers: the route table of this name server, for people and scripts.
 
-Views ask what the requests ask (105, 106, 206) and add what those leave out: ages, counts, and in words what
-is wrong. Name servers are independent of each other: another one may have heard something else. Imported
-late: FastAPI.
+A view shows what the requests 105, 106 and 206 answer, and adds heartbeat ages, counts and detected problems.
+Name servers are independent of each other: another one may have other registrations. Imported only when HTTP
+is enabled: it needs FastAPI.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-from namesrv.core.liveness import route_key
-from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
-from remoting.doors.http_answers import (
+from keelmq.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from keelmq.remoting.operation import Wire
+from keelmq.remoting.operations.route import BrokerData, DataVersion, QueueData, TopicRouteData
+from keelmq.remoting.servers.http_answers import (
     NAMES_SHOWN,
     NOT_HERE,
     REFUSED,
@@ -26,15 +28,23 @@ from remoting.doors.http_answers import (
     refused_as_statuses,
     some_of,
 )
-from remoting.operation import Wire
-from remoting.operations.route import BrokerData, DataVersion, QueueData, TopicRouteData
-
-if TYPE_CHECKING:
-    from namesrv.app import Namesrv
+from namesrv.core.liveness import HeartbeatTable, route_key
+from namesrv.core.routes import RouteTable
+from namesrv.handlers.queries import Queries
 
 PAGE = 100
 LATE_MS = 60_000
-"""Brokers register every 30 s; one that was not heard for twice as long may be gone."""
+"""Brokers register every 30 s; one that was silent for twice as long may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSources:
+    """What the views read. `clock`: monotonic ms, the one of the heartbeat table."""
+
+    routes: RouteTable
+    liveness: HeartbeatTable
+    queries: Queries
+    clock: Callable[[], int]
 
 
 class RegisteredBroker(Wire):
@@ -90,7 +100,7 @@ class ClustersView(Wire):
 
 
 class TopicSummary(Wire):
-    """A topic and where it is. Queue numbers are those of all its groups together."""
+    """A topic and where it is. Queue numbers are sums over its groups."""
 
     topic: str
     broker_names: list[str]
@@ -161,7 +171,7 @@ Topic = Annotated[str, Path(description="a topic", examples=["TopicTest"])]
 BrokerName = Annotated[str, Path(description="a broker group", examples=["broker-a"])]
 
 
-def views_router(server: "Namesrv") -> APIRouter:
+def views_router(sources: RouteSources) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["routes"])
 
     @router.get(
@@ -171,9 +181,9 @@ def views_router(server: "Namesrv") -> APIRouter:
     )
     @refused_as_statuses
     async def routes(after: After = "", limit: Limit = PAGE) -> Response:
-        server.queries.check_topic_list()
-        names, next_after = page_of(server.routes.topic_names(), after, limit)
-        found = [_summary(server, name) for name in names]
+        sources.queries.check_topic_list()
+        names, next_after = page_of(sources.routes.topic_names(), after, limit)
+        found = [_summary(sources, name) for name in names]
         return as_json(RoutesView(routes=[each for each in found if each], next_after=next_after))
 
     @router.get(
@@ -183,12 +193,12 @@ def views_router(server: "Namesrv") -> APIRouter:
     )
     @refused_as_statuses
     async def route(topic: Topic) -> Response:
-        server.queries.check_ready()
-        found = server.queries.route(topic)
+        sources.queries.check_ready()
+        found = sources.queries.route(topic)
         if found is None:
-            known = some_of(server.routes.topic_names())
+            known = some_of(sources.routes.topic_names())
             raise NotFound(f"no broker has registered topic {topic!r} here {known}")
-        return as_json(_route(server, topic, found))
+        return as_json(_route(sources, topic, found))
 
     @router.get(
         "/clusters",
@@ -197,7 +207,7 @@ def views_router(server: "Namesrv") -> APIRouter:
     )
     @refused_as_statuses
     async def clusters(after: After = "", limit: Limit = PAGE) -> Response:
-        table = server.routes.cluster_info()
+        table = sources.routes.cluster_info()
         names, next_after = page_of(table.cluster_addr_table, after, limit)
         found = [
             _cluster(name, [table.broker_addr_table[each] for each in table.cluster_addr_table[name]])
@@ -212,9 +222,9 @@ def views_router(server: "Namesrv") -> APIRouter:
     )
     @refused_as_statuses
     async def brokers(after: After = "", limit: Limit = PAGE, cluster: Cluster = "") -> Response:
-        names, next_after = page_of(server.routes.broker_names(cluster), after, limit)
-        found = [server.routes.broker_data(name) for name in names]
-        groups = [_group(server, data) for data in found if data is not None]
+        names, next_after = page_of(sources.routes.broker_names(cluster), after, limit)
+        found = [sources.routes.broker_data(name) for name in names]
+        groups = [_group(sources, data) for data in found if data is not None]
         return as_json(BrokersView(groups=groups, next_after=next_after))
 
     @router.get(
@@ -224,17 +234,17 @@ def views_router(server: "Namesrv") -> APIRouter:
     )
     @refused_as_statuses
     async def group(brokerName: BrokerName) -> Response:
-        data = server.routes.broker_data(brokerName)
+        data = sources.routes.broker_data(brokerName)
         if data is None:
-            known = some_of(server.routes.broker_names())
+            known = some_of(sources.routes.broker_names())
             raise NotFound(f"no broker of {brokerName!r} is registered here {known}")
-        return as_json(_group(server, data))
+        return as_json(_group(sources, data))
 
     return router
 
 
-def _summary(server: "Namesrv", topic: str) -> TopicSummary | None:
-    route = server.routes.pick_up_route(topic)
+def _summary(sources: RouteSources, topic: str) -> TopicSummary | None:
+    route = sources.routes.pick_up_route(topic)
     if route is None:
         return None
     return TopicSummary(
@@ -251,9 +261,9 @@ def _is_writable(route: TopicRouteData) -> bool:
     return any(queue.perm & PERM_WRITE and queue.broker_name in masters for queue in route.queue_datas)
 
 
-def _route(server: "Namesrv", topic: str, route: TopicRouteData) -> RouteView:
-    datas = [server.routes.broker_data(queue.broker_name) for queue in route.queue_datas]
-    groups = [_group(server, data) for data in datas if data is not None]
+def _route(sources: RouteSources, topic: str, route: TopicRouteData) -> RouteView:
+    datas = [sources.routes.broker_data(queue.broker_name) for queue in route.queue_datas]
+    groups = [_group(sources, data) for data in datas if data is not None]
     return RouteView(
         topic=topic,
         writable=_is_writable(route),
@@ -282,9 +292,9 @@ def _cluster(name: str, groups: list[BrokerData]) -> ClusterView:
     )
 
 
-def _group(server: "Namesrv", data: BrokerData) -> RegisteredGroup:
+def _group(sources: RouteSources, data: BrokerData) -> RegisteredGroup:
     brokers = [
-        _broker(server, data.cluster, broker_id, address) for broker_id, address in data.broker_addrs.items()
+        _broker(sources, data.cluster, broker_id, address) for broker_id, address in data.broker_addrs.items()
     ]
     return RegisteredGroup(
         cluster=data.cluster,
@@ -292,20 +302,20 @@ def _group(server: "Namesrv", data: BrokerData) -> RegisteredGroup:
         master_address=data.broker_addrs.get(MASTER_ID),
         enable_acting_master=data.enable_acting_master,
         zone_name=data.zone_name,
-        topics=len(server.routes.topics_of_broker(data.broker_name)),
+        topics=len(sources.routes.topics_of_broker(data.broker_name)),
         brokers=brokers,
         problems=list(_problems(data, brokers)),
     )
 
 
-def _broker(server: "Namesrv", cluster: str, broker_id: int, address: str) -> RegisteredBroker:
-    live = server.routes.live(cluster, address)
-    seen = server.liveness.last_seen(route_key(cluster, address))
+def _broker(sources: RouteSources, cluster: str, broker_id: int, address: str) -> RegisteredBroker:
+    live = sources.routes.live(cluster, address)
+    seen = sources.liveness.last_seen(route_key(cluster, address))
     return RegisteredBroker(
         broker_id=broker_id,
         address=address,
         is_master=broker_id == MASTER_ID,
-        age_ms=None if seen is None else server.context.clock() - seen.last_beat_ms,
+        age_ms=None if seen is None else sources.clock() - seen.last_beat_ms,
         ha_server_address=None if live is None else live.ha_server_addr or None,
         data_version=None if live is None else live.data_version,
     )

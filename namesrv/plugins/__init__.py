@@ -1,8 +1,8 @@
-"""What a name-server plugin gets and must give back, and how it is found.
+"""The interface between the name server and its plugins, and the search for a plugin by name.
 
-A plugin is a class named by an entry point of group "namesrv.plugins", so a third party can ship one. It sees
-the heartbeat table only through Liveness and never imports the name server; the name server never imports a
-plugin.
+A plugin is a class named by an entry point of the group "namesrv.plugins", so a third party can ship one. It
+uses the heartbeat table only through Liveness and never imports the name server; the name server never
+imports a plugin.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -11,10 +11,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from keelmq.remoting.operation import Operation, OperationTable
+from keelmq.remoting.operations.route import BrokerData
+from keelmq.runtime.config import Config, ConfigError
 from namesrv.core.liveness import BrokerKey, LastSeen, RouteKey
-from remoting.config import Config, ConfigError
-from remoting.operation import Operation, OperationTable
-from remoting.operations.route import BrokerData
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -76,8 +76,8 @@ class Routes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One program's part of GET and PATCH /v1/config. `update`: the operation of `table` that takes
-    key=value lines, all of them or none. `sources`: where the values of the keys that are set come from."""
+    """The settings of one program in /v1/config. `update`: the operation of `table` that applies key=value
+    lines, all or none. `sources`: key -> where its value comes from, for the keys that are set."""
 
     program: str
     current: Callable[[], Config]
@@ -89,8 +89,8 @@ class Settings:
 
 @dataclass
 class PluginContext:
-    """The name server's side. A plugin that serves an own port reports its closed connections with
-    liveness.connection_closed() and then calls wake_scan(), so that a grace ends in time."""
+    """What the name server gives to a plugin. A plugin with its own port reports closed connections by
+    liveness.connection_closed() and then calls wake_scan(), so that the grace ends in time."""
 
     liveness: Liveness
     clock: Callable[[], int]  # monotonic ms
@@ -100,11 +100,11 @@ class PluginContext:
     environ: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
     routes: Routes | None = None  # None: this program serves no routes
-    http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP door, once it is bound
+    http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP port, once it is bound
     # filled by plugins when they are made:
-    request_port: int | None = None  # a program without a name server has its HTTP door at a distance to it
+    request_port: int | None = None  # a standalone controller derives its HTTP port from it
     settings: list[Settings] = field(default_factory=list)
-    # filled before or in start(), and used only where there is an HTTP door:
+    # filled before or in start(), and used only with an HTTP port:
     http: list[Any] = field(default_factory=list)  # OperationTables, or functions that make an APIRouter
     scrapes: list[Callable[[], Iterable[Any]]] = field(
         default_factory=list
@@ -112,7 +112,7 @@ class PluginContext:
 
 
 class Plugin(Protocol):
-    """Life: made, start() (may raise ConfigError), stop() (also after a failed start)."""
+    """Lifecycle: constructor, start() (may raise ConfigError), stop() (also after a failed start)."""
 
     name: str
 
@@ -120,7 +120,7 @@ class Plugin(Protocol):
 
     @classmethod
     def config_models(cls) -> tuple[type[Config], ...]:
-        """Settings read from the same file as the name server's; one instance of each goes to the maker."""
+        """Settings models, read from the name server's file; the constructor gets an instance of each."""
         ...
 
     async def start(self) -> None: ...
@@ -133,7 +133,7 @@ class Plugin(Protocol):
 
 
 def load_plugin(name: str) -> type[Plugin]:
-    """The plugin class of that entry point. Raises ConfigError, with the names there are."""
+    """Returns the plugin class of that name. Raises ConfigError with the installed names."""
     found = entry_points(group=ENTRY_POINT_GROUP)
     for entry_point in found:
         if entry_point.name == name:

@@ -4,10 +4,10 @@ import json
 
 import msgspec
 
-from broker.handlers.send_commands import SendCommandV2
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand, SerializeType, decode, encode, response_frame
-from remoting.operations.broker import SendMessageResponse
+from broker.put.send_commands import SendCommandV2
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.command import RemotingCommand, SerializeType, decode, encode, response_frame
+from keelmq.remoting.operations.broker import SendMessageResponse
 from tests.bench.frames import EXT_FIELDS, send_frame, send_header
 from tests.bench.report import Measurement, Results
 from tests.bench.units import in_j

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from remoting.program import raise_open_files_limit
+from keelmq.runtime.program import raise_open_files_limit
 from tests.bench import controller_leader
 from tests.bench.controllers import Controller, controllers, leader_of, until
 from tests.bench.groups import groups_of

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from remoting.command import decode_body, encode, request_command
-from remoting.operation import Empty
-from remoting.operations.controller import (
+from keelmq.remoting.command import decode_body, encode, request_command
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     GET_REPLICA_INFO,
     GET_SYNC_STATE_DATA,

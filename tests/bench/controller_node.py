@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.program import raise_open_files_limit, runner, say_ready
 from namesrv.__main__ import _parser, build
 from namesrv.app import Namesrv
 from namesrv.core.liveness import BrokerKey
@@ -25,8 +27,6 @@ from namesrv.plugins.controller.core.events import AlterSyncStateSet, AnyEvent, 
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.replicator import RaftReplicator
-from remoting.clock import now_ms
-from remoting.program import raise_open_files_limit, runner, say_ready
 from tests.bench.groups import Group, groups_of
 
 POPULATING = 1_000

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from remoting.command import RemotingCommand, decode, encode, request_command
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.controller import GET_METADATA_INFO
+from keelmq.remoting.command import RemotingCommand, decode, encode, request_command
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.controller import GET_METADATA_INFO
 from tests.bench.native import BenchError
 from tests.bench.servers import ROOT, START_SECONDS_MAX, free_port
 

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-from cli.cluster import ClusterError
+from cli.lab.cluster import ClusterError
 from tests.bench import switch
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results

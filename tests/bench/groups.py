@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from remoting.command import encode, request_command
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.remoting.command import encode, request_command
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 
 CLUSTER = "BenchCluster"
 HEARTBEAT_TIMEOUT_MS = 10_000
@@ -29,7 +29,7 @@ def groups_of(groups: int, brokers: int) -> list[Group]:
 
 
 def heartbeat(group: Group, broker_id: int) -> bytes:
-    """904 as broker.controlled sends it: every field, oneway."""
+    """904 as broker.controller_mode.service sends it: every field, oneway."""
     header = BrokerHeartbeatRequest(
         cluster_name=group.cluster_name,
         broker_name=group.broker_name,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from remoting.command import decode
+from keelmq.remoting.command import decode
 from tests.bench.groups import Group, heartbeat
 
 PERIOD_S = 1.0

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cli.cluster import Cluster, ClusterError, Program
-from client.admin import AdminClient, AdminError
+from cli.lab.cluster import Cluster, ClusterError, Program
+from keelmq.client.admin import AdminClient, AdminError
 from tests.bench.frames import send_frame
 from tests.bench.native import BenchError
 from tests.bench.servers import Server, Shape, load

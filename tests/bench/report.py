@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from remoting import compiled
+from keelmq.runtime import compiled
 
 
 @dataclass(frozen=True)

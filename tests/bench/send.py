@@ -5,20 +5,23 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from broker.handlers.parts import BrokerParts
+from broker.admission.pending_replies import PendingReplies
 from broker.handlers.send import SendHandler
-from broker.pending import PendingReplies, SendGate
-from broker.store.message_store import MessageStore, StoreConfig
-from broker.topics import TopicTable
-from remoting.dispatch import Dispatcher, hot_key
-from remoting.operation import OperationTable
-from remoting.operations.route import TopicConfig
-from remoting.program import settle_collector
+from broker.metadata.topics import TopicTable
+from broker.put.handler_context import HandlerContext
+from broker.put.message_writer import MessageWriter
+from broker.store.message_store import StoreConfig
+from broker.store.offline import offline_store
+from keelmq.remoting.dispatch import Dispatcher, fast_path_key
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.route import TopicConfig
+from keelmq.runtime.program import settle_collector
 from tests.bench.frames import BATCH_ITEMS, TOPIC, batch_body, send_header
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results, alternate
 from tests.bench.servers import Server, Shape, c_echo, load, lone_broker, per_cpu_second, python_echo
 from tests.bench.units import in_j
+from tests.support.handler_context import handler_context, send_gate
 
 MESSAGES_PER_TICK = 64
 """As with 64 requests in flight: confirmOffset and dispatch move once for so many messages."""
@@ -55,7 +58,7 @@ def handler(
     place = MEMORY_FILES if MEMORY_FILES.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-", dir=place) as directory:
         root = Path(directory)
-        store = MessageStore(
+        store = offline_store(
             StoreConfig(root=root / "store", commit_log_file_bytes=COMMIT_LOG_FILE_BYTES, index_enable=index)
         )
         store.load()
@@ -63,34 +66,32 @@ def handler(
         topics = TopicTable(root / "topics.json", broker_name="broker-a", cluster_name="BenchCluster")
         topics.load()
         topics.update(TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4))
-        gate = SendGate()
-        gate.writable, gate.wait, gate.in_sync, gate.min_in_sync = True, False, 1, 1
+        gate = send_gate(is_open=True)
+        pending = PendingReplies(gate)
         ticks: list[Callable[[], None]] = []
 
         def end_of_tick() -> None:
             store.set_confirm_offset(store.commit_log.max_offset)
 
-        parts = BrokerParts(
-            store=store,
-            topics=topics,
-            gate=gate,
-            pending=PendingReplies(),
-            call_soon=ticks.append,
-            end_of_tick=end_of_tick,
-        )
+        context = handler_context(store, topics, gate, pending)
+        writer = MessageWriter(store, gate, pending, call_soon=ticks.append, end_of_tick=end_of_tick)
         body = batch_body(body_bytes) if batch else b"x" * body_bytes
-        yield _send(parts, ticks, send_header(keys=keys, batch=batch), body)
+        yield _send(context, writer, ticks, send_header(keys=keys, batch=batch), body)
         store.close()
 
 
 def _send(
-    parts: BrokerParts, ticks: list[Callable[[], None]], header: bytes, body: bytes
+    context: HandlerContext,
+    writer: MessageWriter,
+    ticks: list[Callable[[], None]],
+    header: bytes,
+    body: bytes,
 ) -> Callable[[], object]:
     table = OperationTable()
-    SendHandler(parts).bind(table)
+    SendHandler(context, writer).bind(table)
     dispatcher = Dispatcher(table, name="bench")
-    is_batch = header.startswith(hot_key(320))
-    decode, send = dispatcher.hot[hot_key(320 if is_batch else 310)]
+    is_batch = header.startswith(fast_path_key(320))
+    decode, send = dispatcher.fast_path[fast_path_key(320 if is_batch else 310)]
     peer = BenchPeer()
     requests = range(MESSAGES_PER_TICK // BATCH_ITEMS if is_batch else MESSAGES_PER_TICK)
 

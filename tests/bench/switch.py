@@ -9,16 +9,17 @@ import gc
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cli.cluster import Cluster, ClusterError, Program
-from cli.watch import Picture, Watcher
-from client import Message, Producer, SendError
-from client.admin import AdminClient
-from remoting.client import RemotingClient
+from cli.lab.cluster import Cluster, ClusterError, Program
+from cli.lab.observer import Picture, Watcher
+from keelmq.client import Message, Producer, SendError
+from keelmq.client.admin import AdminClient
+from keelmq.remoting.client import RemotingClient
 
 TOPIC = "KeelBench"
 RATE = 2_000
@@ -95,10 +96,11 @@ class Load:
 
 
 class Group:
-    """Three controllers and three brokers."""
+    """Three controllers and three brokers. more: settings of the brokers."""
 
-    def __init__(self, directory: Path) -> None:
-        self.cluster = Cluster(directory, name_servers=3, brokers=3, broker_settings=SETTINGS)
+    def __init__(self, directory: Path, more: Mapping[str, str] | None = None) -> None:
+        settings = {**SETTINGS, **(more or {})}
+        self.cluster = Cluster(directory, name_servers=3, brokers=3, broker_settings=settings)
 
     async def __aenter__(self) -> Self:
         self._watcher = Watcher(self.cluster)
@@ -131,15 +133,15 @@ class Group:
     async def elect_another(self) -> None:
         """electMaster for a slave; returns when it is elected."""
         picture = await self.all_in_sync()
-        heir = next(replica for replica in picture.replicas if replica.role == "slave")
-        assert heir.broker_id is not None
+        transfer_target = next(replica for replica in picture.replicas if replica.role == "slave")
+        assert transfer_target.broker_id is not None
         client = RemotingClient()
         try:
             await AdminClient(client).elect_master(
                 self.cluster.controller_addr,
                 cluster_name=self.cluster.cluster_name,
                 broker_name=self.cluster.broker_name,
-                broker_id=heir.broker_id,
+                broker_id=transfer_target.broker_id,
             )
         finally:
             await client.close()

@@ -12,22 +12,23 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from broker.config import BrokerConfig
+from broker.admin.telemetry import BrokerTelemetry
+from broker.config.broker_config import BrokerConfig
 from broker.core.role import Role
-from broker.ha.core.master_link import LinkSettings, MasterLink
-from broker.ha.ports import HaSettings
+from broker.ha.core.master_link import MasterLink
 from broker.ha.service import HaService
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.telemetry import BrokerTelemetry
-from remoting.clock import now_ms
-from remoting.operations.controller import SyncStateSet
-from remoting.program import runner
-from remoting.records import decode_record
-from remoting.tasks import TaskSet
+from broker.store.offline import offline_store
+from keelmq.remoting.operations.controller import SyncStateSet
+from keelmq.remoting.records import decode_record
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.program import runner
+from keelmq.runtime.tasks import TaskSet
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results, alternate
 from tests.bench.servers import Server, Shape, load, lone_broker, per_cpu_second
 from tests.bench.units import cpu_us
+from tests.support.ha_parts import ha_service, ha_settings, link_settings
 
 SAMPLE_US_MAX = 100.0
 CPU_PERCENT_MAX = 1.0
@@ -53,26 +54,24 @@ class _NoEvents:
 
 async def _master(root: Path, store: MessageStore) -> HaService:
     """With two links in sync. Not started: nothing but telemetry runs."""
-    ha = HaService(
+    ha = ha_service(
         store,
         epoch_path=root / "epochFileCheckpoint",
-        host="127.0.0.1",
-        port=0,
-        settings=HaSettings(),
+        settings=ha_settings(),
         events=_NoEvents(),
     )
     agreed = SyncStateSet(sync_state_set=MEMBERS, sync_state_set_epoch=1)
     await ha.become_master(broker_id=MEMBERS[0], epoch=1, sync_state_set=agreed)
     await ha._role_tasks.stop()
     for broker_id in MEMBERS[1:]:
-        link = MasterLink(ha._server.state, LinkSettings(), now_ms=now_ms())
+        link = MasterLink(ha._server.state, link_settings(), now_ms=now_ms())
         link.slave_id, link.ack_offset = broker_id, 0
         ha._server.links[broker_id] = link
     return ha
 
 
 async def _alone(root: Path) -> Results:
-    store = MessageStore(StoreConfig(root=root, commit_log_file_bytes=1 << 20))
+    store = offline_store(StoreConfig(root=root, commit_log_file_bytes=1 << 20))
     store.load()
     config = BrokerConfig.model_validate({"broker_name": "bench", "store_path_root_dir": root})
     telemetry = BrokerTelemetry(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.raft_members import MemberProcess, Processes
-from tests.unit.raft_certificates import Authority
+from tests.support.raft_certificates import Authority
 
 CLIENTS = 4
 PAUSE_S = (0.3, 2.0)  # between two faults

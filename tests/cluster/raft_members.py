@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tests.unit.raft_group import free_ports
+from tests.support.raft_group import free_ports
 
 WAIT_S = 20.0
 

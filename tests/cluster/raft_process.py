@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.replicator import Applied, RaftReplicator, RaftSettings
-from tests.unit.raft_group import SECRET, ListMachine
+from namesrv.plugins.controller.replicator import Committed, RaftReplicator, RaftSettings
+from tests.support.raft_group import SECRET, ListMachine
 
 
 async def answer(replicator: RaftReplicator, machine: ListMachine, question: dict[str, Any]) -> object:
     if "append" in question:
         outcome = await replicator.append(question["append"].encode(), question.get("id"))
-        return outcome.result if isinstance(outcome, Applied) else type(outcome).__name__
+        return outcome.result if isinstance(outcome, Committed) else type(outcome).__name__
     if "barrier" in question:
         return type(await replicator.barrier()).__name__
     if "read" in question:
         outcome = await replicator.barrier()
-        return len(machine.events) if isinstance(outcome, Applied) else type(outcome).__name__
+        return len(machine.events) if isinstance(outcome, Committed) else type(outcome).__name__
     if "add" in question:
         host, port = question["address"]
         return type(await replicator.add_member(question["add"], (host, port))).__name__

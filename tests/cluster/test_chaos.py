@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.chaos.checkers import CHECKERS, recoveries, sort
-from cli.chaos.history import Commit, Fault, Log, Role, View, read_history
-from cli.chaos.net import missing
+from cli.lab.chaos.checkers import CHECKERS, recoveries, sort
+from cli.lab.chaos.history import Commit, Fault, Log, Role, View, read_history
+from cli.lab.chaos.net import missing
 from tests.cluster.test_demo import processes_below
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
@@ -37,7 +37,7 @@ def chaos(tmp_path: Path, *args: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("min_in_sync", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("min_in_sync", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_few_faults_lose_nothing_and_leave_nothing(tmp_path: Path, min_in_sync: int) -> None:
     only, seed = NETWORKED if missing() is None else WITHOUT
     done = chaos(

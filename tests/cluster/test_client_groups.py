@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
-from client.transaction import TransactionProducer, TransactionState
-from remoting.clock import now_ms
-from tests.cluster.harness import SAFE, Harness
+from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
+from keelmq.client.producer.transaction import TransactionProducer, TransactionState
+from keelmq.runtime.clock import now_ms
+from tests.support.harness import SAFE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

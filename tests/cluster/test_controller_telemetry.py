@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.cluster import Program
-from remoting.records import ControllerEvent, decode_record
-from tests.cluster.harness import Harness
+from cli.lab.cluster import Program
+from keelmq.remoting.records import ControllerEvent, decode_record
+from tests.support.harness import Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from client import Message, Producer, PullConsumer, PullError
-from tests.cluster.harness import SAFE, Harness
+from keelmq.client import Message, Producer, PullConsumer, PullError
+from tests.support.harness import SAFE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

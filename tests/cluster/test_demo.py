@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remoting.records import RECORDS, HaSample, SendGap, decode_record
+from keelmq.remoting.records import RECORDS, HaSample, SendGap, decode_record
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

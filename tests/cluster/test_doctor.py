@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import Cluster, Program
-from tests.cluster.harness import SAFE, START_TIMEOUT_S, Harness
+from cli.lab.cluster import Cluster, Program
+from tests.support.harness import SAFE, START_TIMEOUT_S, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 TOOK_S_MAX = 15.0

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.clock import now_ms
-from tests.cluster.harness import Harness
+from keelmq.runtime.clock import now_ms
+from tests.support.harness import Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -13,6 +13,7 @@ GAP_MS_MAX = 3_000
 """Promised: 300 ms on an idle machine. This bound only says that nobody waited for a timeout."""
 
 
+@pytest.mark.smoke
 async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> None:
     async with Harness(tmp_path) as running:
         running.produce()
@@ -20,7 +21,7 @@ async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> No
         for _ in range(2):
             master = await running.master()
             running.cluster.kill(master)
-            running.ledger.killed(now_ms())
+            running.ack_log.killed(now_ms())
             await running.new_master(master)
             await running.acked(200)
             running.cluster.start_program(master)  # it comes back as a slave, its tail truncated
@@ -57,7 +58,7 @@ async def test_the_active_controller_dies_under_a_working_master(tmp_path: Path)
         await running.acked(200)
         master = await running.master()
         running.cluster.kill(master)
-        running.ledger.killed(now_ms())
+        running.ack_log.killed(now_ms())
         await running.new_master(master)
         await running.acked(100)
         running.cluster.start_program(leader)
@@ -81,7 +82,7 @@ async def test_messages_flow_while_all_controllers_and_name_servers_are_down(tmp
         assert (after.master, after.master_epoch) == (before.master, before.master_epoch)
         master = await running.master()
         running.cluster.kill(master)
-        running.ledger.killed(now_ms())
+        running.ack_log.killed(now_ms())
         await running.new_master(master)
         await running.acked(100)
         running.cluster.start_program(master)
@@ -104,6 +105,7 @@ async def test_every_process_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert report.lost == 0 and report.damaged == 0, report
 
 
+@pytest.mark.promise("S9")
 async def test_a_hung_master_is_replaced_and_steps_down_when_it_wakes(tmp_path: Path) -> None:
     """SIGSTOP: alive, connected, silent. Found by the heartbeat timeout."""
     async with Harness(tmp_path) as running:

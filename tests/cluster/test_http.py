@@ -8,15 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.cluster import Cluster, Program
-from tests.cluster.harness import SAFE, START_TIMEOUT_S, TOPIC, Harness
-from tests.unit.http_parts import Samples, samples, shapes, value
-from tests.unit.test_metrics_document import tool
+from cli.lab.cluster import Cluster, Program
+from tests.support.harness import SAFE, START_TIMEOUT_S, TOPIC, Harness
+from tests.support.http_parts import Samples, samples, shapes, value
+from tests.unit.docs.test_metrics_document import tool
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 
-class Doors:
+class HttpServers:
     """The HTTP ports of a harness' programs."""
 
     def __init__(self, running: Harness) -> None:
@@ -55,50 +55,50 @@ async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
     """Every door answers, all that is documented is scraped, the heir shows its role, and the old master
     comes back as a slave that is ready."""
     async with Harness(tmp_path, http=True) as running:
-        doors = Doors(running)
+        servers = HttpServers(running)
         for program in running.cluster.programs:
-            await doors.ready(program, 200)
+            await servers.ready(program, 200)
         running.produce()
         await running.acked(200)
         master = await running.master()
-        before = await doors.scraped(master)
+        before = await servers.scraped(master)
         assert value(before, "rocketmq_broker_role") == 1
         assert value(before, "rocketmq_syncstateset_size") == 3
         assert len(before["rocketmq_ha_replica_lag_bytes"]) == 2
         assert value(before, "rocketmq_messages_in_total", topic=TOPIC) > 0
         await running.cluster.kill_and_wait(master)
-        assert await doors.get(master, "/livez") is None
-        heir = await running.new_master(master)
+        assert await servers.get(master, "/livez") is None
+        transfer_target = await running.new_master(master)
         await running.acked(200)
-        after = await doors.scraped(heir)
+        after = await servers.scraped(transfer_target)
         assert value(after, "rocketmq_broker_role") == 1
         assert value(after, "rocketmq_broker_epoch") > value(before, "rocketmq_broker_epoch")
-        await agreed(doors, heir)
+        await agreed(servers, transfer_target)
         running.cluster.start_program(master)
-        back = await doors.ready(master, 200)
+        back = await servers.ready(master, 200)
         assert back["role"] == "slave" and not back["writable"]
         await running.all_in_sync()
-        assert value(await doors.scraped(master), "rocketmq_broker_role") == 0
-        await everything_documented(doors)
-        await doors.close()
+        assert value(await servers.scraped(master), "rocketmq_broker_role") == 0
+        await everything_documented(servers)
+        await servers.close()
 
 
-async def agreed(doors: Doors, heir: Program) -> None:
+async def agreed(servers: HttpServers, transfer_target: Program) -> None:
     """On the leading controller: the election is counted, and nobody contradicts anybody."""
-    leader, view = await doors.cluster.until(
-        "a view without disagreements", lambda: settled_view(doors), timeout_s=START_TIMEOUT_S
+    leader, view = await servers.cluster.until(
+        "a view without disagreements", lambda: settled_view(servers), timeout_s=START_TIMEOUT_S
     )
-    assert view["masterAddress"] == heir.address and view["routes"]["0"] == heir.address
+    assert view["masterAddress"] == transfer_target.address and view["routes"]["0"] == transfer_target.address
     assert view["lastElection"]["reason"].endswith("is not active")
-    found = await doors.scraped(leader)
+    found = await servers.scraped(leader)
     labels = {"result": "new_master_elected", "reason": "master_not_active"}
     assert value(found, "rocketmq_controller_elections_total", **labels) == 1
     assert value(found, "active_broker_num") == 2
 
 
-async def settled_view(doors: Doors) -> tuple[Program, dict[str, Any]] | None:
-    for program in doors.cluster.name_servers:
-        answer = await doors.get(program, f"/v1/groups/{doors.cluster.broker_name}")
+async def settled_view(servers: HttpServers) -> tuple[Program, dict[str, Any]] | None:
+    for program in servers.cluster.name_servers:
+        answer = await servers.get(program, f"/v1/groups/{servers.cluster.broker_name}")
         if answer is not None and answer.status_code == 200:
             view: dict[str, Any] = answer.json()
             alive = sum(replica["alive"] for replica in view["replicas"])
@@ -109,14 +109,17 @@ async def settled_view(doors: Doors) -> tuple[Program, dict[str, Any]] | None:
 
 WITH_WHAT_THEY_COUNT = {
     "rocketmq_background_task_deaths_total",
+    "rocketmq_broker_unread_connections_total",
     "rocketmq_commit_messages_total",
     "rocketmq_consumer_connections",
     "rocketmq_controller_raft_certificate_end_seconds",
     "rocketmq_controller_raft_guard_drops_total",
     "rocketmq_controller_raft_refused_connections_total",
+    "rocketmq_controller_unread_connections_total",
     "rocketmq_given_up_messages_total",
     "rocketmq_ha_replica_eta_seconds",
     "rocketmq_messages_out_total",
+    "rocketmq_namesrv_unread_connections_total",
     "rocketmq_rollback_messages_total",
     "rocketmq_throughput_out_total",
 }
@@ -124,10 +127,10 @@ WITH_WHAT_THEY_COUNT = {
 be none of these here."""
 
 
-async def everything_documented(doors: Doors) -> None:
+async def everything_documented(servers: HttpServers) -> None:
     """All that is scraped anywhere is documented, and all that is documented is scraped somewhere."""
     documented = {metric.name for table in tool().TABLES for metric in table.metrics}
-    texts = await asyncio.gather(*(doors.text(program) for program in doors.cluster.programs))
+    texts = await asyncio.gather(*(servers.text(program) for program in servers.cluster.programs))
     found = {family(name, kind) for text in texts for name, (kind, _) in shapes(text).items()}
     assert found <= documented
     assert documented - found <= WITH_WHAT_THEY_COUNT
@@ -140,7 +143,8 @@ def family(name: str, kind: str) -> str:
 
 async def test_a_broker_is_ready_when_it_has_a_role_and_a_name_server(tmp_path: Path) -> None:
     """It starts first and alone: 503 with reasons, alive; then its controllers and name servers come."""
-    cluster = Cluster(tmp_path, name_servers=1, brokers=1, broker_settings=SAFE, http=True)
+    alone_is_enough = SAFE | {"minInSyncReplicas": "1"}
+    cluster = Cluster(tmp_path, name_servers=1, brokers=1, broker_settings=alone_is_enough, http=True)
     with cluster:
         (broker,), (server,) = cluster.brokers, cluster.name_servers
         cluster.start_program(broker)

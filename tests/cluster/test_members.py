@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import HOST, Cluster, Program, write_config
-from client.admin import AdminClient, AdminError
-from remoting.clock import now_ms
-from tests.cluster.harness import Harness
-from tests.unit.raft_group import free_ports
+from cli.lab.cluster import HOST, Cluster, Program, write_config
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.runtime.clock import now_ms
+from tests.support.harness import Harness
+from tests.support.raft_group import free_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 async def mqadmin(cluster: Cluster, command: str, *flags: str) -> dict[str, Any]:
     """Asked of the first of all controllers that answers, as an operator would."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli.mqadmin", command, "-a", cluster.controller_addr, *flags, "--json"),
+        *(sys.executable, "-m", "cli.mqadmin.main", command, "-a", cluster.controller_addr, *flags, "--json"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -84,7 +84,7 @@ async def test_every_old_leader_can_be_replaced_while_masters_stay(tmp_path: Pat
 
         master = await running.master()
         cluster.kill(master)
-        running.ledger.killed(now_ms())
+        running.ack_log.killed(now_ms())
         await running.new_master(master)
         await running.acked(200)
         cluster.start_program(master)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import Program
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Operation, Wire
-from remoting.operations.broker import DELETE_TOPIC_IN_BROKER, TopicRequest
-from remoting.operations.broker_metadata import (
+from cli.lab.cluster import Program
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Wire
+from keelmq.remoting.operations.broker import DELETE_TOPIC_IN_BROKER, TopicRequest
+from keelmq.remoting.operations.broker_metadata import (
     GET_SUBSCRIPTIONGROUP_CONFIG,
     GET_TOPIC_CONFIG,
     QUERY_CONSUMER_OFFSET,
@@ -23,7 +23,7 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroupConfig,
     UpdateConsumerOffsetRequest,
 )
-from tests.cluster.harness import TOPIC, Harness
+from tests.support.harness import TOPIC, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -116,8 +116,8 @@ async def test_acknowledged_metadata_survives_killed_masters(tmp_path: Path) -> 
                     await clerk.change(master, f"T{round_}-{n}", round_ * CHANGES + n)
                 await clerk.delete(master, f"T{round_}-0")
                 running.cluster.kill(master)  # in the moment of the last acknowledgement
-                heir = await running.new_master(master)
-                await clerk.check(heir)
+                transfer_target = await running.new_master(master)
+                await clerk.check(transfer_target)
                 running.cluster.start_program(master)
             await running.all_in_sync()
             for program in running.cluster.brokers:

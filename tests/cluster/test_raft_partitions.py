@@ -71,7 +71,7 @@ async def test_an_isolated_leader_promises_nothing(network: netns.Network, tmp_p
         assert (await group.active()) is new
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_cut_between_leader_and_one_follower_changes_nothing(
     network: netns.Network, tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ async def test_a_cut_between_leader_and_one_follower_changes_nothing(
         await group.same_everywhere(count + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_an_isolated_follower_comes_back_quietly(network: netns.Network, tmp_path: Path) -> None:
     async with members(network, tmp_path) as group:
         leader = await group.active()
@@ -108,7 +108,7 @@ async def test_an_isolated_follower_comes_back_quietly(network: netns.Network, t
         assert (await group.active(), await term_of(leader)) == (leader, term)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_leader_that_nobody_hears_is_replaced(network: netns.Network, tmp_path: Path) -> None:
     """It hears everything, so only the silence of the others' acknowledgements tells it."""
     async with members(network, tmp_path) as group:
@@ -121,7 +121,7 @@ async def test_a_leader_that_nobody_hears_is_replaced(network: netns.Network, tm
         assert "lost" not in await group.same_everywhere(last)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_twenty_seconds_of_cuts(network: netns.Network, tmp_path: Path) -> None:
     """Every acknowledged event is there, once, on all members."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.raft_chaos import Chaos, fail_overs, own_settings
 from tests.cluster.raft_members import WAIT_S, MemberProcess, Processes
-from tests.unit.raft_group import free_ports
+from tests.support.raft_group import free_ports
 
 pytestmark = pytest.mark.cluster
 
@@ -94,17 +94,17 @@ async def test_a_member_without_descriptors_goes_on(tmp_path: Path) -> None:
         await group.append("first")
         await group.whole()
         address = first.settings["members"]["n0"]
-        strangers = [socket.create_connection(address) for _ in range(60)]
+        unverified_peers = [socket.create_connection(address) for _ in range(60)]
         try:
             leader = await group.active()
             if leader is first:
-                assert await leader.ask(transfer="n1") == "Applied"
+                assert await leader.ask(transfer="n1") == "Committed"
                 leader = await group.active(but=first)
             await leader.end(signal.SIGKILL)
             assert await group.append("second") == 2, "n0 gave its vote, and stored it"
         finally:
-            for stranger in strangers:
-                stranger.close()
+            for unverified_peer in unverified_peers:
+                unverified_peer.close()
         await leader.start()
         await group.whole()
         await group.same_everywhere(2)
@@ -122,7 +122,7 @@ async def test_a_killed_and_a_frozen_leader(tmp_path: Path, certificates: bool) 
     print(f"until the next accepted append: {[round(gap, 3) for gap in gaps]} s")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("certificates", [False, True], ids=["key", "tls"])
 async def test_a_minute_of_kills_and_freezes(tmp_path: Path, certificates: bool) -> None:
@@ -179,11 +179,11 @@ async def test_a_lost_disk_and_a_new_member(tmp_path: Path) -> None:
         await newcomer.start()
         group.all.append(newcomer)
         leader = await group.active()
-        assert await leader.ask(add="n3", address=settings["members"]["n3"]) == "Applied"
+        assert await leader.ask(add="n3", address=settings["members"]["n3"]) == "Committed"
         await group.append("with four")
         await group.same_everywhere(51)
         assert sorted((await newcomer.ask(status=True))["members"]) == ["n0", "n1", "n2", "n3"]
         gone = next(each for each in group.all if each not in (leader, newcomer))
-        assert await leader.ask(remove=gone.settings["self_id"]) == "Applied"
-        assert await leader.ask(transfer="n3") == "Applied"
+        assert await leader.ask(remove=gone.settings["self_id"]) == "Committed"
+        assert await leader.ask(transfer="n3") == "Committed"
         assert await group.append("with three", but=gone) == 52

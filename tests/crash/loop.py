@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from broker.store.inner_batch import split
+from broker.message.inner_batch import split
+from broker.message.record import decode
 from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.offline import offline_store
 from broker.store.querying import find_by_key
-from broker.store.record import decode
 from broker.store.recovery import each_record
-from remoting.command import RemotingCommand, encode
-from remoting.command import decode as decode_command
+from keelmq.remoting.command import RemotingCommand, encode
+from keelmq.remoting.command import decode as decode_command
 from tests.bench.servers import lone_broker
-from tests.unit.batch_parts import item
+from tests.support.batch_parts import item
 
 TOPIC = "CrashTopic"
 BATCHES = "CrashBatches"
@@ -146,7 +147,7 @@ async def write_until_killed(port: int, pid: int, number: int, after_s: float) -
 
 def recover(root: Path) -> tuple[MessageStore, int]:
     """The store as the next start finds it, and the ms that this took."""
-    store = MessageStore(
+    store = offline_store(
         StoreConfig(
             root,
             commit_log_file_bytes=int(SETTINGS["mappedFileSizeCommitLog"]),

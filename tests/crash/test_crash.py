@@ -7,7 +7,7 @@ import pytest
 
 from tests.crash.loop import check, crash, recover, run
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(120)]
 
 
 def test_killed_again_and_again(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from tests.deploy.objects import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("remoting", "namesrv", "broker", "client", "cli", "web", "analytics")
+PACKAGES = ("keelmq", "namesrv", "broker", "cli", "analytics")
 PREFIX = "keelmq-pods"
 NETWORK = "10.77.0"
 CLIENT_ADDRESS = f"{NETWORK}.2"

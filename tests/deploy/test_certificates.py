@@ -8,7 +8,7 @@ import yaml
 
 from cli.certificates import make
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.certificates import read_certificates
+from namesrv.plugins.controller.raft.transport.certificates import read_certificates
 from tests.deploy.conftest import ROOT, copy_tree, render
 from tests.deploy.objects import Objects, container, volume_of
 from tests.deploy.test_policy import configs

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from hatch_build import CannotCompile, compile_leaves
+from keelmq.runtime.config import load_config
+from keelmq.runtime.program import overrides_of
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting.config import load_config
-from remoting.program import overrides_of
 from tests.deploy.conftest import ROOT
 from tests.deploy.objects import Objects, container, pod_spec
 from tests.deploy.test_policy import MODELS, PARSERS

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.ledger import Ledger
-from cli.traffic import Traffic, read_back
-from client.admin import AdminClient, AdminError
-from remoting.client import UNACKNOWLEDGED_MS, RemotingClient
-from remoting.operations.controller import ReplicaIdentity, ReplicasInfo
+from cli.lab.ack_log import AckLog
+from cli.lab.traffic import Traffic, read_back
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.client import UNACKNOWLEDGED_MS, RemotingClient
+from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 from tests.deploy import podrun
 from tests.deploy.conftest import ROOT
 from tests.deploy.objects import Objects
@@ -39,7 +39,7 @@ class Cluster:
 
     def __init__(self, lab: Lab) -> None:
         self.lab, self.brokers, self.servers = lab, lab.of("broker"), lab.of("namesrv")
-        self.ledger = Ledger()
+        self.ack_log = AckLog()
         self._client = RemotingClient(connect_timeout_ms=500)
         self._admin = AdminClient(self._client)
 
@@ -92,11 +92,11 @@ class Cluster:
         return await self.lab.until(f"a master other than {old}", look, FAILOVER_TIMEOUT_S)
 
     async def acknowledged(self, traffic: Traffic, more: int) -> None:
-        target = self.ledger.acked + more
+        target = self.ack_log.acked + more
 
         async def enough() -> bool:
             traffic.check()
-            return self.ledger.acked >= target
+            return self.ack_log.acked >= target
 
         await self.lab.until(f"{more} more acknowledgements", enough, FAILOVER_TIMEOUT_S)
 
@@ -155,7 +155,7 @@ def test_a_master_that_comes_back_elsewhere_keeps_its_id_and_nothing_is_lost(lab
             await cluster.start()
             shown = [lab.exec(lab.pods[pod], *command) for pod, command in documented_commands()]
             assert len(shown) == 5 and all(shown) and "hello" in shown[-1], shown
-            traffic = Traffic(cluster.name_servers, TOPIC, cluster.ledger, rate=RATE)
+            traffic = Traffic(cluster.name_servers, TOPIC, cluster.ack_log, rate=RATE)
             traffic.start()
             try:
                 await cluster.acknowledged(traffic, RATE)
@@ -166,8 +166,8 @@ def test_a_master_that_comes_back_elsewhere_keeps_its_id_and_nothing_is_lost(lab
             finally:
                 await traffic.close()
             await power_cut(cluster)
-            await read_back(cluster.name_servers, TOPIC, cluster.ledger)
-            report = cluster.ledger.report()
+            await read_back(cluster.name_servers, TOPIC, cluster.ack_log)
+            report = cluster.ack_log.report()
             assert report.ok and report.lost == 0 and report.unacknowledged == 0, report
             for pod in lab.pods.values():
                 assert lab.probe(pod, "livenessProbe"), pod.name

@@ -8,14 +8,14 @@ from fastapi import FastAPI
 
 import broker.__main__
 import namesrv.__main__
-from broker.app import DRAIN_MS
-from broker.config import BrokerConfig
+from broker.app.broker import DRAIN_MS
+from broker.config.broker_config import BrokerConfig
+from keelmq.remoting.servers.health import add_health
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.runtime.config import load_config
+from keelmq.runtime.program import overrides_of
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting.config import load_config
-from remoting.doors.health import add_health
-from remoting.doors.http_late import http_listen_port
-from remoting.program import overrides_of
 from tests.deploy.conftest import ROOT
 from tests.deploy.objects import (
     Object,
@@ -210,6 +210,16 @@ def test_image_resources_and_grace(objects: Objects) -> None:
         assert {"cpu", "memory"} <= only["resources"]["requests"].keys()
         assert "memory" in only["resources"]["limits"]
         assert pod_spec(each)["terminationGracePeriodSeconds"] >= 30 > 10 * DRAIN_MS / 1000
+
+
+def test_a_broker_has_the_time_for_its_clients_to_follow(objects: Objects, tmp_path: Path) -> None:
+    """A master hands over, serves clients until they have polled the route, and writes back its page cache
+    in the rest."""
+    for each in objects.stateful_sets:
+        config = configs(objects, each, tmp_path)[0]
+        if isinstance(config, BrokerConfig):
+            stay_ms = config.shutdown_hand_over_timeout + config.shutdown_forward_timeout
+            assert pod_spec(each)["terminationGracePeriodSeconds"] >= stay_ms / 1000 + 30
 
 
 def test_whatever_is_written_is_on_a_writable_volume(objects: Objects, tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from remoting.codes import RequestCode
-from remoting.command import RemotingCommand, SerializeType, body_bytes, header_fields
-from remoting.operation import Operation, OperationTable
-from remoting.operations import broker as _broker
-from remoting.operations import controller as _controller
-from remoting.operations import namesrv_admin as _admin
-from remoting.operations import route as _route
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.command import RemotingCommand, SerializeType, header_fields
+from keelmq.remoting.operation import Operation, OperationTable
+from keelmq.remoting.operations import broker as _broker
+from keelmq.remoting.operations import controller as _controller
+from keelmq.remoting.operations import namesrv_admin as _admin
+from keelmq.remoting.operations import route as _route
 
 INT16_MAX = 2**15 - 1
 POOL = 60
@@ -67,7 +68,7 @@ class Corpus:
     def __init__(self, table: OperationTable, random: Random) -> None:
         self.random = random
         self.operations = [operation for operation, _ in table.handlers.values()]
-        self.operations += [_hot_operation(code) for code in table.hot]
+        self.operations += [_fast_path_operation(code) for code in table.fast_path]
         self._pool = [self.make(each) for each in self.operations for _ in range(POOL)]
 
     def request(self) -> RemotingCommand:
@@ -108,12 +109,12 @@ class Corpus:
         return body_bytes(_value(operation.request_body, "", self.random))
 
 
-def _hot_operation(code: int) -> Operation[Any, Any]:
+def _fast_path_operation(code: int) -> Operation[Any, Any]:
     """The declaration of a data-path code; 10 is 310 with long names, which the lenient reader takes, too."""
     if code == RequestCode.SEND_MESSAGE:
         return Operation(code, "sendMessageV1", _SendV1, _broker.SendMessageResponse, request_body=bytes)
     if code in LIKE:
-        return replace(_hot_operation(LIKE[code]), code=code)
+        return replace(_fast_path_operation(LIKE[code]), code=code)
     for module in (_broker, _controller, _admin, _route):
         for value in vars(module).values():
             if isinstance(value, Operation) and value.code == code:

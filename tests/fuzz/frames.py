@@ -21,11 +21,11 @@ from typing import Any, cast
 import msgspec
 
 from broker.clients.calls import ANSWER_MS_MAX
-from remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, decode
-from remoting.connection import SCRATCH_BYTES, Connection
-from remoting.dispatch import HOT_KEY_BYTES
-from remoting.frame import FrameDecoder
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, decode
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection
+from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES
+from keelmq.remoting.frame import FrameDecoder
+from keelmq.remoting.operation import RemoteProtocolError
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.targets import TARGETS, Target, open_target
@@ -86,7 +86,7 @@ class Stream:
 
     connection: Connection
     transport: FakeTransport
-    hot: Mapping[bytes, tuple[Callable[[bytes], Any], Any]]
+    fast_path: Mapping[bytes, tuple[Callable[[bytes], Any], Any]]
     model: FrameDecoder = field(default_factory=FrameDecoder)
     answers: FrameDecoder = field(default_factory=FrameDecoder)
     asked: Counter[int] = field(default_factory=Counter)
@@ -122,11 +122,11 @@ class Stream:
             return decode(payload)
         except RemoteProtocolError:
             header = payload[4 : 4 + int.from_bytes(payload[1:4])]
-            hot = self.hot.get(header[:HOT_KEY_BYTES]) if payload[0] == 0 else None
-            if hot is None:
+            fast_path = self.fast_path.get(header[:FAST_PATH_KEY_BYTES]) if payload[0] == 0 else None
+            if fast_path is None:
                 raise
             try:
-                return hot[0](header)
+                return fast_path[0](header)
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass
             raise
@@ -183,7 +183,7 @@ class Round:
         self.target, self.seed, self.report = target, seed, report
         self.random = Random(seed)
         self.corpus = Corpus(target.table, self.random)
-        self.mutator = Mutator(self.random, [*target.table.handlers, *target.table.hot])
+        self.mutator = Mutator(self.random, [*target.table.handlers, *target.table.fast_path])
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.problems: list[str] = []
         asyncio.get_running_loop().set_exception_handler(self._loop_error)
@@ -208,7 +208,7 @@ class Round:
             self.target.dispatcher, self.scratch, on_made=lambda _: None, on_lost=self._lost
         )
         connection.connection_made(cast(asyncio.BaseTransport, transport))
-        return Stream(connection, transport, self.target.dispatcher.hot)
+        return Stream(connection, transport, self.target.dispatcher.fast_path)
 
     def _lost(self, connection: Connection) -> None:
         self.target.lost(connection.connection_id)
@@ -265,7 +265,7 @@ class Round:
     async def _all_answered(self, stream: Stream) -> None:
         await self._settle(stream)
         if not stream.connection.is_closing():
-            self.target.flush()
+            await self.target.flush()
         self._compare(stream, at_end=True)
 
     async def _end(self, stream: Stream) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from remoting.command import RemotingCommand, SerializeType, encode
-from remoting.frame import PREFIX_BYTES, unpack_prefix
+from keelmq.remoting.command import RemotingCommand, SerializeType, encode
+from keelmq.remoting.frame import PREFIX_BYTES, unpack_prefix
 
 INTEGERS = (
     -1,

@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.store.queues import WAITERS_MAX
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.store.queue.queue_table import WAITERS_MAX
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.broker_metadata import PULL_METADATA
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import BrokerKey
-from remoting.codes import ResponseCode
-from remoting.dispatch import Dispatcher
-from remoting.operation import OperationTable
-from remoting.operations.broker_metadata import PULL_METADATA
-from tests.unit.controller_fakes import Bench
+from tests.support.controller_fakes import Bench
 
 HOST = "127.0.0.1"
 LONG_MS = 2**62
@@ -44,8 +44,8 @@ class Target(Protocol):
     def tick(self, ms: int) -> None:
         """Time passes."""
 
-    def flush(self) -> None:
-        """Whatever waits for time is answered now."""
+    async def flush(self) -> None:
+        """Whatever waits for time, or for a file, is answered now."""
 
     def check(self) -> None: ...
 
@@ -76,7 +76,7 @@ class NamesrvTarget:
         self.now_ms += ms
         self.server.scan()
 
-    def flush(self) -> None: ...
+    async def flush(self) -> None: ...
 
     def check(self) -> None:
         self.server.routes.check_invariants()
@@ -123,7 +123,7 @@ class ControllerTarget:
             for subscriber in self.bench.subscribers:
                 subscriber(key)
 
-    def flush(self) -> None: ...
+    async def flush(self) -> None: ...
 
     def check(self) -> None:
         self.bench.liveness.check_invariants()
@@ -135,8 +135,10 @@ class ControllerTarget:
         self.check()
         brokers = self.plugin.machine.state.brokers
         registered = {key for group in brokers.values() for key in group.keys()}  # noqa: SIM118
-        strangers = set(self.bench.liveness.keys()) - registered
-        assert not strangers, f"heartbeats of {len(strangers)} brokers that nobody registered are kept"
+        unverified_peers = set(self.bench.liveness.keys()) - registered
+        assert not unverified_peers, (
+            f"heartbeats of {len(unverified_peers)} brokers that nobody registered are kept"
+        )
 
     async def close(self) -> None:
         self.elections.cancel()
@@ -167,11 +169,9 @@ class BrokerTarget:
 
     async def open(self) -> None:
         await self.broker.__aenter__()
-        assert self.broker._door is not None
-        self.table = self.broker._door._dispatcher.table
+        self.table = self.broker.operations
         self.dispatcher = Dispatcher(self.table, name=self.name)
-        assert self.broker._handlers is not None
-        self.handlers = self.broker._handlers
+        self.handlers = self.broker.handlers
 
     def lost(self, connection_id: int) -> None:
         self.broker.clients.connection_closed(connection_id)
@@ -180,10 +180,14 @@ class BrokerTarget:
         if len(self.broker.topics.topics) > TOPICS_MAX:
             self.broker.topics.auto_create = False
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
+        self._expire()
+        await self.broker.topics.saved()
+        await asyncio.sleep(0)  # the replies that waited for it leave
+
+    def _expire(self) -> None:
         self.handlers.expire(LONG_MS)
-        assert self.broker.deliveries is not None
-        self.broker.deliveries.pop.handlers.expire(LONG_MS)
+        self.broker.services.pop.handlers.expire(LONG_MS)
 
     def check(self) -> None:
         store = self.broker.store
@@ -192,14 +196,13 @@ class BrokerTarget:
         self.broker.clients.registry.check_invariants()
 
     def emptied(self) -> None:
-        self.flush()
+        self._expire()
         self.check()
         assert not self.handlers.pull.waiting_count
         assert not len(self.broker.pending)
         assert not self.broker.store.queues.waiter_count
-        assert self.broker.deliveries is not None
-        self.broker.deliveries.transactions.book.check_invariants()
-        self.broker.deliveries.timers.wheel.check_invariants()
+        self.broker.services.transactions.state.check_invariants()
+        self.broker.services.timers.wheel.check_invariants()
 
     async def close(self) -> None:
         await self.dispatcher.close()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import broker.__main__ as mqbroker
 import namesrv.__main__ as mqnamesrv
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
+from keelmq.runtime import program
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting import program
 
 Run = Callable[[list[str]], int]
 PROGRAMS: dict[str, Run] = {
@@ -70,14 +70,14 @@ def said(capsys: pytest.CaptureFixture[str], run: Run, argv: list[str]) -> tuple
 
 
 def check(name: str, code: int, out: str, err: str) -> None:
-    complaints = [line for line in err.splitlines() if line.startswith(f"{name}: ")]
+    error_lines = [line for line in err.splitlines() if line.startswith(f"{name}: ")]
     assert "Traceback" not in err, err
     if code == 0:
-        assert not complaints, err
+        assert not error_lines, err
     else:
         assert code == 1, (code, err)
-        assert len(complaints) == 1, err
-        assert len(complaints[0]) > len(name) + 8, "it says what is wrong"
+        assert len(error_lines) == 1, err
+        assert len(error_lines[0]) > len(name) + 8, "it says what is wrong"
         assert err.endswith("\n")
 
 

@@ -12,13 +12,13 @@ import pytest
 from broker.metadata.core import term as term_module
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
-from namesrv.plugins.controller import heartbeats
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import BadRequest, RemotingCommand, decode, decode_body, encode
-from remoting.connection import SCRATCH_BYTES, Connection
-from remoting.lenient_json import REWRITTEN_BYTES_MAX, load_lenient
-from remoting.operations.route import BROKER_HEARTBEAT, TopicConfigSerializeWrapper
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import BadRequest, RemotingCommand, decode, decode_body, encode
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection
+from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, load_lenient
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, TopicConfigSerializeWrapper
+from keelmq.runtime.clock import wall_ms
+from namesrv.plugins.controller.requests import heartbeats
 from tests.fuzz.frames import FakeTransport, receive
 from tests.fuzz.targets import BrokerTarget, ControllerTarget, Target
 
@@ -99,7 +99,7 @@ async def test_a_oneway_pop_is_never_answered(broker: Wire) -> None:
     for code in (200050, 200054):
         fields = {**POP, "bornTime": str(wall_ms())}
         assert await broker.send(encode(RemotingCommand(code, 5, 2, ext_fields=fields))) == []
-    broker.target.flush()
+    await broker.target.flush()
     assert await broker.send() == []
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.codes import ResponseCode
-from remoting.command import response_frame
-from remoting.connection import Connection
-from remoting.dispatch import Dispatcher
-from remoting.operation import Call, OperationTable, Reply
-from remoting.operations.controller import GET_NEXT_BROKER_ID, BrokerSetRequest
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import response_frame
+from keelmq.remoting.connection import Connection
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.operation import Call, OperationTable, Reply
+from keelmq.remoting.operations.controller import GET_NEXT_BROKER_ID, BrokerSetRequest
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.frames import ROUND_FRAMES, Finding, Report, Round, fuzz
 from tests.fuzz.main import Share, shares_of
@@ -54,7 +54,7 @@ def test_findings_of_every_process_are_told() -> None:
     assert one.with_another(other) == Report(30, 3, findings=["a", "b"], grown_bytes=7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_memory_stays_flat_over_100_000_frames() -> None:
     report = fuzz(7, 190_000)
@@ -67,7 +67,7 @@ async def test_every_operation_is_in_the_corpus(name: str, tmp_path: Path) -> No
     async with open_target(name, tmp_path) as target:
         corpus = Corpus(target.table, Random(1))
         codes = {corpus.request().code for _ in range(4_000)}
-        assert codes == target.table.handlers.keys() | target.table.hot.keys()
+        assert codes == target.table.handlers.keys() | target.table.fast_path.keys()
 
 
 async def test_the_same_seed_gives_the_same_frames(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ class Broken:
     async def open(self) -> None: ...
     def lost(self, connection_id: int) -> None: ...
     def tick(self, ms: int) -> None: ...
-    def flush(self) -> None: ...
+    async def flush(self) -> None: ...
     def check(self) -> None: ...
 
     def emptied(self) -> None:
@@ -139,13 +139,13 @@ async def test_a_broken_server_is_found(kind: str, found: str) -> None:
         await Round(Broken(kind), 1, Report()).run(400)
 
 
-async def test_a_door_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "_keep", lambda *_: 1 / 0)
     with pytest.raises(Finding, match="the connection raised"):
         await Round(Broken("works"), 1, Report()).run(400)
 
 
-async def test_a_door_that_stays_open_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stays_open_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "close", lambda _self: None)
     with pytest.raises(Finding, match="not closed"):
         await Round(Broken("works"), 1, Report()).run(400)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from keelmq.remoting.connection import Connection
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
-from remoting.connection import Connection
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.http import HOST, InMemory, free_port
 from tests.fuzz.mutate import Mutator
-from tests.unit.controller_fakes import config
-from tests.unit.door_parts import until
+from tests.support.controller_fakes import config
+from tests.support.server_parts import until
 
 AT_ONCE = 50
 FEW, MANY = 600, 10_000
@@ -91,9 +91,9 @@ async def come_and_go(path: Path, count: int) -> None:
     async with Namesrv(namesrv_config, [PluginChoice(InMemory, (controller,))]) as server:
         (plugin,) = server.plugins
         assert isinstance(plugin, InMemory)
-        doors = [(server.address, server.table), (plugin.address, plugin.table)]
+        servers = [(server.address, server.table), (plugin.address, plugin.table)]
         guests = []
-        for address, table in doors:
+        for address, table in servers:
             codes = [*table.handlers]
             guests.append((address, Corpus(table, random), Mutator(random, codes)))
         await visit(guests[0][0], random, *guests[0][1:])
@@ -104,8 +104,10 @@ async def come_and_go(path: Path, count: int) -> None:
                 *(visit(address, random, *rest) for address, *rest in random.choices(guests, k=AT_ONCE))
             )
             left -= AT_ONCE
-        door = plugin._door
-        await until(lambda: server.connection_count == door.connection_count == 0, "every connection is gone")
+        listener = plugin._server
+        await until(
+            lambda: server.connection_count == listener.connection_count == 0, "every connection is gone"
+        )
         await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
         await until(lambda: descriptors() <= files + 1, "no descriptor is left")  # one: the lock of kv.json
         await until(lambda: not any(server.routes.counts().values()), "no route is left")
@@ -129,7 +131,7 @@ async def test_connections_come_and_go(tmp_path: Path) -> None:
     await come_and_go(tmp_path, FEW)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_ten_thousand_connections_come_and_go(tmp_path: Path) -> None:
     await come_and_go(tmp_path, MANY)

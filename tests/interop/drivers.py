@@ -48,7 +48,7 @@ class Client:
         self._home = directory / f"{client}-{options['kind']}-{options['group']}"
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._role_update = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._home.mkdir(exist_ok=True)
@@ -96,8 +96,8 @@ class Client:
         while line := await self._process.stdout.readline():
             if line.startswith(b"{"):  # the library prints lines of its own
                 self.events.append(json.loads(line))
-                self._news.set()
-        self._news.set()
+                self._role_update.set()
+        self._role_update.set()
 
     def tell(self, **order: Any) -> None:
         """A message to send; the answer is an event."""
@@ -123,8 +123,8 @@ class Client:
             async with asyncio.timeout(timeout_s):
                 while not condition():
                     assert not self._reader.done(), f"the client ended: {self._story()}"
-                    self._news.clear()
-                    await self._news.wait()
+                    self._role_update.clear()
+                    await self._role_update.wait()
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s} s: {self._story()}") from None
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from client.admin import AdminClient, AdminError
-from remoting.client import RemotingClient
-from remoting.operation import Empty, Failed, Ok
-from remoting.operations.broker_metadata import (
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty, Failed, Ok
+from keelmq.remoting.operations.broker_metadata import (
     QUERY_CONSUMER_OFFSET,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     UPDATE_AND_CREATE_TOPIC,
@@ -16,14 +16,14 @@ from remoting.operations.broker_metadata import (
     CreateTopicRequest,
     SubscriptionGroupConfig,
 )
-from remoting.operations.clients import (
+from keelmq.remoting.operations.clients import (
     GET_CONSUMER_LIST_BY_GROUP,
     INVOKE_BROKER_TO_RESET_OFFSET,
     ConsumerGroupRequest,
     ResetOffsetRequest,
 )
-from tests.cluster.harness import SAFE, Harness
 from tests.interop.drivers import CPP, Client
+from tests.support.harness import SAFE, Harness
 
 LEVELS = " ".join(["1s", "2s", *["1s"] * 16])
 """Retries begin with level 3; tests have no ten seconds."""
@@ -86,14 +86,14 @@ class Stage:
         async with AdminClient(self._client) as admin:
             table = await admin.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
             info = table.replicas_info_table[cluster.broker_name]
-            heir = next(
+            transfer_target = next(
                 each.broker_id for each in info.in_sync_replicas if each.broker_id != info.master_broker_id
             )
             await admin.elect_master(
                 cluster.controller_addr,
                 cluster_name=cluster.cluster_name,
                 broker_name=cluster.broker_name,
-                broker_id=heir,
+                broker_id=transfer_target,
             )
 
     # -- conditions --------------------------------------------------------------------------------------
@@ -145,8 +145,10 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(directory: Path, *, brokers: int = 1, name_servers: int = 1) -> AsyncIterator[Stage]:
-    """One broker, or a group of them that acknowledges what all of them have."""
+async def staged(
+    directory: Path, *, brokers: int = 1, name_servers: int = 1, more: dict[str, str] | None = None
+) -> AsyncIterator[Stage]:
+    """One broker, or a group of them that acknowledges what all of them have. more: broker settings."""
     settings = {
         "messageDelayLevel": LEVELS,
         "mappedFileSizeCommitLog": "16777216",
@@ -154,6 +156,7 @@ async def staged(directory: Path, *, brokers: int = 1, name_servers: int = 1) ->
     }
     if brokers > 1:
         settings |= SAFE
+    settings |= more or {}
     async with Harness(
         directory / "cluster", name_servers=name_servers, brokers=brokers, broker_settings=settings
     ) as running:

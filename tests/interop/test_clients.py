@@ -2,24 +2,35 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
+from contextlib import AsyncExitStack
 
 import pytest
+import pytest_asyncio
 
 from tests.interop.drivers import CPP, NODE_JS, need
 from tests.interop.stage import Stage, staged
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="module")]
 
 EACH = pytest.mark.parametrize("kind", [CPP, NODE_JS])
 ANSWERS = {CPP: "OK", NODE_JS: "SEND_OK"}
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, Stage]]:
+    """A broker for each kind of client, which all tests use: each has topics and groups of its own."""
+    async with AsyncExitStack() as stack:
+        yield {
+            kind: await stack.enter_async_context(staged(tmp_path_factory.mktemp(kind)))
+            for kind in (CPP, NODE_JS)
+        }
+
+
 @pytest.fixture
-async def stage(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
-    need(request.getfixturevalue("kind") if "kind" in request.fixturenames else CPP)
-    async with staged(tmp_path) as stage:
-        yield stage
+def stage(request: pytest.FixtureRequest, shared: dict[str, Stage]) -> Stage:
+    kind = request.getfixturevalue("kind") if "kind" in request.fixturenames else CPP
+    need(kind)
+    return shared[kind]
 
 
 @EACH

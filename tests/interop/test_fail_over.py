@@ -5,11 +5,14 @@ send may fail. A planned hand-over costs them nothing.
 """
 
 import asyncio
+import itertools
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from keelmq.runtime.clock import now_ms
 from tests.interop.drivers import CPP, NODE_JS, Client, need
 from tests.interop.stage import Stage, staged
 
@@ -17,13 +20,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 EACH = pytest.mark.parametrize("kind", [CPP, NODE_JS])
 ROUTE_POLL_S = 30.0
+FORWARD_S = 40.0
+GAP_MS_MAX = 3_000
+"""While the mastership moves: the slowest send, and the longest time without a message for a consumer. 0.3 s
+on an idle machine; without forwarding 15 s and more."""
 PAUSE_S = 0.01
+EARLY_POLL = 500
+"""Messages, 5 s at least: the C++ client polls the route 3 s after its start for the first time."""
 
 
 @pytest.fixture
 async def stage(tmp_path: Path, kind: str) -> AsyncIterator[Stage]:
     need(kind)
-    async with staged(tmp_path, brokers=3, name_servers=3) as stage:
+    settings = {"shutdownForwardTimeout": str(int(FORWARD_S * 1_000))}
+    async with staged(tmp_path, brokers=3, name_servers=3, more=settings) as stage:
         yield stage
 
 
@@ -34,12 +44,15 @@ class Traffic:
         self._producer, self._topic = producer, topic
         self.sent: list[str] = []
         self.failed: list[str] = []
+        self.slowest_ms = 0
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         number = 0
         while True:
+            began_ms = now_ms()
             event = await self._producer.send(self._topic, f"m{number}")
+            self.slowest_ms = max(self.slowest_ms, now_ms() - began_ms)
             (self.sent if "sent" in event else self.failed).append(f"m{number}")
             number += 1
             await asyncio.sleep(PAUSE_S)
@@ -74,6 +87,34 @@ async def test_a_hand_over_fails_no_send(stage: Stage, kind: str) -> None:
             await traffic.stop()
         assert traffic.failed == []
         await all_arrive(consumer, traffic)
+
+
+@EACH
+async def test_a_planned_stop_fails_no_send(stage: Stage, kind: str) -> None:
+    """SIGTERM: the process outlives the route polls of its clients, consumers among them."""
+    await stage.create("Stops")
+    async with stage.producer(kind) as producer, stage.consumer(kind, "Stops", "Group") as consumer:
+        traffic = Traffic(producer, "Stops")
+        try:
+            await traffic.more(EARLY_POLL)
+            await all_arrive(consumer, traffic)
+            master = await stage.running.master()
+            assert master.process is not None
+            began_ms = stage.wall_ms()
+            master.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(master.process.wait, FORWARD_S + 10) == 0
+            took_ms = stage.wall_ms() - began_ms
+            master.process = None  # it ended because we asked
+            await traffic.more(100)
+        finally:
+            await traffic.stop()
+        assert traffic.failed == []
+        assert took_ms >= 1_000 * ROUTE_POLL_S, "a client that polls the route was connected"
+        await all_arrive(consumer, traffic)
+        came = sorted(event["at"] for event in consumer.got if event["at"] >= began_ms)
+        assert traffic.slowest_ms <= GAP_MS_MAX
+        gaps_ms = [after - before for before, after in itertools.pairwise([began_ms, *came])]
+        assert max(gaps_ms) <= GAP_MS_MAX
 
 
 @EACH

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from client.message import Message, MessageExt
-from client.transaction import TransactionProducer, TransactionState
+from keelmq.client.message import Message, MessageExt
+from keelmq.client.producer.transaction import TransactionProducer, TransactionState
 from tests.interop.drivers import CPP, NODE_JS, need
 from tests.interop.stage import staged
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from client import Message, MessageExt, Producer, PushConsumer
-from client.transaction import TransactionProducer, TransactionState
+from keelmq.client import Message, MessageExt, Producer, PushConsumer
+from keelmq.client.producer.transaction import TransactionProducer, TransactionState
 from tests.interop.drivers import CPP, NODE_JS, Client, need
 from tests.interop.stage import Stage, staged
-from tests.unit.client_parts import until
+from tests.support.client_parts import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.store.record import tag_code
-from client.core.batches import Item, encode_batches
-from client.core.queue_choice import FaultTable, QueueChooser, back_off_ms, queue_of_key
-from client.core.queues import MessageQueue
-from client.core.rebalance import allocate_averagely, changes
-from client.core.subscription import ExpressionType, Subscription, java_hash
-from client.core.window import Limits, OffsetWindow
-from tests.unit.batch_parts import as_stored
+from broker.message.record import tag_code
+from keelmq.client.core.batches import Item, encode_batches
+from keelmq.client.core.queue_choice import FaultTable, QueueChooser, back_off_ms, queue_of_key
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.rebalance import allocate_averagely, changes
+from keelmq.client.core.subscription import ExpressionType, Subscription, java_hash
+from keelmq.client.core.window import Limits, OffsetWindow
+from tests.support.batch_parts import as_stored
 
 QUEUES = st.lists(
     st.builds(MessageQueue, st.just("T"), st.sampled_from(["a", "b", "c"]), st.integers(0, 15)), unique=True

@@ -5,10 +5,11 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.command import BadRequest, RemotingCommand, SerializeType, decode, decode_body, encode
-from remoting.frame import FrameDecoder
-from remoting.operation import RemoteProtocolError
-from remoting.operations.route import RegisterBrokerBody
+from keelmq.remoting.command import BadRequest, RemotingCommand, SerializeType, decode, decode_body, encode
+from keelmq.remoting.frame import FrameDecoder
+from keelmq.remoting.operation import RemoteProtocolError
+from keelmq.remoting.operations.route import RegisterBrokerBody
+from tests.support.slices import share
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -55,7 +56,7 @@ def test_random_headers(header: bytes, word: int, body: bytes) -> None:
     drain(decoder)
 
 
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(COMMANDS, st.data())
 def test_one_changed_byte(command: RemotingCommand, data: st.DataObject) -> None:
     frame = bytearray(encode(command))

@@ -10,27 +10,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import broker.handlers.success_frames
-import broker.store.batch_records
-import broker.store.index_entries
-import broker.store.indexed_keys
-import broker.store.property_scan
-import broker.store.record_bytes  # noqa: F401 - a leaf is known when it is imported
-from broker.handlers.send_replies import of_many, of_one
-from broker.handlers.success_frames import Answer
-from broker.pending import reply_frame
-from broker.store.batch_records import ITEMS_MAX, Batch
-from broker.store.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from broker.store.indexed_keys import Keyed
-from broker.store.record import index_keys, key_hash, tags_code
-from broker.store.record_bytes import Message, Shared, place_of, record_parts
-from remoting.compiled import leaves
-from remoting.frame import frame_bytes
+from broker.admission.pending_replies import reply_frame
+from broker.message.batch_records import ITEMS_MAX, Batch
+from broker.message.indexed_keys import Keyed
+from broker.message.property_scan import waits_for_replicas
+from broker.message.record import index_keys, key_hash, parse_properties, tags_code
+from broker.message.record_bytes import CommonFields, Message, queue_cursor, record_parts
+from broker.put.send_replies import reply_template, reply_texts
+from broker.put.success_frames import Answer
+from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from keelmq.remoting.frame import frame_bytes
+from keelmq.runtime.compiled import leaves
 
 unhurried = settings(deadline=None)  # the twin's way is slow where it is interpreted
 NAMES = [
     "UNIQ_KEY", "TAGS", "KEYS", "DELAY", "TIMER_", "TIMER", "_", "TRAN_MSG", "POP_CK", "WAIT", "false",
-    "true", "\x01", "\x02", "\x01", "\x02", "\x01", "\x02", "\0", "a", "é", "\ud7ff", "𐀀",
+    "WAIT\x01false", "WAIT\x01", "NOWAIT\x01false", "falsey", "TIMER_DELAY_MS\x011", "DELAY\x01",
+    "POP_CK\x01", "true", "\x01", "\x02", "\x01", "\x02", "\x01", "\x02", "\0", "a", "é", "\ud7ff", "𐀀",
     "TagA", "k1 k2", " ", "X",
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(NAMES), max_size=16).map("".join) | st.text(max_size=40)
@@ -64,7 +60,7 @@ def same(functions: list[Callable[..., Any]], *arguments: Any) -> Any:
 
 # -- frames ----------------------------------------------------------------------------------------------
 
-WHOLE_FRAMES = ways("remoting.frame", "whole_frames")
+WHOLE_FRAMES = ways("keelmq.remoting.frame", "whole_frames")
 frames = st.builds(
     lambda kind, header, body, more: (
         struct.pack(">ii", 4 + len(header) + len(body), kind << 24 | len(header) + more) + header + body
@@ -92,7 +88,13 @@ def test_whole_frames(data: bytes, cut: int) -> None:
 
 # -- properties ------------------------------------------------------------------------------------------
 
-LOOK = ways("broker.store.property_scan", "look")
+SCAN_PROPERTIES = ways("broker.message.property_scan", "scan_properties")
+NOT_PLAIN = {"DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG", "POP_CK"}
+
+
+def is_waiting(properties: bytes) -> bool:
+    """As a consumer's reader of properties would tell it."""
+    return parse_properties(properties).get("WAIT") != "false"
 
 
 @unhurried
@@ -105,10 +107,18 @@ LOOK = ways("broker.store.property_scan", "look")
 @example("TAGS\x01" + "ü" * 300)
 @example("TAGS\x01" + "z" * 300)
 @example("\ud800")
+@example("NOWAIT\x01false")
+@example("WAIT\x01falsey\x02")
+@example("note\x01WAIT\x01false")
+@example("WAIT\x01false\x02NOWAIT\x01true\x02WAIT\x01")
+@example("WAIT\x01false\x02WAIT\x01true")
+@example("WAIT\x01true\x02WAIT\x01false")
 def test_look(text: str) -> None:
-    found = same(LOOK, text)
+    found = same(SCAN_PROPERTIES, text)
     if found[0] is not UnicodeEncodeError:
         assert found[3:] == (tags_code(found[0]), *index_keys(found[0]))
+        assert found[2] == is_waiting(found[0]) == waits_for_replicas(found[0])
+        assert not found[1] or not NOT_PLAIN & set(parse_properties(found[0]))
 
 
 @unhurried
@@ -117,14 +127,15 @@ def test_look(text: str) -> None:
 @example(b"TAGS\x01\xff\xfe\x02KEYS\x01\xff")
 def test_scan(properties: bytes) -> None:
     """Of records, whose text may be anything."""
-    found = same(ways("broker.store.property_scan", "scan"), properties)
+    found = same(ways("broker.message.property_scan", "scan"), properties)
     assert found[0] == properties and found[3:] == (tags_code(properties), *index_keys(properties))
+    assert found[2] == is_waiting(properties) == waits_for_replicas(properties)
 
 
 # -- the index -------------------------------------------------------------------------------------------
 
-COLUMNS = ways("broker.store.indexed_keys", "columns")
-WRITE_ENTRIES = ways("broker.store.index_entries", "write_entries")
+COLUMNS = ways("broker.message.indexed_keys", "columns")
+WRITE_ENTRIES = ways("broker.store.index.index_entries", "write_entries")
 SLOTS, ENTRIES = 7, 40
 key_bytes = (
     st.text("0123456789ABCDEF", max_size=40).map(str.encode)
@@ -176,7 +187,7 @@ def test_write_entries(first: int, begin: int, entries: list[tuple[int, int, int
 
 # -- batches ---------------------------------------------------------------------------------------------
 
-RECORDS_OF = ways("broker.store.batch_records", "records_of")
+RECORDS_OF = ways("broker.message.batch_records", "records_of")
 lengths = st.integers(-(2**31), 2**31 - 1) | st.integers(-30, 60)
 
 
@@ -219,7 +230,7 @@ def test_records_of(body: bytes, shared: bytes, topic: bytes, prefix: int | None
 
 # -- records ---------------------------------------------------------------------------------------------
 
-RECORD_BYTES = ways("broker.store.record_bytes", "record_bytes")
+RECORD_BYTES = ways("broker.message.record_bytes", "record_bytes")
 i32, i64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 hosts = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20)
 parts = st.tuples(
@@ -272,7 +283,7 @@ def test_a_record_with_a_number_out_of_its_field(place: int, number: int) -> Non
 
 # -- what one read brings ---------------------------------------------------------------------------------
 
-RECORDS_BYTES = ways("broker.store.record_bytes", "records_bytes")
+RECORDS_BYTES = ways("broker.message.record_bytes", "records_bytes")
 places = st.tuples(
     st.sampled_from([b"\x01t", b"\0\x80" + b"t" * 128]), i32, st.integers(0, 2**62), st.none() | i32
 )
@@ -280,7 +291,7 @@ sent = st.tuples(
     st.integers(0, 2), i32, i32, i64, i32, st.binary(max_size=60), st.binary(max_size=40), i64,
     st.binary(max_size=9), key_bytes,
 )  # fmt: skip
-SHARED = Shared(bytes(8), 1_795_247_382_069, bytes(8), 0x10)
+SHARED = CommonFields(bytes(8), 1_795_247_382_069, bytes(8), 0x10)
 
 
 @unhurried
@@ -290,7 +301,7 @@ def test_records_bytes(
 ) -> None:
     results = []
     for way in RECORDS_BYTES:
-        made = [place_of(*each) for each in where]
+        made = [queue_cursor(*each) for each in where]
         messages: list[Message] = [(made[row[0]], *row[1:]) for row in rows]
         results.append((way(messages, SHARED._replace(born_host=born), offset), made))
     found, grown = results[0]
@@ -322,7 +333,7 @@ def test_records_bytes(
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**200])
 def test_a_message_with_a_number_out_of_its_field(place: int, number: int) -> None:
     def messages() -> list[Message]:
-        queue = place_of(b"\x01t", 0, 0, 0)
+        queue = queue_cursor(b"\x01t", 0, 0, 0)
         good: list[Any] = [queue, 0, 0, 0, 0, b"", b"", 0, b"", b""]
         bad = good.copy()
         bad[place] = number
@@ -333,7 +344,7 @@ def test_a_message_with_a_number_out_of_its_field(place: int, number: int) -> No
 
 def test_a_message_with_too_many_properties() -> None:
     def message(properties_bytes: int) -> Message:
-        return (place_of(b"\x01t", 0, 0, None), 0, 0, 0, 0, b"", b"p" * properties_bytes, 0, b"", b"")
+        return (queue_cursor(b"\x01t", 0, 0, None), 0, 0, 0, 0, b"", b"p" * properties_bytes, 0, b"", b"")
 
     for way in RECORDS_BYTES:
         assert way([message(32_767), message(32_767)], SHARED, 0).queue_offsets == [0, 0]
@@ -341,7 +352,7 @@ def test_a_message_with_too_many_properties() -> None:
     assert {each[0] for each in found} == {struct.error}
 
 
-SUCCESS_FRAMES = ways("broker.handlers.success_frames", "success_frames")
+SUCCESS_FRAMES = ways("broker.put.success_frames", "success_frames")
 counts = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 99, 100, 10**18 - 1, 10**18])
 
 
@@ -352,8 +363,8 @@ counts = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 99, 100, 10**18 
 )
 @example(bytes(8), [(0, 0, 0, b"", -(2**31)), (2**63 - 1, 2**31 - 1, 2**63 - 1, b"k" * 600, 2**31 - 1)])
 def test_success_frames(host: bytes, answers: list[Answer]) -> None:
-    template = of_one(host)
-    found = same(SUCCESS_FRAMES, of_many(host), answers)
+    template = reply_template(host)
+    found = same(SUCCESS_FRAMES, reply_texts(host), answers)
     assert found == b"".join(reply_frame(template % answer) for answer in answers)
 
 

@@ -23,6 +23,7 @@ from namesrv.plugins.controller.core.history import ELECTIONS_PER_GROUP_MAX
 from namesrv.plugins.controller.core.state import BrokerSet, Cleaned, Replica, State
 from namesrv.plugins.controller.core.state_codec import CleanedRecord, set_record
 from namesrv.plugins.controller.machine import ControllerMachine
+from tests.support.slices import share
 
 ids = st.integers(min_value=0, max_value=4)
 epochs = st.integers(min_value=0, max_value=4)
@@ -212,7 +213,7 @@ more = st.lists(st.tuples(events, st.sampled_from([True, True, True, False])), m
 histories = st.builds(lambda first, then: first + then, begun, more)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=share(500), deadline=None)
 @given(histories)
 def test_invariants_hold_for_any_history(history: list[tuple[AnyEvent, bool]]) -> None:
     machine, auditor = ControllerMachine(), Auditor()
@@ -227,7 +228,7 @@ def test_invariants_hold_for_any_history(history: list[tuple[AnyEvent, bool]]) -
         auditor.saw(before, machine.state)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(histories, st.integers(min_value=0, max_value=60))
 def test_a_snapshot_anywhere_changes_nothing(history: list[tuple[AnyEvent, bool]], at: int) -> None:
     one, other = ControllerMachine(), ControllerMachine()
@@ -242,7 +243,7 @@ def test_a_snapshot_anywhere_changes_nothing(history: list[tuple[AnyEvent, bool]
     assert one.snapshot() == other.snapshot()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(histories)
 def test_applied_twice_is_applied_once(history: list[tuple[AnyEvent, bool]]) -> None:
     """A repeated proposal (its first answer was lost) never does more than the first did."""

@@ -12,11 +12,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keelmq.remoting.records import ControllerEvent, GroupView, Record
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.decide import (
     CONTROLLER_ITSELF,
-    Ballot,
     Decision,
+    ElectionRequest,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
     decide_elect,
@@ -33,7 +34,7 @@ from namesrv.plugins.controller.core.events import (
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.telemetry import ControllerTelemetry, view_of
-from remoting.records import ControllerEvent, GroupView, Record
+from tests.support.slices import share
 
 START_MS = 1_700_000_000_000
 CLUSTER = "C1"
@@ -91,7 +92,7 @@ def decided(state: State, step: Step, number: int) -> Decision:
             broker_id=what,
             broker_address=f"h{what}:{number}",
         )
-    return decide_elect(state, view, Ballot(name, CLUSTER, what, unclean=True))
+    return decide_elect(state, view, ElectionRequest(name, CLUSTER, what, unclean=True))
 
 
 def history_of(script: list[tuple[Step, bool]]) -> list[AnyEvent]:
@@ -166,7 +167,7 @@ def rebuilt(records: list[ControllerEvent]) -> dict[str, GroupView]:
     return views
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share(100), deadline=None)
 @given(
     scripts,
     st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=3),
@@ -196,7 +197,7 @@ def test_the_records_tell_the_whole_history(
     assert controller.machine.state.event_count == len(history)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share(100), deadline=None)
 @given(scripts, st.integers(0, 30))
 def test_a_controller_that_was_behind_gives_the_same_numbers(
     script: list[tuple[Step, bool]], behind: int

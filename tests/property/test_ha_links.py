@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from broker.ha.core import slave_link as sl
 from broker.ha.core.epochs import Epochs
-from broker.ha.core.master_link import LinkSettings, MasterLink, MasterLog, Send
-from broker.ha.core.slave_link import SlaveLink, SlaveSettings
+from broker.ha.core.master_link import MasterLink, MasterLog, Send
+from broker.ha.core.slave_link import SlaveLink
+from tests.support.ha_parts import link_settings, slave_settings
+from tests.support.slices import share
 
 FILE_BYTES = 64
 NOW = 0
@@ -44,13 +46,13 @@ class Line:
     def __init__(self, master: Node, slave: Node, dice: random.Random) -> None:
         self.master, self.slave, self.dice = master, slave, dice
         self.state = master.view()
-        settings_ = LinkSettings(batch_bytes=dice.choice([1, 7, 40]))
+        settings_ = link_settings(batch_bytes=dice.choice([1, 7, 40]))
         self.up, self.down = bytearray(), bytearray()
         self.one = MasterLink(self.state, settings_, now_ms=NOW)
         slave.epochs = slave.epochs.drop_above(len(slave.log))
         self.two = SlaveLink(
             slave.broker_id,
-            SlaveSettings(FILE_BYTES),
+            slave_settings(FILE_BYTES),
             epochs=slave.epochs,
             min_offset=0,
             max_offset=len(slave.log),
@@ -103,7 +105,7 @@ class Line:
                     raise AssertionError(effect)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share(150), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 3))
 def test_random_histories(seed: int, count: int) -> None:
     dice = random.Random(seed)

@@ -9,23 +9,24 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.batch_queue import BATCH_UNIT_BYTES
-from broker.store.inner_batch import split
-from broker.store.mapped_file import file_name
+from broker.message.inner_batch import split
+from broker.message.record import decode
+from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
 from broker.store.querying import find_by_key, offset_by_time
-from broker.store.reading import GetStatus
-from broker.store.record import decode
-from tests.unit.batch_parts import item
-from tests.unit.store_parts import BORN_HOST, FILE_BYTES, crash
-from tests.unit.store_parts import TOPIC as OTHER
-from tests.unit.test_inner_batch import open_batches, put_alone, put_items
+from broker.store.queue.batch_queue import BATCH_UNIT_BYTES
+from broker.store.queue.reading import GetStatus
+from tests.support.batch_parts import item
+from tests.support.slices import share
+from tests.support.store_parts import BORN_HOST, FILE_BYTES, crash
+from tests.support.store_parts import TOPIC as OTHER
+from tests.unit.broker.store.test_inner_batch import open_batches, put_alone, put_items
 
 TOPIC = "Batches"
 
 
 @dataclass(frozen=True)
-class Stored:
+class PutMessageResult:
     """One record of the queue, as it was put."""
 
     offset: int
@@ -37,12 +38,12 @@ class Stored:
 
 @dataclass
 class Model:
-    records: list[Stored] = field(default_factory=list)
+    records: list[PutMessageResult] = field(default_factory=list)
     end: int = 0  # of the log, with records of other topics
     count: int = 0  # of messages ever, for their names
     clock: int = 1_000
 
-    def shown(self, store: MessageStore) -> list[Stored]:
+    def shown(self, store: MessageStore) -> list[PutMessageResult]:
         """What a consumer may read."""
         low, high = store.commit_log.min_offset, store.confirm_offset
         return [each for each in self.records if each.offset >= low and each.end <= high]
@@ -69,7 +70,7 @@ def put_one(store: MessageStore, model: Model, dice: random.Random, properties: 
         stored = put_items(store, batch, properties, model.clock)
     offset, end, base = stored
     assert base == model.next_offset  # contiguous, never given twice
-    model.records.append(Stored(offset, end, base, bodies, model.clock))
+    model.records.append(PutMessageResult(offset, end, base, bodies, model.clock))
     model.end = end
 
 
@@ -133,15 +134,15 @@ def lose_units(root: Path, model: Model, durable: int, dice: random.Random) -> N
 class History:
     """Of one store."""
 
-    def __init__(self, root: Path, dice: random.Random, *, sealed: bool) -> None:
+    def __init__(self, root: Path, dice: random.Random, *, prop_crc: bool) -> None:
         self.root, self.dice, self.model = root, dice, Model()
-        self.settings: dict[str, int] = {"append_prop_crc": sealed, "verify_prop_crc": sealed}
+        self.settings: dict[str, int] = {"append_prop_crc": prop_crc, "verify_prop_crc": prop_crc}
         self.store = open_batches(root, **self.settings)
 
     @property
     def durable(self) -> int:
         """Log and queues are whole below it: the last checkpoint's promise."""
-        return self.store._checkpoint.confirm_offset
+        return self.store._flusher.checkpoint.confirm_offset
 
     def step(self) -> None:
         actions = ["put"] * 14 + ["other"] * 2 + ["confirm"] * 5
@@ -231,11 +232,11 @@ class History:
         self.drain()
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 120), sealed=st.booleans())
-def test_any_history_of_batches(seed: int, steps: int, sealed: bool) -> None:
+@settings(max_examples=share(60), deadline=None)
+@given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 120), prop_crc=st.booleans())
+def test_any_history_of_batches(seed: int, steps: int, prop_crc: bool) -> None:
     root = Path(tempfile.mkdtemp(prefix="batches-"))
-    history = History(root, random.Random(seed), sealed=sealed)
+    history = History(root, random.Random(seed), prop_crc=prop_crc)
     try:
         for _ in range(steps):
             history.step()

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.lag import POINTS_MAX, LagMeter
+from tests.support.slices import share
 
 
 class EveryByte:
@@ -52,7 +53,7 @@ class History:
 seeds = st.integers(0, 1 << 32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(seeds)
 def test_exact_at_the_pace_of_the_ticks(seed: int) -> None:
     history, meter, model = History(seed), LagMeter(), EveryByte()
@@ -68,7 +69,7 @@ def test_exact_at_the_pace_of_the_ticks(seed: int) -> None:
         model.ms_max = model.bytes_max = 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(seeds, st.sampled_from([8, 32]))
 def test_a_small_ring_errs_a_little_and_only_upwards(seed: int, points: int) -> None:
     history, meter, model = History(seed), LagMeter(points), EveryByte()

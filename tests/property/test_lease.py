@@ -16,8 +16,9 @@ from broker.core.lease import Lease
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.state import BrokerSet, Replica
-from namesrv.plugins.controller.watch import RECENT_MS, Heard, Watch
-from tests.unit.controller_fakes import FakePeer
+from namesrv.plugins.controller.election.liveness_view import RECENT_MS, Heartbeat, LivenessView
+from tests.support.controller_fakes import FakePeer
+from tests.support.slices import first
 
 TIMEOUT_MS, GRACE_MS = 3_000, 3_000
 KEY = BrokerKey("C", "b", 1)
@@ -37,9 +38,9 @@ class World:
         self.closed_ms = [0] * 3
         self.leader = 0
         self.deposed_ms: int | None = None
-        self.lease = Lease(timeout_ms=TIMEOUT_MS, witness_ms=TIMEOUT_MS)
+        self.lease = Lease(timeout_ms=TIMEOUT_MS, replica_timeout_ms=TIMEOUT_MS)
         self.tables = [HeartbeatTable() for _ in range(3)]
-        self.watches = [Watch(table, lambda: self.now_ms) for table in self.tables]
+        self.watches = [LivenessView(table, lambda: self.now_ms) for table in self.tables]
         self.leads_since = 0
         self.held_ms = 0
 
@@ -67,14 +68,14 @@ class World:
         def heard() -> None:
             self.tables[controller].beat(
                 KEY, connection_id=self.connections[controller], incarnation="a:1", timeout_ms=TIMEOUT_MS,
-                now_ms=self.now_ms, info=Heard(LiveInfo("a:1"), FakePeer(1)),
+                now_ms=self.now_ms, info=Heartbeat(LiveInfo("a:1"), FakePeer(1)),
             )  # fmt: skip
             self.send(controller, lambda: self.answered(str(controller), sent_ms), back=True)
 
         self.send(controller, heard)
 
     def answered(self, controller: str, sent_ms: int) -> None:
-        self.lease.beat_answered(controller, sent_ms, self.broker_ms)
+        self.lease.heartbeat_answered(controller, sent_ms, self.broker_ms)
 
     def confirmed(self, controller: str, asked_ms: int) -> None:
         self.lease.confirmed(controller, asked_ms)
@@ -148,47 +149,47 @@ class World:
             action()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first(20, range(60)))
 def test_no_controller_has_deposed_who_holds_the_lease(seed: int) -> None:
     World(seed).run()
 
 
 def test_the_worlds_depose_masters_and_the_lease_is_worth_something() -> None:
-    worlds = [World(seed) for seed in range(60)]
+    worlds = [World(seed) for seed in range(30)]
     for world in worlds:
         world.run()
-    assert sum(world.deposed_ms is not None for world in worlds) > 20
-    assert sum(world.held_ms for world in worlds) / 60 > 3_000
+    assert sum(world.deposed_ms is not None for world in worlds) > 10
+    assert sum(world.held_ms for world in worlds) / len(worlds) > 3_000
 
 
-def fails(seeds: range) -> int:
-    count = 0
+def fails(seeds: range) -> bool:
+    """Does one of the seeds break the promise?"""
     for seed in seeds:
         try:
             World(seed).run()
         except AssertionError:
-            count += 1
-    return count
+            return True
+    return False
 
 
 def test_without_the_margin_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks run at different rates."""
     monkeypatch.setattr("broker.core.lease.MARGIN", 1_000)
-    assert fails(range(150)) > 0
+    assert fails(range(150))
 
 
 def test_counted_from_the_answer_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller heard the heartbeat when it came, not when its answer came back."""
 
     def answered(self: World, controller: str, _sent_ms: int) -> None:
-        self.lease.beat_answered(controller, self.broker_ms, self.broker_ms)
+        self.lease.heartbeat_answered(controller, self.broker_ms, self.broker_ms)
 
     def confirmed(self: World, controller: str, _asked_ms: int) -> None:
         self.lease.confirmed(controller, self.broker_ms)
 
     monkeypatch.setattr(World, "answered", answered)
     monkeypatch.setattr(World, "confirmed", confirmed)
-    assert fails(range(150)) > 0
+    assert fails(range(150))
 
 
 def test_a_break_between_heartbeats_must_not_be_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,46 +198,46 @@ def test_a_break_between_heartbeats_must_not_be_overlooked(monkeypatch: pytest.M
     def forgetful(self: Lease, controller: str, sent_ms: int, _now_ms: int) -> None:
         self._heard[controller] = (0, sent_ms)
 
-    monkeypatch.setattr(Lease, "beat_answered", forgetful)
-    assert fails(range(150)) > 0
+    monkeypatch.setattr(Lease, "heartbeat_answered", forgetful)
+    assert fails(range(150))
 
 
 def test_a_young_leader_that_judges_at_once_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lost the master by its timeout while the leader before it heard it."""
-    monkeypatch.setattr(Watch, "_may_have_been_heard", lambda self, key, **_: False)
-    assert fails(range(150)) > 0
+    monkeypatch.setattr(LivenessView, "_may_have_been_heard", lambda self, key, **_: False)
+    assert fails(range(150))
 
 
 def test_a_close_of_earlier_is_no_proof_for_a_new_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader before it heard the master all the time."""
-    real = Watch._may_have_been_heard
+    real = LivenessView._may_have_been_heard
     monkeypatch.setattr(
-        Watch, "_may_have_been_heard", lambda self, key, **_: real(self, key, is_master=False)
+        LivenessView, "_may_have_been_heard", lambda self, key, **_: real(self, key, is_master=False)
     )
-    assert fails(range(150)) > 0
+    assert fails(range(150))
 
 
-def over_from(lease: Lease, heirs: set[int], spoke_ms: dict[int, int]) -> int:
+def over_from(lease: Lease, transfer_targets: set[int], spoke_ms: dict[int, int]) -> int:
     """The first tenth of a second at which the lease is over; END_MS: it never is."""
-    links = {heir: SimpleNamespace(read_ms=at_ms) for heir, at_ms in spoke_ms.items()}
-    return next((at for at in range(0, END_MS, 100) if lease.is_over(at, heirs, links)), END_MS)
+    links = {transfer_target: SimpleNamespace(read_ms=at_ms) for transfer_target, at_ms in spoke_ms.items()}
+    return next((at for at in range(0, END_MS, 100) if lease.is_over(at, transfer_targets, links)), END_MS)
 
 
 class TestHeirs:
-    def test_a_master_without_heirs_needs_nobody(self) -> None:
-        lease = Lease(timeout_ms=3_000, witness_ms=3_000)
+    def test_a_master_without_transfer_targets_needs_nobody(self) -> None:
+        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
         assert over_from(lease, set(), {}) == END_MS
 
-    def test_every_heir_must_have_spoken(self) -> None:
+    def test_every_transfer_target_must_have_spoken(self) -> None:
         """One room with the master and a slave, the other with the controllers and another slave."""
-        lease = Lease(timeout_ms=3_000, witness_ms=3_000)
+        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
         assert over_from(lease, {2, 3}, {2: 900, 3: 400}) == 3_400
         assert over_from(lease, {2, 3}, {2: 400, 3: 900}) == 3_400
         assert over_from(lease, {2, 3}, {2: 900}) == 0, "3 may be elected, and we would not hear of it"
 
-    def test_the_controllers_or_the_heirs(self) -> None:
-        lease = Lease(timeout_ms=3_000, witness_ms=3_000)
-        lease.beat_answered("n0", 1_000, 1_010)
+    def test_the_controllers_or_the_transfer_targets(self) -> None:
+        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+        lease.heartbeat_answered("n0", 1_000, 1_010)
         assert over_from(lease, {2}, {}) == 0, "who leads?"
         lease.confirmed("n0", 1_200)
         assert over_from(lease, {2}, {}) == 3_700
@@ -248,7 +249,7 @@ class TestHeirs:
         assert over_from(lease, {2}, {}) == 0
 
     def test_a_long_timeout_does_not_outlast_the_grace_of_a_new_leader(self) -> None:
-        lease = Lease(timeout_ms=10_000, witness_ms=3_000)
-        lease.beat_answered("n0", 1_000, 1_010)
+        lease = Lease(timeout_ms=10_000, replica_timeout_ms=3_000)
+        lease.heartbeat_answered("n0", 1_000, 1_010)
         lease.confirmed("n0", 1_020)
         assert lease.controllers_end_ms() == 1_020 + 2_700

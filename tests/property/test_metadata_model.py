@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.core.sync_state_set import SyncStateSet, SyncStateSetKeeper
+from broker.core.sync_state_set import SyncStateSet, SyncStateSetManager
 from broker.metadata.core.table import Table, Update, Version
 from broker.metadata.core.term import Term
 
@@ -75,13 +75,13 @@ class Broker:
         self.epoch = 0  # of the last finished role change
         self.master: int | None = None
         self.term: Term | None = None
-        self.keeper: SyncStateSetKeeper | None = None
+        self.sync_state_set_manager: SyncStateSetManager | None = None
         self.pending: list[Pending] = []
         self.poll_number = 0  # of the poll that waits for its answer
 
     def crash(self) -> None:
         self.up = False
-        self.term, self.keeper, self.pending = None, None, []
+        self.term, self.sync_state_set_manager, self.pending = None, None, []
 
     def restart(self) -> None:
         if not self.up:
@@ -92,18 +92,18 @@ class Broker:
 
     def hear(self, epoch: int, master: int, members: frozenset[int], set_epoch: int) -> None:
         if not self.up or epoch < self.epoch or (epoch == self.epoch and self.master is not None):
-            if self.up and epoch == self.epoch and self.keeper is not None:
-                self.keeper.adopt(SyncStateSet(members, set_epoch))
+            if self.up and epoch == self.epoch and self.sync_state_set_manager is not None:
+                self.sync_state_set_manager.adopt(SyncStateSet(members, set_epoch))
             return
         if master == self.id and epoch < self.table.version.state_version:
             return  # begin_term() refuses
         self.epoch, self.master = epoch, master
-        self.term, self.keeper, self.pending = None, None, []
+        self.term, self.sync_state_set_manager, self.pending = None, None, []
         if master != self.id:
             return
         self.table.apply(self.table.plan_term(epoch, {}, now_ms=self.world.now_ms))
         self.term = Term(epoch, {"t": self.table}, now_ms=self.world.now_ms)
-        self.keeper = SyncStateSetKeeper(
+        self.sync_state_set_manager = SyncStateSetManager(
             self.id,
             SyncStateSet(members, set_epoch),
             all_ack=True,
@@ -145,22 +145,22 @@ class Broker:
         answer(self.table.since(version))
 
     def answer_clients(self) -> None:
-        keeper, term = self.keeper, self.term
-        if keeper is None or term is None:
+        manager, term = self.sync_state_set_manager, self.term
+        if manager is None or term is None:
             return
-        members = keeper.others if self.world.protections.union else keeper.agreed_others
+        members = manager.others if self.world.protections.union else manager.agreed_others
         for each in list(self.pending):
             if term.everywhere(members, "t", each.version):
                 self.pending.remove(each)
                 self.world.acknowledged(each.key, each.state)
 
-    def keep_set(self) -> None:
-        keeper, world, term = self.keeper, self.world, self.term
-        if keeper is None or term is None:
+    def maintain_sync_state_set(self) -> None:
+        manager, world, term = self.sync_state_set_manager, self.world, self.term
+        if manager is None or term is None:
             return
         now, links = world.now_ms, self.links()
         lags = {each: term.lag_ms(each, now_ms=now) for each in links}
-        proposal = keeper.next_proposal(
+        proposal = manager.next_proposal(
             links,
             confirm_offset=0,
             epoch_start_offset=0,
@@ -170,13 +170,13 @@ class Broker:
         if proposal is not None:
 
             def answered(reply: SyncStateSet | None) -> None:
-                if self.keeper is keeper:
-                    keeper.answered(reply, now_ms=world.now_ms)
+                if self.sync_state_set_manager is manager:
+                    manager.answered(reply, now_ms=world.now_ms)
                     self.answer_clients()
 
             world.propose(self, proposal.members, proposal.base_epoch, answered)
-        elif keeper.must_read:
-            world.read(self, keeper)
+        elif manager.must_read:
+            world.read(self, manager)
         self.answer_clients()
 
     # -- replica -----------------------------------------------------------------------------------------
@@ -266,13 +266,13 @@ class World:
         self.send(arrive)
         self.messages.append(lambda: answered(None) if lost[0] else None)  # the caller's timeout
 
-    def read(self, broker: Broker, keeper: SyncStateSetKeeper) -> None:
+    def read(self, broker: Broker, manager: SyncStateSetManager) -> None:
         """As a KeelMQ controller: the set epoch is raised, so that an older proposal is refused."""
         if (self.master, self.epoch) != (broker.id, broker.epoch) or self.random.random() < self.loss:
             return
-        if self.set_epoch == keeper.agreed.epoch:
+        if self.set_epoch == manager.agreed.epoch:
             self.set_epoch += 1
-        keeper.read(SyncStateSet(self.members, self.set_epoch), begun_ms=self.now_ms)
+        manager.read(SyncStateSet(self.members, self.set_epoch), begun_ms=self.now_ms)
 
     def elect(self) -> None:
         alive = [each for each in sorted(self.members) if self.brokers[each].up]
@@ -283,8 +283,8 @@ class World:
 
     def tell(self, broker: Broker) -> None:
         """What it says may be old when it arrives, also at a broker that has just restarted."""
-        news = (self.epoch, self.master, self.members, self.set_epoch)
-        self.send(lambda: broker.hear(*news))
+        role_update = (self.epoch, self.master, self.members, self.set_epoch)
+        self.send(lambda: broker.hear(*role_update))
 
     # -- the checker -------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class World:
         elif dice < 0.55:
             broker.poll()
         elif dice < 0.75:
-            broker.keep_set()
+            broker.maintain_sync_state_set()
         elif dice < 0.75 + self.crashes:
             broker.crash()
         elif dice < 0.86:
@@ -352,7 +352,7 @@ class World:
             for broker in self.brokers.values():
                 self.tell(broker)
                 broker.poll()
-                broker.keep_set()
+                broker.maintain_sync_state_set()
             self.deliver()
         if self.members != frozenset(IDS):
             raise Violation(f"not everybody came back: {sorted(self.members)}")

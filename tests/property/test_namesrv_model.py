@@ -14,12 +14,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keelmq.remoting.command import parse_header
+from keelmq.remoting.lenient_json import load_lenient
+from keelmq.remoting.operation import Call, CommandError, Reply
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import RouteKey
-from remoting.command import parse_header
-from remoting.lenient_json import load_lenient
-from remoting.operation import Call, CommandError, Reply
+from tests.support.slices import share
 
 TIMEOUT_MS = 1_000
 WRITE = 2
@@ -222,7 +223,7 @@ STEPS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(st.lists(STEPS, max_size=25))
 def test_histories(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

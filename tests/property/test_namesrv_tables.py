@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.core.register_body import BadBody, inflate_body
 from namesrv.core.routes import RouteTable
-from namesrv.core.values import Registered, Stale
-from tests.unit.test_routes import registration
+from namesrv.core.values import Registered, StaleRegistration
+from tests.support.slices import share
+from tests.unit.namesrv.test_routes import registration
 
 ADDRS = st.sampled_from(["h1:1", "h2:1", "h3:1"])
 IDS = st.integers(0, 2)
@@ -17,7 +18,7 @@ REGISTER = st.tuples(st.just("register"), ADDRS, IDS, NAMES, st.integers(0, 3), 
 UNREGISTER = st.tuples(st.just("unregister"), ADDRS, NAMES)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(st.lists(REGISTER | UNREGISTER, max_size=30))
 def test_route_table(steps: list[tuple[object, ...]]) -> None:
     table = RouteTable(support_acting_master=True)
@@ -28,7 +29,7 @@ def test_route_table(steps: list[tuple[object, ...]]) -> None:
                 result = table.register(
                     registration(addr, broker_id, name=name, epoch=epoch, topics=topics, acting=acting)
                 )
-                if isinstance(result, Stale):
+                if isinstance(result, StaleRegistration):
                     assert table.cluster_info() == before, "refused, and yet something changed"
                 else:
                     assert isinstance(result, Registered)
@@ -47,7 +48,7 @@ WAIT = st.tuples(st.just("wait"), st.integers(0, 700))
 FORGET = st.tuples(st.just("forget"), KEYS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=share(300), deadline=None)
 @given(st.lists(BEAT | CLOSE | WAIT | FORGET, max_size=40))
 def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
     table, now = HeartbeatTable(), 0
@@ -72,7 +73,7 @@ def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
         table.check_invariants()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=share(200), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 500))
 def test_garbage_in_a_register_body_is_one_error(raw: bytes, version: int) -> None:
     import zlib

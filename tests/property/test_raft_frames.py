@@ -9,23 +9,23 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from namesrv.plugins.controller.raft.certificates import Certificates
-from namesrv.plugins.controller.raft.channel import Channel, ChannelError, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     AppendEntries,
     CodecError,
     Hello,
-    RosterNote,
-    Standing,
+    MemberListNote,
+    VoteEligibility,
     decode_message,
     encode,
 )
-from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.roster import Roster
-from namesrv.plugins.controller.raft.snapshot import decode_snapshot
-from namesrv.plugins.controller.raft.tls import TlsChannel
-from tests.unit.raft_certificates import Authority
+from namesrv.plugins.controller.raft.membership.member_list import MemberList
+from namesrv.plugins.controller.raft.storage.files import DamagedError
+from namesrv.plugins.controller.raft.storage.snapshot import decode_snapshot
+from namesrv.plugins.controller.raft.transport.certificates import Certificates
+from namesrv.plugins.controller.raft.transport.channel import Channel, ChannelError, KeyChannel, PlainChannel
+from namesrv.plugins.controller.raft.transport.tls import TlsChannel
+from tests.support.raft_certificates import Authority
 
 FRAMES = [
     encode(each)
@@ -34,8 +34,8 @@ FRAMES = [
         AppendEntries(3, 7, serialized=(b"x" * 40, True, False)),
         Acknowledgement(9, reset=False, success=True, term=3),
         Hello(1, "c", "n0", "n1", "0123"),
-        Standing("0123", "promised", (("n0", "a"), ("n1", "b"))),
-        RosterNote(4, ("n0", "n1")),
+        VoteEligibility("0123", "promised", (("n0", "a"), ("n1", "b"))),
+        MemberListNote(4, ("n0", "n1")),
     )
 ]
 
@@ -105,10 +105,10 @@ def test_a_stream_is_frames_or_one_error(pieces: list[bytes], kind: str) -> None
 @given(
     st.binary(max_size=100) | st.binary(max_size=60).map(lambda data: b"\x00\x92\x00\x91\xa7members" + data)
 )
-def test_the_roster_bears_any_entry(command: bytes) -> None:
-    roster = Roster({"n0": ("h", 1)})
-    roster.appended(command, 5, 1)
-    assert roster.index in (0, 5)
+def test_the_member_list_bears_any_entry(command: bytes) -> None:
+    member_list = MemberList({"n0": ("h", 1)})
+    member_list.appended(command, 5, 1)
+    assert member_list.index in (0, 5)
 
 
 @given(st.binary(max_size=100))

@@ -1,13 +1,14 @@
 """Two crashes or lost replies at every pair of steps, a rival broker at every step: one id, owned for life.
 
-The disk is a model (tests/unit/test_meta_file.py shows that the real one keeps its promises), and the
-controller is a dictionary.
+The disk is a model (tests/unit/broker/controller_mode/test_broker_meta_file.py shows that the real one keeps
+its promises), and the controller is a dictionary.
 """
 
 from itertools import product
 
 import pytest
 
+from broker.controller_mode.broker_meta_file import BrokerMeta
 from broker.core.registration import (
     TRANSITIONS,
     Effect,
@@ -18,9 +19,8 @@ from broker.core.registration import (
     recover,
     step,
 )
-from broker.store.meta_file import BrokerMeta
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Unknown
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok, Unknown
 
 STEPS_MAX = 60
 FAULTS = ("none", "crash before", "crash after", "lost request", "lost reply")

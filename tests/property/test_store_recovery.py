@@ -8,10 +8,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import UNIT_BYTES
-from broker.store.mapped_file import file_name
+from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
-from tests.unit.store_parts import FILE_BYTES, bodies, crash, open_store, put
+from broker.store.queue.consume_queue import UNIT_BYTES
+from tests.support.slices import share
+from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
 
 QUEUES = 3
 
@@ -132,7 +133,7 @@ def step(root: Path, store: MessageStore, model: Model, dice: random.Random) -> 
     return store
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 120))
 def test_any_history_of_crashes_and_cuts(seed: int, steps: int) -> None:
     dice = random.Random(seed)

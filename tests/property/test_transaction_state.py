@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker.transactions.core import book as core
-from broker.transactions.core.book import End, Half, TransactionBook
+from broker.transactions.core import state as core
+from broker.transactions.core.state import End, Half, TransactionState
 
 
 class Model:
@@ -15,7 +15,7 @@ class Model:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.book = TransactionBook()
+        self.transaction_state = TransactionState()
         self.halves: list[Half] = []
         self.ops: list[list[int]] = []
         self.open: dict[int, Half] = {}
@@ -29,36 +29,36 @@ class Model:
         half = Half(at, at if root is None else root, 100 * at, 100, due, checks)
         self.halves.append(half)
         self.open[half.root] = half
-        self.book.stored(half)
+        self.transaction_state.stored(half)
 
     def end(self, how: End) -> None:
         if not self.open or self.random.random() < 0.1:  # one that is not open
             root = self.random.randrange(len(self.halves) + 1)
             if root not in self.open:
-                assert self.book.end(root, how) is None
-                assert self.book.end_of(root) is self.ended.get(root)
+                assert self.transaction_state.end(root, how) is None
+                assert self.transaction_state.end_of(root) is self.ended.get(root)
             return
         root = self.random.choice(list(self.open))
-        half = self.book.end(root, how)
+        half = self.transaction_state.end(root, how)
         assert half is self.open.pop(root)
         self.ended[root] = how
         assert half is not None
         self.ops.append([half.queue_offset])
-        self.book.op_stored(len(self.ops) - 1, half.queue_offset)
+        self.transaction_state.op_stored(len(self.ops) - 1, half.queue_offset)
 
     def ask(self) -> None:
         self.now += self.random.choice([0, 1, 10, 40])
         due = {half.root for half in self.open.values() if half.due_ms <= self.now}
         for _ in range(self.random.randrange(5)):
-            half = self.book.next_due(self.now)
+            half = self.transaction_state.next_due(self.now)
             assert (half is None) == (not due), "somebody is asked exactly when somebody is due"
             if half is None:
                 return
             assert half is self.open[half.root] and half.root in due
             due.discard(half.root)
             if self.random.random() < 0.2:
-                self.book.put_off(half.root, self.now + 5)
-                found = self.book.find(half.root)
+                self.transaction_state.put_off(half.root, self.now + 5)
+                found = self.transaction_state.find(half.root)
                 assert found is not None
                 self.open[half.root] = found
             else:
@@ -67,23 +67,23 @@ class Model:
                     due.add(half.root)
 
     def check(self) -> None:
-        book = self.book
-        book.check_invariants()
-        assert len(book) == len(self.open) and all(
-            book.find(root) is half for root, half in self.open.items()
+        transaction_state = self.transaction_state
+        transaction_state.check_invariants()
+        assert len(transaction_state) == len(self.open) and all(
+            transaction_state.find(root) is half for root, half in self.open.items()
         )
-        self.marks.append((book.half_position, book.op_position))
+        self.marks.append((transaction_state.half_position, transaction_state.op_position))
 
-    def again(self, mark: tuple[int, int]) -> TransactionBook:
+    def again(self, mark: tuple[int, int]) -> TransactionState:
         """As a new master makes it, that knows this mark."""
         half_at, op_at = mark
-        book = TransactionBook(half_at, op_at)
+        transaction_state = TransactionState(half_at, op_at)
         for at, ended in enumerate(self.ops[op_at:], op_at):
-            book.replay_op(at, ended)
+            transaction_state.replay_op(at, ended)
         for half in self.halves[half_at:]:
-            book.replay_half(half)
-        book.replayed()
-        return book
+            transaction_state.replay_half(half)
+        transaction_state.replayed()
+        return transaction_state
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -100,13 +100,13 @@ def test_a_new_master_has_the_same_book(seed: int, monkeypatch: pytest.MonkeyPat
     model = Model(seed)
     model.run(200)
     for mark in model.marks:
-        book = model.again(mark)
-        book.check_invariants()
-        assert {root: half.queue_offset for root in model.open if (half := book.find(root))} == {
+        transaction_state = model.again(mark)
+        transaction_state.check_invariants()
+        assert {root: half.queue_offset for root in model.open if (half := transaction_state.find(root))} == {
             root: half.queue_offset for root, half in model.open.items()
         }
-        assert len(book) == len(model.open), f"from {mark}: what has ended is open again"
-        assert (book.half_end, book.op_end) == (len(model.halves), len(model.ops))
+        assert len(transaction_state) == len(model.open), f"from {mark}: what has ended is open again"
+        assert (transaction_state.half_end, transaction_state.op_end) == (len(model.halves), len(model.ops))
     assert [mark[0] for mark in model.marks] == sorted(mark[0] for mark in model.marks)
     assert [mark[1] for mark in model.marks] == sorted(mark[1] for mark in model.marks)
 
@@ -115,27 +115,31 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """One transaction that stays open, and thousands that come and go behind it."""
     monkeypatch.setattr(core, "OPS_MAX", 64)
     monkeypatch.setattr(core, "ENDED_MAX", 100)
-    book = TransactionBook()
+    transaction_state = TransactionState()
     for at in range(5_000):
-        book.stored(Half(at, at, 0, 1, 10**9))
+        transaction_state.stored(Half(at, at, 0, 1, 10**9))
         if at:
-            book.end(at, End.COMMITTED)
-            book.op_stored(at - 1, at)
-    book.check_invariants()
-    assert (book.half_position, book.op_position) == (0, 0)
-    assert len(book._ops) <= 64 and len(book._ended) <= 100 and book.next_due(0) is None
-    assert len(book._due) <= core.STALE_MAX + 3
-    book.end(0, End.ROLLED_BACK)
-    book.op_stored(4_999, 0)
-    assert (book.half_position, book.op_position) == (5_000, 5_000)
+            transaction_state.end(at, End.COMMITTED)
+            transaction_state.op_stored(at - 1, at)
+    transaction_state.check_invariants()
+    assert (transaction_state.half_position, transaction_state.op_position) == (0, 0)
+    assert (
+        len(transaction_state._ops) <= 64
+        and len(transaction_state._ended) <= 100
+        and transaction_state.next_due(0) is None
+    )
+    assert len(transaction_state._due) <= core.STALE_MAX + 3
+    transaction_state.end(0, End.ROLLED_BACK)
+    transaction_state.op_stored(4_999, 0)
+    assert (transaction_state.half_position, transaction_state.op_position) == (5_000, 5_000)
 
 
 def test_ops_of_rocketmq_name_any_copy() -> None:
     """Its decisions that cross a question end the copy that they name: the others are of the same message."""
     for named in (0, 1):
-        book = TransactionBook(half_end=named)
-        book.replay_op(0, [named])
+        transaction_state = TransactionState(half_end=named)
+        transaction_state.replay_op(0, [named])
         for at in range(named, 3):
-            book.replay_half(Half(at, 0, 0, 1, 0, at))
-        book.replayed()
-        assert len(book) == 0 and book.half_position == 3
+            transaction_state.replay_half(Half(at, 0, 0, 1, 0, at))
+        transaction_state.replayed()
+        assert len(transaction_state) == 0 and transaction_state.half_position == 3

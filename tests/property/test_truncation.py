@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.truncation import truncation_point
+from tests.support.slices import share
 
 
 class Replica:
@@ -43,7 +44,7 @@ class Replica:
                 self.epochs = self.epochs.append(epoch, offset)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=share(300), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 4))
 def test_random_histories(seed: int, count: int) -> None:
     dice = random.Random(seed)

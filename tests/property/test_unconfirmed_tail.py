@@ -12,12 +12,13 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.store.record import decode
-from broker.store.record_bytes import Message
-from broker.store.together import Together
-from remoting.clock import wall_ms
-from tests.unit.store_disk import After, StoreDisk, Torn
-from tests.unit.store_parts import BORN_HOST, TOPIC, bodies, crash, open_store, put
+from broker.message.record import decode
+from broker.message.record_bytes import Message
+from broker.store.batched_put import BatchedPut
+from keelmq.runtime.clock import wall_ms
+from tests.support.slices import share
+from tests.support.store_disk import After, StoreDisk, Torn
+from tests.support.store_parts import BORN_HOST, TOPIC, bodies, crash, open_store, put
 
 QUEUES = 2
 FOREVER = 1 << 30
@@ -46,13 +47,13 @@ class Story:
         if not self.runs or self.dice.random() < 0.5:
             put(self.store, body, queue_id=queue_id)
             return
-        together = Together(self.store)
-        places = [together.place(TOPIC, each % QUEUES) for each in (queue_id, queue_id + 1)]
+        batched = BatchedPut(self.store)
+        cursors = [batched.cursor(TOPIC, each % QUEUES) for each in (queue_id, queue_id + 1)]
         messages: list[Message] = [
-            (places[n % 2], 0, 0, 1, 0, body + b"%d" % n, b"", 0, b"", b"")  # type: ignore[misc]
+            (cursors[n % 2], 0, 0, 1, 0, body + b"%d" % n, b"", 0, b"", b"")  # type: ignore[misc]
             for n in range(3)
         ]
-        if together.put(messages, BORN_HOST, wall_ms()) is None:
+        if batched.put(messages, BORN_HOST, wall_ms()) is None:
             put(self.store, body, queue_id=queue_id)  # as the connection does at the end of a file
 
     def confirm(self) -> None:
@@ -132,7 +133,7 @@ class Story:
         self.store.become_master()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=share(80), deadline=None)
 @given(seed=st.integers(0, 1 << 32), runs=st.booleans())
 @example(1703, False)  # a cut in the last file, torn away before the checkpoint knew of it
 def test_an_unconfirmed_tail_stays_unseen_and_its_queue_offsets_are_its_own(seed: int, runs: bool) -> None:

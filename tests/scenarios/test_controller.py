@@ -8,8 +8,8 @@ from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.decide import (
     CONTROLLER_ITSELF,
     Answer,
-    Ballot,
     Decision,
+    ElectionRequest,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
     decide_elect,
@@ -84,7 +84,7 @@ class Story:
                 )
             case "elect" | "designate" | "trigger":
                 broker_id = int(words[0]) if words else CONTROLLER_ITSELF
-                ballot = Ballot(GROUP, CLUSTER, broker_id, designate_elect=name == "designate")
+                ballot = ElectionRequest(GROUP, CLUSTER, broker_id, designate_elect=name == "designate")
                 return decide_elect(self.state, self.view, ballot)
         raise AssertionError(f"unknown command {name}")
 

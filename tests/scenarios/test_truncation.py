@@ -16,12 +16,25 @@ import pytest
 
 from broker.ha.core import slave_link as sl
 from broker.ha.core.epochs import Epochs
-from broker.ha.core.master_link import LinkSettings, MasterLink, MasterLog, Send
-from broker.ha.core.slave_link import SlaveLink, SlaveSettings
-from broker.store.epoch_file import EpochFile
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.ha.core.master_link import MasterLink, MasterLog, Send
+from broker.ha.core.slave_link import SlaveLink
+from broker.ha.epoch_file import EpochFile
+from broker.ha.report import status_of
+from broker.store.message_store import StoreConfig
+from broker.store.offline import offline_store
 from tests.scenarios.datadriven import play
-from tests.unit.test_ha_service import FAST, FILE_BYTES, HOST, Broker, Controller, TopicT, group, same, until
+from tests.support.ha_parts import link_settings, slave_settings
+from tests.unit.broker.ha.test_ha_service import (
+    FAST,
+    FILE_BYTES,
+    HOST,
+    Broker,
+    Controller,
+    TopicT,
+    group,
+    same,
+    until,
+)
 
 FILES = sorted((Path(__file__).parent / "truncation").glob("*.txt"))
 
@@ -100,10 +113,10 @@ class Links:
         self.cut: int | None = None
         self.fault: str | None = None
         state = MasterLog(1 << 20, master.epochs, master.begin, master.end)
-        self.master = MasterLink(state, LinkSettings(batch_bytes=70), now_ms=0)
+        self.master = MasterLink(state, link_settings(batch_bytes=70), now_ms=0)
         self.slave = SlaveLink(
             2,
-            SlaveSettings(1 << 20),
+            slave_settings(1 << 20),
             epochs=slave.epochs,
             min_offset=slave.begin,
             max_offset=slave.end,
@@ -165,7 +178,7 @@ def scaled(log: Log) -> Log:
 
 def write_log(root: Path, log: Log) -> None:
     """The log on disk: a record for each RECORD offsets, with its epoch in each byte of the body."""
-    store = MessageStore(StoreConfig(root, FILE_BYTES, 6000))
+    store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
     store.load()
     if log.begin:
         store.reset_to(log.begin * SCALE)
@@ -197,11 +210,16 @@ async def _follow(root: Path, master: Log) -> tuple[Ending, bytes]:
     """What became of the slave, and the bytes of the master."""
     async with group(root, 2) as (one, two):
         cuts: list[int] = []
-        two.service.on_cut = lambda before, end: cuts.append(end)
+        two.service._on_truncated = lambda before, end: cuts.append(end)
         await one.lead(master.epochs.last_epoch)
         await two.follow(one, master.epochs.last_epoch)
-        await until(lambda: two.service.status()["fault"] is not None or same(one, two), "the end")
-        fault = two.service.status()["fault"]
+        await until(
+            lambda: (
+                status_of(two.service)["fault"] is not None or (same(one, two) and not two.store.is_cutting)
+            ),
+            "the end",
+        )
+        fault = status_of(two.service)["fault"]
         log = two.store.commit_log
         epochs = Epochs.of((entry.epoch, entry.start_offset // SCALE) for entry in two.service.epochs)
         ending = Ending(

@@ -13,19 +13,20 @@ from broker.core.role import (
     AskForElection,
     ChangeToMaster,
     ChangeToSlave,
-    MasterNews,
     Role,
+    RoleUpdate,
     decide_role,
     finished,
 )
-from broker.core.sync_state_set import SyncStateSet, SyncStateSetKeeper
+from broker.core.sync_state_set import SyncStateSet, SyncStateSetManager
 from broker.ha.core import master_link, slave_link
 from broker.ha.core.epochs import Epochs
+from keelmq.remoting.codes import ResponseCode
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.decide import (
     Answer,
-    Ballot,
     Decision,
+    ElectionRequest,
     decide_alter_sync_state_set,
     decide_apply_broker_id,
     decide_elect,
@@ -36,11 +37,11 @@ from namesrv.plugins.controller.core.elect import LiveInfo, LiveView
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
-from remoting.codes import ResponseCode
 from tests.sim.checkers import Checker
 from tests.sim.controllers import Answered, Controllers, SimController
 from tests.sim.wire import End, Wire
 from tests.sim.world import World
+from tests.support.ha_parts import link_settings, slave_settings
 
 CLUSTER, GROUP = "C", "broker-a"
 RECORD_BYTES = 16
@@ -87,7 +88,7 @@ class SimBroker:
         self.confirm = 0
         self.role = Role(0)
         self.log_view = master_link.MasterLog(FILE_BYTES)
-        self.keeper: SyncStateSetKeeper | None = None
+        self.sync_state_set_manager: SyncStateSetManager | None = None
         self.sides: list[MasterSide] = []
         self.pending: list[tuple[int, bytes]] = []
         self.slave: tuple[slave_link.SlaveLink, End, Wire] | None = None
@@ -127,7 +128,7 @@ class SimBroker:
             if target.up:
                 target.request(decide(target), back)
 
-        if self.world.random.random() < self.world.weather.straggling:  # as in a process that stood still
+        if self.world.random.random() < self.world.conditions.straggling:  # as in a process that stood still
             self.world.at(self.world.random.randint(*STRAGGLER_MS), deliver)
         else:
             self.world.send(self.name, target.name, deliver)
@@ -218,29 +219,31 @@ class SimBroker:
 
     def _poll(self) -> None:
         if self.is_running:
-            self.ask(lambda _c: _read_group, self._news_of)
+            self.ask(lambda _c: _read_group, self._role_update_of)
 
-    def _news_of(self, group: BrokerSet | None, _code: ResponseCode) -> None:
+    def _role_update_of(self, group: BrokerSet | None, _code: ResponseCode) -> None:
         if group is not None:
-            self.on_news(group)
+            self.on_role_update(group)
 
-    def on_news(self, group: BrokerSet) -> None:
+    def on_role_update(self, group: BrokerSet) -> None:
         """From a poll or a notification, in any order."""
         if not self.is_running:
             return
-        news = MasterNews(
+        role_update = RoleUpdate(
             group.master_epoch, group.master_broker_id, group.master_address, group.sync_state_set,
             group.sync_state_set_epoch,
         )  # fmt: skip
-        decision = decide_role(self.role, news)
+        decision = decide_role(self.role, role_update)
         match decision:
             case ChangeToMaster():
-                self._become_master(news)
+                self._become_master(role_update)
             case ChangeToSlave():
-                self._become_slave(news)
-            case AdoptSyncStateSet() if self.keeper is not None:
-                self.keeper.adopt(SyncStateSet(news.sync_state_set, news.sync_state_set_epoch))
-                self.role = finished(self.role, news)
+                self._become_slave(role_update)
+            case AdoptSyncStateSet() if self.sync_state_set_manager is not None:
+                self.sync_state_set_manager.adopt(
+                    SyncStateSet(role_update.sync_state_set, role_update.sync_state_set_epoch)
+                )
+                self.role = finished(self.role, role_update)
                 self._progress()
             case AskForElection():
                 self._ask_for_election()
@@ -256,41 +259,41 @@ class SimBroker:
                 group = state.brokers.get(GROUP)
                 if group is None:
                     return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "")
-                return decide_elect(state, controller.view(group), Ballot(GROUP, CLUSTER, me))
+                return decide_elect(state, controller.view(group), ElectionRequest(GROUP, CLUSTER, me))
 
             return decide
 
         def answered(group: BrokerSet | None, code: ResponseCode) -> None:
             self._asking = False
             if group is not None and group.master_broker_id is not None:
-                self.on_news(group)
+                self.on_role_update(group)
 
         self.ask(decide_with, answered)
 
     # -- role changes --------------------------------------------------------------------------------------
 
-    def _become_master(self, news: MasterNews) -> None:
+    def _become_master(self, role_update: RoleUpdate) -> None:
         self._drop_links()
         del self.disk.log[len(self.disk.log) - len(self.disk.log) % RECORD_BYTES :]
-        if news.master_epoch > self.disk.epochs.last_epoch:
-            self.disk.epochs = self.disk.epochs.append(news.master_epoch, len(self.disk.log))
-        self.checker.became_master(self.name, news.master_epoch, bytes(self.disk.log), RECORD_BYTES)
-        self.world.note(f"{self.name} (id {self.broker_id}) is master, epoch {news.master_epoch}")
-        self.keeper = SyncStateSetKeeper(
+        if role_update.master_epoch > self.disk.epochs.last_epoch:
+            self.disk.epochs = self.disk.epochs.append(role_update.master_epoch, len(self.disk.log))
+        self.checker.became_master(self.name, role_update.master_epoch, bytes(self.disk.log), RECORD_BYTES)
+        self.world.note(f"{self.name} (id {self.broker_id}) is master, epoch {role_update.master_epoch}")
+        self.sync_state_set_manager = SyncStateSetManager(
             self.broker_id,
-            SyncStateSet(news.sync_state_set, news.sync_state_set_epoch),
+            SyncStateSet(role_update.sync_state_set, role_update.sync_state_set_epoch),
             all_ack=self.all_ack,
             max_lag_ms=3_000,
             now_ms=self.world.now_ms,
         )
-        self.role = finished(self.role, news)
+        self.role = finished(self.role, role_update)
         self.log_view = master_link.MasterLog(FILE_BYTES, self.disk.epochs)
         self._progress()
 
-    def _become_slave(self, news: MasterNews) -> None:
+    def _become_slave(self, role_update: RoleUpdate) -> None:
         self._drop_links()
-        self.keeper = None
-        self.role = finished(self.role, news)
+        self.sync_state_set_manager = None
+        self.role = finished(self.role, role_update)
         self._dial()
 
     def _drop_links(self) -> None:
@@ -311,7 +314,7 @@ class SimBroker:
         if master is None or not self.world.connected(self.name, master.name) or not master.accepts():
             return
         link = slave_link.SlaveLink(
-            self.broker_id, slave_link.SlaveSettings(FILE_BYTES), epochs=self.disk.epochs, min_offset=0,
+            self.broker_id, slave_settings(FILE_BYTES), epochs=self.disk.epochs, min_offset=0,
             max_offset=len(self.disk.log), now_ms=self.world.now_ms,
         )  # fmt: skip
         mine, theirs = End(self.name), End(master.name)
@@ -366,7 +369,7 @@ class SimBroker:
         return self.is_running and self.role.is_master
 
     def accept(self, end: End, wire: Wire) -> None:
-        link = master_link.MasterLink(self.log_view, master_link.LinkSettings(), now_ms=self.world.now_ms)
+        link = master_link.MasterLink(self.log_view, link_settings(), now_ms=self.world.now_ms)
         side = MasterSide(link, end, wire)
         self.sides.append(side)
         end.on_data = lambda data: self._master_data(side, data)
@@ -388,7 +391,7 @@ class SimBroker:
 
     def send(self, record: bytes) -> None:
         """A producer's record; acknowledged when every member of the SyncStateSet has it."""
-        if not (self.is_running and self.role.is_master and self.keeper is not None):
+        if not (self.is_running and self.role.is_master and self.sync_state_set_manager is not None):
             return
         offset = len(self.disk.log)
         self.disk.log += record
@@ -397,13 +400,17 @@ class SimBroker:
 
     def _progress(self) -> None:
         """After anything moved: confirmOffset, answers, packets, proposals."""
-        keeper = self.keeper
-        if keeper is None or not self.up:
+        manager = self.sync_state_set_manager
+        if manager is None or not self.up:
             return
         followers = self._followers()
         acks = {slave_id: link.ack_offset for slave_id, link in followers.items()}
         self.confirm = confirm_offset(
-            self.confirm, max_offset=len(self.disk.log), others=keeper.others, acks=acks, all_ack=self.all_ack
+            self.confirm,
+            max_offset=len(self.disk.log),
+            others=manager.others,
+            acks=acks,
+            all_ack=self.all_ack,
         )
         while self.pending and self.pending[0][0] + RECORD_BYTES <= self.confirm:
             offset, record = self.pending.pop(0)
@@ -411,7 +418,7 @@ class SimBroker:
         self.log_view.max_offset, self.log_view.confirm_offset = len(self.disk.log), self.confirm
         for side in list(self.sides):
             self._pump(side)
-        self._propose(keeper)
+        self._propose(manager)
 
     def _pump(self, side: MasterSide) -> None:
         while (effect := side.link.next_effect(self.world.now_ms)) is not None:
@@ -422,9 +429,9 @@ class SimBroker:
             body = bytes(self.disk.log[effect.offset : effect.offset + effect.body_bytes])
             side.wire.send(side.end, effect.header + body)
 
-    def _propose(self, keeper: SyncStateSetKeeper) -> None:
+    def _propose(self, manager: SyncStateSetManager) -> None:
         epoch_start = self.disk.epochs.last_start_offset
-        proposal = keeper.next_proposal(
+        proposal = manager.next_proposal(
             self._followers(), confirm_offset=self.confirm, epoch_start_offset=epoch_start,
             now_ms=self.world.now_ms,
         )  # fmt: skip
@@ -437,12 +444,14 @@ class SimBroker:
         )  # fmt: skip
 
         def answered(group: BrokerSet | None, code: ResponseCode) -> None:
-            good = group is not None and code is ResponseCode.SUCCESS and self.keeper is keeper
+            good = (
+                group is not None and code is ResponseCode.SUCCESS and self.sync_state_set_manager is manager
+            )
             answer = (
                 SyncStateSet(group.sync_state_set, group.sync_state_set_epoch) if good and group else None
             )
-            keeper.answered(answer, now_ms=self.world.now_ms)
-            if self.keeper is keeper:
+            manager.answered(answer, now_ms=self.world.now_ms)
+            if self.sync_state_set_manager is manager:
                 self._progress()
 
         self.ask(lambda c: lambda state: _decide_alter(c, state, event), answered)
@@ -455,19 +464,25 @@ class SimBroker:
         else:
             self._dial()
         self._progress()
-        if self.keeper is not None and self.keeper.must_read and not self._reading:
-            self._read_set(self.keeper)
+        if (
+            self.sync_state_set_manager is not None
+            and self.sync_state_set_manager.must_read
+            and not self._reading
+        ):
+            self._read_set(self.sync_state_set_manager)
 
-    def _read_set(self, keeper: SyncStateSetKeeper) -> None:
+    def _read_set(self, manager: SyncStateSetManager) -> None:
         self._reading, begun_ms = True, self.world.now_ms
 
         def answered(group: BrokerSet | None, _code: ResponseCode) -> None:
             self._reading = False
             if group is not None and group.master_epoch == self.role.epoch:
-                keeper.read(SyncStateSet(group.sync_state_set, group.sync_state_set_epoch), begun_ms=begun_ms)
+                manager.read(
+                    SyncStateSet(group.sync_state_set, group.sync_state_set_epoch), begun_ms=begun_ms
+                )
                 self._progress()
 
-        reader, epoch, doubted = self.broker_id, self.role.epoch, keeper.agreed.epoch
+        reader, epoch, doubted = self.broker_id, self.role.epoch, manager.agreed.epoch
 
         def decide_fenced(state: State) -> Decision:
             return decide_read(

@@ -8,6 +8,7 @@ log does under faults is tested beside replicator.py; here the question is what 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from keelmq.remoting.codes import ResponseCode
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.decide import Answer, Decision, elect_event
@@ -17,7 +18,6 @@ from namesrv.plugins.controller.core.reconcile import Retry, next_retry, try_ele
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.machine import ControllerMachine
-from remoting.codes import ResponseCode
 from tests.sim.world import World
 
 HEARTBEAT_TIMEOUT_MS = 3_000

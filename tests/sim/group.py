@@ -37,7 +37,7 @@ class Group:
     def notify(self, controller: SimController, group: object) -> None:
         """1008 to every replica; a notification may be lost, the poll is the safety net."""
         for broker in list(self.brokers.values()):
-            self.world.send(controller.name, broker.name, lambda broker=broker: broker.on_news(group))
+            self.world.send(controller.name, broker.name, lambda broker=broker: broker.on_role_update(group))
 
     def produce(self) -> None:
         masters = [broker for broker in self.brokers.values() if broker.is_running and broker.role.is_master]

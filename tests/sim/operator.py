@@ -7,16 +7,16 @@ and only then the empty disk of the new machine comes in.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.decide import (
-    Ballot,
     Decision,
+    ElectionRequest,
     decide_clean,
     decide_elect,
     decide_update_config,
 )
 from namesrv.plugins.controller.core.elect import LiveView
 from namesrv.plugins.controller.core.state import BrokerSet, State
-from remoting.codes import ResponseCode
 from tests.sim.brokers import CLUSTER, GROUP, Disk
 from tests.sim.controllers import SimController
 
@@ -50,7 +50,7 @@ class Operator:
     def hand_over(self) -> None:
         """electMaster with any replica, master and dead ones included."""
         broker_id = self.world.random.randint(1, 4)
-        ballot = Ballot(GROUP, CLUSTER, broker_id, designate_elect=True)
+        ballot = ElectionRequest(GROUP, CLUSTER, broker_id, designate_elect=True)
         self.world.note(f"operator: electMaster {broker_id}")
         self.ask(
             lambda member, state: decide_elect(state, _view(member, state), ballot),

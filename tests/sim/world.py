@@ -10,7 +10,7 @@ EVENTS_MAX = 2_000_000
 
 
 @dataclass(frozen=True)
-class Weather:
+class Conditions:
     """What this seed's network does to a message: lose it, delay it (ms, both ends included). straggling: so
     many requests to controllers come when nobody waits for them any more."""
 
@@ -25,7 +25,7 @@ class World:
     seed: int
     now_ms: int = 1_000
     random: Random = field(init=False)
-    weather: Weather = field(init=False)
+    conditions: Conditions = field(init=False)
     history: list[str] = field(default_factory=list)
     _queue: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
     count: int = 0
@@ -34,12 +34,12 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.weather = self.random.choice(
+        self.conditions = self.random.choice(
             [
-                Weather(0.0, 1, 3),
-                Weather(0.0, 1, 30, straggling=0.05),
-                Weather(0.02, 1, 20, straggling=0.01),
-                Weather(0.2, 1, 60),
+                Conditions(0.0, 1, 3),
+                Conditions(0.0, 1, 30, straggling=0.05),
+                Conditions(0.02, 1, 20, straggling=0.01),
+                Conditions(0.2, 1, 60),
             ]
         )
 
@@ -75,13 +75,13 @@ class World:
 
     def calm(self) -> None:
         """From now on every message arrives, and in time: what is lost at the very end heals after it."""
-        self.weather = replace(self.weather, loss=0.0, straggling=0.0)
+        self.conditions = replace(self.conditions, loss=0.0, straggling=0.0)
 
     def connected(self, one: str, other: str) -> bool:
         return frozenset((one, other)) not in self._cut
 
     def delay_ms(self) -> int:
-        return self.random.randint(self.weather.delay_min_ms, self.weather.delay_max_ms)
+        return self.random.randint(self.conditions.delay_min_ms, self.conditions.delay_max_ms)
 
     def send(self, sender: str, receiver: str, deliver: Callable[[], None]) -> None:
         """One message over the network: lost, late, or never if the two are cut off when it arrives."""
@@ -90,5 +90,5 @@ class World:
             if self.connected(sender, receiver):
                 deliver()
 
-        if self.random.random() >= self.weather.loss:
+        if self.random.random() >= self.conditions.loss:
             self.at(self.delay_ms(), arrive)

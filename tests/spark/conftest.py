@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from remoting.records import RECORDS, HaSample, Record, name_of
+from keelmq.remoting.records import RECORDS, HaSample, Record, name_of
 from tests.spark.histories import History, random_history, write_telemetry
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class World:
 def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> World:
     from analytics.inputs import good, read_records
     from analytics.sync_state_set import group_history
-    from remoting.records import ControllerEvent
+    from keelmq.remoting.records import ControllerEvent
 
     histories = [random_history(seed) for seed in CLEAN_SEEDS]
     histories += [random_history(seed, is_messy=True) for seed in MESSY_SEEDS]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from remoting.records import (
+from keelmq.remoting.records import (
     ControllerEvent,
     GroupView,
     HaSample,
@@ -129,8 +129,8 @@ class Generator:
         self.now += self._random.randint(0, 400)
         detected = {"last_heartbeat_ts": heard, "detected_ts": self.now}
         self.now += self._random.randint(0, 30)
-        heirs = [each for each in self._view.sync_state_set if each != lost]
-        if not heirs or self._random.random() < 0.2:
+        transfer_targets = [each for each in self._view.sync_state_set if each != lost]
+        if not transfer_targets or self._random.random() < 0.2:
             self._clear(detected)
             self.now += self._random.randint(0, 3_000)
             detected = {}
@@ -152,31 +152,31 @@ class Generator:
         """The time of the election. Unclean when nobody in the set may win."""
         assert self._view is not None
         old = self._view
-        heirs = [each for each in old.sync_state_set if each != old.master_broker_id]
-        unclean = bool(old.sync_state_set) and not heirs
-        heir = self._random.choice(
-            heirs or [each for each in self._all if each != old.master_broker_id] or [0]
+        transfer_targets = [each for each in old.sync_state_set if each != old.master_broker_id]
+        unclean = bool(old.sync_state_set) and not transfer_targets
+        transfer_target = self._random.choice(
+            transfer_targets or [each for each in self._all if each != old.master_broker_id] or [0]
         )
-        if heir == 0:
+        if transfer_target == 0:
             return self.now
         new = GroupView(
-            master_broker_id=heir,
+            master_broker_id=transfer_target,
             master_epoch=old.master_epoch + 1,
-            sync_state_set=(heir,),
+            sync_state_set=(transfer_target,),
             sync_state_set_epoch=old.sync_state_set_epoch + 1,
             replicas=old.replicas,
         )
         event = self._apply("electMaster", new, reason=reason, unclean=unclean, **detected)
-        self._become_ready(new, heir)
+        self._become_ready(new, transfer_target)
         return event.ts
 
-    def _become_ready(self, view: GroupView, heir: int) -> None:
+    def _become_ready(self, view: GroupView, transfer_target: int) -> None:
         """As master once, twice, or never (it died first); the others follow it."""
         self.now += self._random.randint(0, 50)
         for _ in range(self._random.choice([1, 1, 1, 2, 0])):
-            self._change_role(heir, "master", view.master_epoch)
+            self._change_role(transfer_target, "master", view.master_epoch)
             self.now += self._random.randint(0, 9)
-        for slave in [each for each in self._all if each != heir]:
+        for slave in [each for each in self._all if each != transfer_target]:
             self._change_role(slave, "slave", view.master_epoch)
 
     def _change_role(self, broker_id: int, role: str, master_epoch: int) -> None:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from remoting.records import ControllerEvent, GroupView, HaSample, RoleChange, SendGap
+from keelmq.remoting.records import ControllerEvent, GroupView, HaSample, RoleChange, SendGap
 from tests.spark.histories import History
 
 FLAP_MS = 300_000
@@ -153,8 +153,8 @@ def failovers(history: History) -> list[Failover]:
             if event.after.master_broker_id is None:
                 loss = event
             continue
-        heir = event.after.master_broker_id
-        if heir is None:
+        transfer_target = event.after.master_broker_id
+        if transfer_target is None:
             loss = event
             continue
         if master is not None:
@@ -164,23 +164,23 @@ def failovers(history: History) -> list[Failover]:
                     event_id=event.event_id,
                     elected_ts=event.ts,
                     old_master=master,
-                    new_master=heir,
+                    new_master=transfer_target,
                     master_epoch=event.after.master_epoch,
                     last_heartbeat_ts=told.last_heartbeat_ts,
                     detected_ts=told.detected_ts,
-                    ready_ts=ready_ts(history.role_changes, heir, event.after.master_epoch),
+                    ready_ts=ready_ts(history.role_changes, transfer_target, event.after.master_epoch),
                 )
             )
-        master, loss = heir, None
+        master, loss = transfer_target, None
     join_gaps(found, history.send_gaps)
     return found
 
 
-def ready_ts(changes: Sequence[RoleChange], heir: int, master_epoch: int) -> int | None:
+def ready_ts(changes: Sequence[RoleChange], transfer_target: int, master_epoch: int) -> int | None:
     mine = [
         change.ts
         for change in changes
-        if (change.role, change.broker_id, change.master_epoch) == ("master", heir, master_epoch)
+        if (change.role, change.broker_id, change.master_epoch) == ("master", transfer_target, master_epoch)
     ]
     return min(mine, default=None)
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from analytics.failover import failovers
 from analytics.inputs import good, read_records
 from analytics.sync_state_set import group_history
-from remoting.records import ControllerEvent, GroupView, Record, RoleChange, SendGap
+from keelmq.remoting.records import ControllerEvent, GroupView, Record, RoleChange, SendGap
 from tests.spark import model
 from tests.spark.conftest import World, put_records, rows_by_group
 from tests.spark.histories import CLUSTER, START_TS

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from analytics.errors import AnalyticsError
 from analytics.inputs import BAD, find_inputs, good, read_records
-from remoting.records import ControllerEvent, HaSample, SendGap, encode_record
+from keelmq.remoting.records import ControllerEvent, HaSample, SendGap, encode_record
 from tests.spark.conftest import add_line, put_records
 from tests.spark.histories import CLUSTER, START_TS, write_telemetry
 

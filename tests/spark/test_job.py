@@ -14,7 +14,7 @@ from analytics import job
 from analytics.dashboard import Dashboard, Rows
 from analytics.inputs import find_inputs, read_records
 from analytics.job import AnalyticsError
-from remoting.records import ControllerEvent, HaSample
+from keelmq.remoting.records import ControllerEvent, HaSample
 from tests.spark import model
 from tests.spark.conftest import add_line
 from tests.spark.histories import History, random_history, write_telemetry
@@ -74,6 +74,7 @@ def read(out: Path) -> Dashboard:
     return msgspec.json.decode((out / "dashboard.json").read_bytes(), type=Dashboard)
 
 
+@pytest.mark.smoke
 def test_what_was_read(out: Path, histories: list[History]) -> None:
     found = read(out)
     everything = [record for history in histories for record in history.records()]

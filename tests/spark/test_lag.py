@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics.lag import RANKS, STEPS, bucket, bucket_top, confirm_offset_lag, lag_histogram, replica_lag
-from remoting.records import HaSample
+from keelmq.remoting.records import HaSample
 from tests.spark import model
 from tests.spark.conftest import World, rows_by_group
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from analytics.schema import CORRUPT, default_values, required_fields, schema_of
-from remoting.records import RECORDS, ControllerEvent, HaSample, Record, RoleChange, SendGap
+from keelmq.remoting.records import RECORDS, ControllerEvent, HaSample, Record, RoleChange, SendGap
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from analytics.sync_state_set import (
     replica_out_of_sync,
     sync_state_set_changes,
 )
-from remoting.records import ControllerEvent, GroupView, HaSample
+from keelmq.remoting.records import ControllerEvent, GroupView, HaSample
 from tests.spark import model
 from tests.spark.conftest import World, put_records, rows_by_group
 from tests.spark.histories import CLUSTER, START_TS, History, random_history

@@ -11,7 +11,7 @@ from typing import Self
 
 from typer.testing import CliRunner, Result
 
-from cli.mqadmin import app
+from cli.mqadmin.main import app
 
 DEAD = "127.0.0.1:1"
 START_TIMEOUT_S = 20.0

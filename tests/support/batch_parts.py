@@ -2,10 +2,9 @@
 
 import struct
 
-from broker.store.batch import middle_of
-from broker.store.batch_records import Batch, records_of
-from broker.store.record import decode, topic_bytes
-from tests.unit.store_parts import BORN_HOST
+from broker.message.batch_records import Batch, middle_of_header, records_of
+from broker.message.record import decode, topic_bytes
+from tests.support.store_parts import BORN_HOST
 
 
 def item(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
@@ -16,7 +15,7 @@ def item(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
 
 def as_stored(batch: bytes) -> list[tuple[int, bytes, bytes]]:
     """(flag, body, properties) of each record. ValueError, struct.error: it is none."""
-    middle = middle_of(0, 7, BORN_HOST, 5_000, BORN_HOST, 0)
+    middle = middle_of_header(0, 7, BORN_HOST, 5_000, BORN_HOST, 0)
     raw = records_of(Batch(batch, topic_bytes("TopicA"), 0, 0, middle, b"", None, 0), 0).raw
     found, at = [], 0
     while at < len(raw):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from client import Message, MessageExt, Producer
-from keelmq.testing import QUICK_LEVELS, TestBroker
+from keelmq.client import Message, MessageExt, Producer
+from pytest_keelmq.cluster import QUICK_LEVELS, TestBroker
 
 DEADLINE_S = 20.0
 

@@ -6,22 +6,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.command import RemotingCommand, decode, header_fields
+from keelmq.remoting.operation import Call, Operation, Reply, Unknown
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.raft.api import (
     AppendOutcome,
-    Applied,
     ChangeOutcome,
+    ChangeRefused,
+    Committed,
     NotActive,
-    Refused,
     StateMachine,
 )
-from remoting.command import RemotingCommand, body_bytes, decode, header_fields
-from remoting.operation import Call, Operation, Reply, Unknown
-from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 
 CLUSTER, GROUP = "C1", "broker-a"
 
@@ -90,14 +91,14 @@ class FakeReplicator:
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
         self.changes.append(("transfer", member_id))
         if member_id not in self.request_addresses:
-            return Refused(f"{member_id} is not a member")
+            return ChangeRefused(f"{member_id} is not a member")
         return self._changed(lambda: self.become(False))
 
     def _changed(self, change: Callable[[], object]) -> ChangeOutcome:
         outcome, self.next_change = self.next_change, None
         if outcome is None:
             change()
-        return outcome or Applied(None)
+        return outcome or Committed(None)
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
         outcome, self.next_outcome = self.next_outcome, None
@@ -112,13 +113,16 @@ class FakeReplicator:
         result = self.machine.apply(event)
         if self.gate is not None:
             await self.gate.wait()
-        return Unknown("the answer was lost") if self.lose_answers else Applied(result)
+        return Unknown("the answer was lost") if self.lose_answers else Committed(result)
 
     async def barrier(self) -> AppendOutcome:
-        return Applied(None) if self.active and not self.deposed else NotActive("n1")
+        return Committed(None) if self.active and not self.deposed else NotActive("n1")
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
         self.callbacks.append(callback)
+
+    def call_in_loop(self, action: Callable[[], object]) -> None:
+        action()
 
     def status(self) -> dict[str, Any]:
         return {}
@@ -194,10 +198,10 @@ class Bench:
     ) -> Reply:
         """Raises CommandError, like the handler."""
         request = operation.request.model_validate(header)
-        hot = self.plugin.table.hot.get(operation.code)
-        if hot is not None:
-            frame = hot.handler(
-                hot.lenient(operation.code, 1, 0, header_fields(request)), b"", peer or FakePeer(0)
+        fast_path = self.plugin.table.fast_path.get(operation.code)
+        if fast_path is not None:
+            frame = fast_path.handler(
+                fast_path.lenient(operation.code, 1, 0, header_fields(request)), b"", peer or FakePeer(0)
             )
             return Reply(code=-1 if frame is None else decode(frame[4:]).code)
         _operation, handler = self.plugin.table.handlers[operation.code]

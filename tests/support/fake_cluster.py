@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from remoting.codes import ResponseCode
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, CommandError, Operation, OperationTable, Reply, Wire
-from remoting.operations.broker import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Operation, OperationTable, Reply, Wire
+from keelmq.remoting.operations.broker import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     PULL_MESSAGE,
@@ -19,13 +18,14 @@ from remoting.operations.broker import (
     SendMessageRequestV2,
     SendMessageResponse,
 )
-from remoting.operations.route import (
+from keelmq.remoting.operations.route import (
     GET_ROUTEINFO_BY_TOPIC,
     BrokerData,
     QueueData,
     RouteRequest,
     TopicRouteData,
 )
+from keelmq.remoting.servers.tcp import TcpServer
 
 HOST = "127.0.0.1"
 
@@ -35,7 +35,7 @@ class Server:
 
     def __init__(self) -> None:
         self.table = OperationTable()
-        self.door = TcpDoor(self.table, host=HOST, port=0, name="fake")
+        self.server = TcpServer(self.table, host=HOST, port=0, name="fake")
 
     def bind(
         self,
@@ -46,15 +46,15 @@ class Server:
 
     @property
     def address(self) -> str:
-        host, port = self.door.address
+        host, port = self.server.address
         return f"{host}:{port}"
 
     async def __aenter__(self) -> Self:
-        await self.door.start()
+        await self.server.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.door.close()
+        await self.server.close()
 
 
 class FakeNameServer(Server):
@@ -137,6 +137,7 @@ class FakeBroker(Server):
         return reply
 
     async def _max_offset(self, _: QueueRequest, __: Call) -> OffsetResponse:
+        await self.hold.wait()  # a broker that hangs answers nothing at all
         return OffsetResponse(offset=7)
 
     async def _min_offset(self, _: QueueRequest, __: Call) -> OffsetResponse:

@@ -4,49 +4,54 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.handlers.admin import BrokerHandlers, bind_broker_operations
-from broker.handlers.parts import BrokerParts
-from broker.pending import ROLE, PendingReplies, SendGate
+from broker.admission.pending_replies import PendingReplies
+from broker.app.handlers import BrokerHandlers, bind_broker_operations
+from broker.metadata.topics import TopicTable
+from broker.put.message_writer import MessageWriter
 from broker.store.message_store import MessageStore
-from broker.topics import TopicTable
-from remoting.command import RemotingCommand, decode
-from remoting.dispatch import Dispatcher, hot_key
-from remoting.operation import OperationTable
-from remoting.operations.route import TopicConfig
-from tests.unit.store_parts import FakePeer, open_store
+from keelmq.remoting.command import RemotingCommand, decode
+from keelmq.remoting.dispatch import Dispatcher, fast_path_key
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.route import TopicConfig
+from tests.support.handler_context import handler_context, send_gate
+from tests.support.store_parts import FakePeer, open_store
 
 
 class Broker:
     """request() goes the way a connection takes: typed decoder first, the lenient way if that refuses."""
 
     def __init__(self, path: Path, *, auto_create: bool = True, pending_max: int = 100, **store: int) -> None:
-        self.store: MessageStore = open_store(path, commit_log_file_bytes=1 << 20, **store)
         self.topics = TopicTable(
             path / "config" / "topics.json", broker_name="b", cluster_name="c", auto_create=auto_create
         )
+        self.store: MessageStore = open_store(path, self.topics, commit_log_file_bytes=1 << 20, **store)
         self.topics.load()
-        self.store.queues.follow(self.topics)
         self.topics.update(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
-        self.gate = SendGate()
-        self.gate.open(ROLE)
-        self.pending = PendingReplies(pending_max)
+        self.gate = send_gate(is_open=True)
+        self.pending = PendingReplies(self.gate, pending_max)
         self.soon: list[Callable[[], None]] = []
         self.ticks = 0
         self.commits: list[tuple[str, str, int, int]] = []
-        self.parts = parts = BrokerParts(
-            store=self.store,
-            topics=self.topics,
-            gate=self.gate,
-            pending=self.pending,
+        self.context = context = handler_context(
+            self.store,
+            self.topics,
+            self.gate,
+            self.pending,
             call_soon=self.soon.append,
-            end_of_tick=self._end_of_tick,
             cluster_name="c",
             message_bytes_max=100_000,
             runtime_info=lambda: {"masterEpoch": "7"},
             commit_offset=lambda *commit: self.commits.append(commit),
         )
+        self.writer = MessageWriter(
+            self.store,
+            self.gate,
+            self.pending,
+            call_soon=self.soon.append,
+            end_of_tick=self._end_of_tick,
+        )
         self.table = OperationTable()
-        self.handlers: BrokerHandlers = bind_broker_operations(self.table, parts)
+        self.handlers: BrokerHandlers = bind_broker_operations(self.table, context, self.writer)
         self.dispatcher = Dispatcher(self.table, name="test")
         self.peer = FakePeer()
 
@@ -75,11 +80,11 @@ class Broker:
             reply = self.dispatcher.request(RemotingCommand(code, 9, flag, None, text, body), self.peer)  # type: ignore[arg-type]
         else:
             header = json.dumps({"code": code, "extFields": fields, "flag": flag, "opaque": 9}).encode()
-            decoder, handler = self.dispatcher.hot[hot_key(code)]
+            decoder, handler = self.dispatcher.fast_path[fast_path_key(code)]
             try:
                 reply = handler(decoder(header), body, self.peer)
             except Exception as error:  # noqa: BLE001 - as Connection does
-                reply = self.dispatcher.hot_failed(error, header, body)
+                reply = self.dispatcher.fast_path_failed(error, header, body)
         return None if reply is None else decode(reply[4:])
 
     def answers(self) -> list[RemotingCommand]:

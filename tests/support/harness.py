@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cli.cluster import Cluster, Program
-from cli.ledger import Ledger, Report
-from cli.traffic import Traffic, read_back
-from cli.watch import Picture, Watcher
-from client import PullError
+from cli.lab.ack_log import AckLog, Report
+from cli.lab.cluster import Cluster, Program
+from cli.lab.observer import Picture, Watcher
+from cli.lab.traffic import Traffic, read_back
+from keelmq.client import PullError
 
 TOPIC = "harness"
 SAFE = {
@@ -44,7 +44,7 @@ class Harness:
             broker_settings=SAFE if broker_settings is None else broker_settings,
             http=http,
         )
-        self.ledger = Ledger()
+        self.ack_log = AckLog()
         self._traffic: Traffic | None = None
         self._rate = rate
 
@@ -102,19 +102,19 @@ class Harness:
 
     async def acked(self, more: int, timeout_s: float = 20.0) -> None:
         """So many more acknowledgements have come."""
-        target = self.ledger.acked + more
+        target = self.ack_log.acked + more
 
         async def enough() -> bool:
             assert self._traffic is not None
             self._traffic.check()
-            return self.ledger.acked >= target
+            return self.ack_log.acked >= target
 
         await self.cluster.until(f"{more} more acknowledgements", enough, timeout_s=timeout_s)
 
     # -- traffic -----------------------------------------------------------------------------------------
 
     def produce(self) -> None:
-        self._traffic = Traffic(self.cluster.namesrv_addr, TOPIC, self.ledger, rate=self._rate)
+        self._traffic = Traffic(self.cluster.namesrv_addr, TOPIC, self.ack_log, rate=self._rate)
         self._traffic.start()
 
     async def compare(self) -> Report:
@@ -125,9 +125,9 @@ class Harness:
         assert picture.master
         for attempt in range(3):
             try:
-                await read_back(self.cluster.namesrv_addr, TOPIC, self.ledger)
+                await read_back(self.cluster.namesrv_addr, TOPIC, self.ack_log)
                 break
             except PullError:
                 if attempt == 2:
                     raise
-        return self.ledger.report()
+        return self.ack_log.report()

@@ -9,16 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.deliveries import Deliveries
-from broker.store.record import Record, decode
-from remoting.client import RemotingClient
-from remoting.clock import now_ms, wall_ms
-from remoting.operation import Call, Empty, Ok, Operation, OperationTable, Wire
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
-from remoting.operations.clients import HEART_BEAT, HeartbeatData, ProducerData
-from tests.unit.test_controller_plugin import members, server
+from broker.app.background_services import BackgroundServices
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.message.record import Record, decode
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Call, Empty, Ok, Operation, OperationTable, Wire
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
+from keelmq.remoting.operations.clients import HEART_BEAT, HeartbeatData, ProducerData
+from keelmq.runtime.clock import now_ms, wall_ms
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
 DEADLINE_MS = 30_000
 CLIENT_ID = "10.0.0.9@1"
@@ -56,10 +56,8 @@ class Trio:
         return found
 
     @property
-    def deliveries(self) -> Deliveries:
-        found = self.master.deliveries
-        assert found is not None
-        return found
+    def deliveries(self) -> BackgroundServices:
+        return self.master.services
 
     @property
     def settled(self) -> bool:

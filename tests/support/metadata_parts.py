@@ -1,12 +1,56 @@
 """A broker's metadata without a broker, and one whose handlers answer over a table."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from broker.admission.send_gate import ROLE
+from broker.metadata.ports import LocalQueues
+from broker.metadata.queue_ends import Ends
 from broker.metadata.service import Metadata
-from broker.pending import ROLE, SendGate
-from broker.topics import TopicTable
-from remoting.clock import now_ms
+from broker.metadata.topics import TopicTable
+from keelmq.runtime.clock import now_ms
+from tests.support.handler_context import send_gate
+
+
+class QueuesWithoutLog:
+    """LocalQueues of a broker whose log is empty, and whose queues have no end. A test replaces methods."""
+
+    def log_end(self) -> int:
+        return 0
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        return sys.maxsize
+
+    def emptied(self) -> Ends:
+        return {}
+
+    def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
+        return None
+
+
+class ReplicasT:
+    """Replicas of a master; members(epoch) can be replaced."""
+
+    def __init__(self, members: Callable[[int], Collection[int] | None] = lambda epoch: ()) -> None:
+        self.members = members
+        self.caught_up: list[int] = []
+
+    def metadata_members(self, epoch: int) -> Collection[int] | None:
+        return self.members(epoch)
+
+    def metadata_caught_up(self, slave_id: int) -> None:
+        self.caught_up.append(slave_id)
+
+
+def begin_term(
+    metadata: Metadata,
+    epoch: int,
+    replicas: ReplicasT | None = None,
+    on_released: Callable[[], None] = lambda: None,
+) -> None:
+    """A term of a master, without other members unless `replicas` has some."""
+    metadata.begin_term(epoch, replicas or ReplicasT(), on_released=on_released)
 
 
 def open_metadata(
@@ -16,16 +60,18 @@ def open_metadata(
     timeout_ms: int = 3_000,
     auto_create_groups: bool = True,
     clock: Callable[[], int] = now_ms,
+    queues: LocalQueues | None = None,
 ) -> Metadata:
     """Loaded; its gate is open."""
     config = path / "config"
     topics = TopicTable(config / "topics.json", broker_name="b-a", cluster_name="C1")
-    gate = SendGate()
+    gate = send_gate()
     gate.open(ROLE)
     metadata = Metadata(
         config,
         topics,
         gate,
+        queues or QueuesWithoutLog(),
         waits=waits,
         timeout_ms=timeout_ms,
         auto_create_groups=auto_create_groups,

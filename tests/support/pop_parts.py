@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from broker.message.record import decode, parse_properties
 from broker.pop import handlers as handlers_module
 from broker.pop import service as service_module
 from broker.pop.consumption import PopConsumption
 from broker.pop.core.handles import parse_handle
-from broker.store.record import decode, parse_properties
-from remoting.clock import wall_ms
-from remoting.command import RemotingCommand
-from remoting.command import decode as decode_frame
-from remoting.operations.route import TopicConfig
-from tests.unit.handler_parts import Broker
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.command import decode as decode_frame
+from keelmq.remoting.operations.route import TopicConfig
+from keelmq.runtime.clock import wall_ms
+from tests.support.handler_parts import Broker
+from tests.support.metadata_parts import open_metadata
+from tests.support.store_parts import FakePeer
 
 INVISIBLE_MS = 60_000
 
@@ -49,8 +49,8 @@ class Scene:
         self.broker = Broker(path)
         self.metadata = open_metadata(path / "metadata")
         self.metadata.gate, self.metadata.topics = self.broker.gate, self.broker.topics
-        self.broker.parts.resets = self.metadata.resets
-        self.broker.parts.find_group = self.metadata.find_group
+        self.broker.context.resets = self.metadata.resets
+        self.broker.context.find_group = self.metadata.find_group
         self.now = wall_ms()
         for module in (handlers_module, service_module):
             monkeypatch.setattr(module, "wall_ms", lambda: self.now)
@@ -59,10 +59,10 @@ class Scene:
 
     def restart(self) -> None:
         """A new master of the same log: it knows what the log and the offsets say."""
-        writer = self.broker.handlers.send.writer
-        self.part = PopConsumption(self.broker.parts, self.metadata, writer, broker_name="b")
-        self.pop_state = self.part.pop
-        self.pop_state._clock = lambda: self.now
+        writer = self.broker.writer
+        self.part = PopConsumption(self.broker.context, self.metadata, writer, broker_name="b")
+        self.pop_service = self.part.pop
+        self.pop_service._clock = lambda: self.now
         self.broker.table.handlers.clear()
         self.part.bind(self.broker.table)
         self.run()
@@ -70,11 +70,11 @@ class Scene:
     def run(self, more_ms: int = 0) -> None:
         self.now += more_ms
         for _ in range(4):
-            while self.pop_state.round():
+            while self.pop_service.round():
                 pass
             self.tick()
             self.broker.store.flush()
-        self.pop_state.book.check_invariants()
+        self.pop_service.state.check_invariants()
 
     def topic(self, name: str, queues: int) -> None:
         self.broker.topics.update(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.certificates import Certificates
-from namesrv.plugins.controller.raft.channel import Channel, ChannelError, KeyChannel
-from namesrv.plugins.controller.raft.tls import TlsChannel
-from tests.unit.raft_certificates import Authority
-from tests.unit.raft_group import SECRET, Group
+from namesrv.plugins.controller.raft.transport.certificates import Certificates
+from namesrv.plugins.controller.raft.transport.channel import Channel, ChannelError, KeyChannel
+from namesrv.plugins.controller.raft.transport.tls import TlsChannel
+from tests.support.raft_certificates import Authority
+from tests.support.raft_group import SECRET, Group
 
 CLUSTER = "group"
 END_S = 5.0
@@ -94,7 +94,7 @@ class Talk:
     async def open(self, channel: Channel) -> bool:
         """Shakes hands. False: they closed before that was done, or we do not accept them."""
         self.write(channel.start())
-        while not channel.opened:
+        while not channel.is_open:
             data = await self.read()
             if not data:
                 return False
@@ -107,7 +107,7 @@ class Talk:
 
     async def say(self, channel: Channel, *frames: bytes) -> None:
         for frame in frames:
-            self.write(channel.seal(frame))
+            self.write(channel.encode_frame(frame))
 
     async def until_closed(self, channel: Channel | None = None) -> list[bytes]:
         """The frames that they sent before they closed."""

@@ -127,7 +127,7 @@ class RecordedLinks:
         return []
 
     refused: dict[str, int] = {}  # noqa: RUF012
-    other_lists: set[str] = set()  # noqa: RUF012
+    differing_lists: set[str] = set()  # noqa: RUF012
 
     def tick(self) -> None: ...
     def close(self) -> None: ...

@@ -3,10 +3,10 @@
 import asyncio
 import json
 
-from remoting.command import RemotingCommand, decode
-from remoting.connection import SCRATCH_BYTES, Connection
-from remoting.dispatch import Dispatcher
-from remoting.frame import whole_frames
+from keelmq.remoting.command import RemotingCommand, decode
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.frame import whole_frames
 
 SEND_FIELDS = {
     "a": "group", "b": "TopicA", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",

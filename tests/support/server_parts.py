@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from remoting.command import RemotingCommand, decode, encode, response_frame
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, CommandError, Hot, OperationTable, Peer, Reply
-from remoting.operations.controller import (
+from keelmq.remoting.command import RemotingCommand, decode, encode, response_frame
+from keelmq.remoting.operation import Call, CommandError, FastPath, OperationTable, Peer, Reply
+from keelmq.remoting.operations.controller import (
     GET_NEXT_BROKER_ID,
     GET_REPLICA_INFO,
     BrokerNameRequest,
@@ -19,31 +18,32 @@ from remoting.operations.controller import (
     GetNextBrokerIdResponse,
     MasterInfo,
 )
+from keelmq.remoting.servers.tcp import TcpServer
 
-HOT_CODE = 310
+FAST_PATH_CODE = 310
 
 
-class HotFields(msgspec.Struct, gc=False):
+class FastPathFields(msgspec.Struct, gc=False):
     """extFields of the data-path command of these tests."""
 
     e: int
     b: str = ""
 
 
-class HotCommand(msgspec.Struct, gc=False):
+class FastPathCommand(msgspec.Struct, gc=False):
     """The JSON header of it."""
 
     code: int
     opaque: int
-    extFields: HotFields
+    extFields: FastPathFields
     flag: int = 0
 
 
-def lenient_hot(code: int, opaque: int, flag: int, fields: Any) -> HotCommand:
-    return HotCommand(code, opaque, HotFields(int(fields["e"]), fields.get("b", "")), flag)
+def lenient_fast_path(code: int, opaque: int, flag: int, fields: Any) -> FastPathCommand:
+    return FastPathCommand(code, opaque, FastPathFields(int(fields["e"]), fields.get("b", "")), flag)
 
 
-def hot_handler(command: HotCommand, body: bytes, peer: Peer) -> bytes | None:
+def fast_path_handler(command: FastPathCommand, body: bytes, peer: Peer) -> bytes | None:
     """Echoes. e: 1 refuses, 2 breaks, 3 answers later through the peer."""
     if command.extFields.e == 1:
         raise CommandError(13, "illegal")
@@ -79,13 +79,13 @@ def table() -> OperationTable:
     made = OperationTable()
     made.bind(GET_NEXT_BROKER_ID, next_broker_id)
     made.bind(GET_REPLICA_INFO, replica_info)
-    made.bind_hot(HOT_CODE, Hot(HotCommand, lenient_hot, hot_handler))
+    made.bind_fast_path(FAST_PATH_CODE, FastPath(FastPathCommand, lenient_fast_path, fast_path_handler))
     return made
 
 
 @asynccontextmanager
-async def door(of: OperationTable | None = None, **options: Any) -> AsyncIterator[TcpDoor]:
-    made = TcpDoor(of or table(), host="127.0.0.1", port=0, name="test", **options)
+async def server(of: OperationTable | None = None, **options: Any) -> AsyncIterator[TcpServer]:
+    made = TcpServer(of or table(), host="127.0.0.1", port=0, name="test", **options)
     await made.start()
     try:
         yield made
@@ -93,7 +93,7 @@ async def door(of: OperationTable | None = None, **options: Any) -> AsyncIterato
         await made.close()
 
 
-def address_of(of: TcpDoor) -> str:
+def address_of(of: TcpServer) -> str:
     return "{}:{}".format(*of.address)
 
 
@@ -125,7 +125,7 @@ class RawPeer:
 
 
 @asynccontextmanager
-async def raw_peer(of: TcpDoor) -> AsyncIterator[RawPeer]:
+async def raw_peer(of: TcpServer) -> AsyncIterator[RawPeer]:
     reader, writer = await asyncio.open_connection(*of.address, limit=2**25)
     try:
         yield RawPeer(reader, writer)

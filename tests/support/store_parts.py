@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from broker.message.record import decode, tags_code
+from broker.metadata.topics import Topic
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.record import decode, tags_code
-from broker.topics import Topic
-from remoting.operations.route import TopicConfig
+from broker.store.offline import offline_store
+from broker.store.queue.queue_table import BatchTopics
+from keelmq.remoting.operations.route import TopicConfig
 
 FILE_BYTES = 4_096
 QUEUE_FILE_BYTES = 200
@@ -13,19 +15,24 @@ BORN_HOST = bytes((10, 0, 0, 1, 0, 0, 0x12, 0x34))
 TOPIC = Topic(TopicConfig(topic_name="TopicA", read_queue_nums=4, write_queue_nums=4))
 
 
-def new_store(root: Path, **settings: int) -> MessageStore:
-    """To be loaded."""
+def new_store(root: Path, topics: BatchTopics | None = None, **settings: int) -> MessageStore:
+    """A store that is not loaded yet; without topics it is as offline_store() makes it."""
     sizes = {
         "commit_log_file_bytes": FILE_BYTES,
         "consume_queue_file_bytes": QUEUE_FILE_BYTES,
         "index_slots": 100,
         "index_entries": 1_000,
     } | settings
-    return MessageStore(StoreConfig(root=root, **sizes))  # type: ignore[arg-type]
+    config = StoreConfig(root=root, **sizes)  # type: ignore[arg-type]
+    if topics is None:
+        return offline_store(config)
+    return MessageStore(config, topics=topics, on_queue=lambda topic, queue_id: None)
 
 
-def open_store(root: Path, *, master: bool = True, **settings: int) -> MessageStore:
-    store = new_store(root, **settings)
+def open_store(
+    root: Path, topics: BatchTopics | None = None, *, master: bool = True, **settings: int
+) -> MessageStore:
+    store = new_store(root, topics, **settings)
     store.load()
     if master:
         store.become_master()

@@ -1,7 +1,7 @@
-"""Who consumes which queue alone: locks for ordered consumption. Pure.
+"""QueueLocks: which client consumes a queue in order. Pure.
 
-A lock is its owner's for LOCK_MS after each time it was asked for; clients ask every 20 s. Locks are not
-replicated: after a switch clients lock again, at the new master. Source: RocketMQ 5.3.3 RebalanceLockManager.
+A lock ends LOCK_MS after its last renewal; clients renew their locks every 20 s. Locks are not replicated:
+after a fail-over clients lock again, at the new master. Source: RocketMQ 5.3.3 RebalanceLockManager.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class Queue(NamedTuple):
 
 
 class QueueLocks:
-    """group -> queue -> (client id, when it was locked last)."""
+    """group -> queue -> (client id, last renewal in ms)."""
 
     def __init__(self, *, locks_max: int = LOCKS_MAX) -> None:
         self._groups: dict[str, dict[Queue, tuple[str, int]]] = {}
@@ -28,7 +28,7 @@ class QueueLocks:
         return self._count
 
     def lock(self, group: str, client_id: str, queues: Iterable[Queue], *, now_ms: int) -> list[Queue]:
-        """Those of the queues that are this client's now."""
+        """Locks queues, or renews their locks. Returns those that the client holds now."""
         locks = self._groups.setdefault(group, {})
         mine = []
         for queue in queues:
@@ -46,7 +46,7 @@ class QueueLocks:
         return mine
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
-        """Somebody else's stay."""
+        """Unlocks queues. Those that another client holds stay locked."""
         locks = self._groups.get(group)
         if locks is None:
             return
@@ -58,7 +58,7 @@ class QueueLocks:
             del self._groups[group]
 
     def is_ordered(self, group: str, *, now_ms: int) -> bool:
-        """Does anybody hold a lock of this group?"""
+        """Returns whether any client of the group holds a lock."""
         locks = self._groups.get(group, {})
         return any(now_ms - at_ms < LOCK_MS for _, at_ms in locks.values())
 

@@ -1,7 +1,7 @@
-"""Which clients are there, in which groups, and what each group subscribes to. Pure.
+"""ClientRegistry: the connected clients, the groups they are in, and the subscriptions of each group. Pure.
 
-A member of a group is a connection: a client that comes back on a new one is a new member, and what ends an
-old connection never touches the new one (broker-ops pitfall 7). Bounded: what would be too many is not
+A member of a group is a connection: a client that reconnects is a new member, and the end of its old
+connection does not affect the new one (broker-ops pitfall 7). Bounded: members above the limit are not
 registered. Source: RocketMQ 5.3.3 ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.filter.core.subscription import Wanted
+from broker.filter.core.subscription import MessageFilter
 
 REGISTRATIONS_MAX: Final = 200_000
 """Memberships, of connections in groups."""
@@ -20,7 +20,7 @@ BROADCASTING: Final = "BROADCASTING"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One connection as its heartbeat introduced it. version: of its library."""
+    """One connection, as its heartbeats describe it. version: that of the client library."""
 
     connection_id: int
     client_id: str
@@ -35,12 +35,12 @@ class Subscription:
     sub_string: str
     expression_type: str
     version: int
-    wanted: Wanted | None  # None: the text is no expression
+    message_filter: MessageFilter | None  # None: the expression is illegal
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """One group in a heartbeat. subscriptions None: the heartbeat says nothing about them."""
+    """One group in a heartbeat. subscriptions None: the heartbeat has none (withoutSub)."""
 
     group: str
     consume_type: str
@@ -51,7 +51,7 @@ class Consumer:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """What the newest heartbeat of any member said."""
+    """A consumer group, as the newest heartbeat of any member describes it."""
 
     members: dict[int, Client] = field(default_factory=dict)  # by connection id
     subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by topic
@@ -61,14 +61,14 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        """Each once: a client that changes its connection is there twice for a moment, and doubles break the
-        clients' averaging."""
+        """Sorted, without duplicates: a client that reconnects has two connections for a moment, and a
+        duplicate would break the clients' rebalance."""
         return sorted({client.client_id for client in self.members.values()})
 
 
 @dataclass(slots=True)
 class _Known:
-    """A connection that heartbeats came on."""
+    """A connection that has sent heartbeats."""
 
     client_id: str = ""
     seen_ms: int = 0
@@ -77,7 +77,7 @@ class _Known:
 
 
 class ClientRegistry:
-    """Methods that may change who is in a group give the groups whose members should hear of it."""
+    """Methods that may change the members of groups return the groups whose members must be notified."""
 
     def __init__(self, *, registrations_max: int = REGISTRATIONS_MAX) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
@@ -91,7 +91,7 @@ class ClientRegistry:
         self, client: Client, consumers: Iterable[Consumer], producers: Iterable[str], *, now_ms: int
     ) -> list[str]:
         known = self._known.setdefault(client.connection_id, _Known())
-        if known.client_id != client.client_id:  # a connection is of one client: of the one it names last
+        if known.client_id != client.client_id:  # a connection belongs to the client that it named last
             self._forget_producer(known, client.connection_id)
         known.seen_ms, known.client_id = now_ms, client.client_id
         for name in producers:
@@ -115,7 +115,7 @@ class ClientRegistry:
         return (joined or subscribed) and group.message_model != BROADCASTING
 
     def _join(self, members: dict[int, Client], groups: set[str], name: str, client: Client) -> bool:
-        """Is it a new member? It is none if there are too many."""
+        """Adds or updates a member. Returns whether it is new; False, too, if there are too many."""
         if client.connection_id in members:
             members[client.connection_id] = client
             return False
@@ -129,7 +129,7 @@ class ClientRegistry:
     def unregister(
         self, connection_id: int, client_id: str, *, producer_group: str = "", consumer_group: str = ""
     ) -> list[str]:
-        """Empty group: nothing of that kind."""
+        """Removes a client from a producer group and a consumer group; an empty name: from none."""
         client = self.producers.get(producer_group, {}).get(connection_id)
         if client is not None and client.client_id == client_id:
             self._leave_producers(producer_group, connection_id)
@@ -141,7 +141,7 @@ class ClientRegistry:
         return self._leave_consumers(consumer_group, connection_id)
 
     def closed(self, connection_id: int) -> list[str]:
-        """The connection is gone, or its client has been silent for too long."""
+        """Removes a connection that was closed, or has sent no heartbeat for too long, from all groups."""
         known = self._known.get(connection_id)
         if known is None:
             return []
@@ -169,7 +169,7 @@ class ClientRegistry:
             del self.producers[name]
 
     def _forget_producer(self, known: _Known, connection_id: int) -> None:
-        """Unless the client has come back on a newer connection."""
+        """Forgets the producer, unless it has reconnected."""
         if self._producer_ids.get(known.client_id) == connection_id:
             del self._producer_ids[known.client_id]
 
@@ -183,27 +183,36 @@ class ClientRegistry:
             return []
         return [] if group.message_model == BROADCASTING else [name]
 
-    # -- questions ---------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that are online and subscribe to it; groups, never topics (broker-ops pitfall 24)."""
+        """Returns the online groups that subscribe to the topic: never topics (broker-ops pitfall 24)."""
         return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
 
     def find_producer(self, client_id: str) -> int | None:
-        """The newest connection of a client that produces."""
+        """Returns the id of the newest connection of a producer; None: it is not online."""
         return self._producer_ids.get(client_id)
 
+    def connections(self) -> dict[int, Client]:
+        """Returns all producers and consumers by connection id."""
+        return {each: client for members in self._each_members() for each, client in members.items()}
+
+    def is_member(self, group: str, connection_id: int) -> bool:
+        """Returns whether this connection is a consumer of the group."""
+        found = self.consumers.get(group)
+        return found is not None and connection_id in found.members
+
     def find(self, group: str, client_id: str) -> Client | None:
-        """The newest connection of this consumer."""
+        """Returns the newest connection of this consumer; None: it is not online."""
         members = self.consumers[group].members if group in self.consumers else {}
         return next((each for each in reversed(members.values()) if each.client_id == client_id), None)
 
     def check_invariants(self) -> None:
         for members in self._each_members():
             assert members, "a group without members"
-            assert members.keys() <= self._known.keys(), "a member that nobody has heard of"
+            assert members.keys() <= self._known.keys(), "a member without a connection"
         producing = {each for members in self.producers.values() for each in members}
-        assert set(self._producer_ids.values()) <= producing, "a producer by a connection that is gone"
+        assert set(self._producer_ids.values()) <= producing, "a producer with a closed connection"
         assert self._count == sum(len(members) for members in self._each_members()) <= self._max
 
     def _each_members(self) -> Iterator[dict[int, Client]]:
@@ -212,8 +221,8 @@ class ClientRegistry:
 
 
 def _subscribe(group: ConsumerGroup, subscriptions: tuple[Subscription, ...]) -> bool:
-    """Newer versions replace older ones, topics that are not named any more go. Has the set of topics
-    changed (clients pitfall 22)?"""
+    """Replaces subscriptions by newer versions, and removes topics that are not named any more. Returns
+    whether the set of topics has changed (clients pitfall 22)."""
     named = {each.topic: each for each in subscriptions[:SUBSCRIPTIONS_MAX]}
     before = set(group.subscriptions)
     for topic in before - named.keys():

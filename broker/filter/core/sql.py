@@ -1,13 +1,13 @@
-"""SQL92 filters: an expression over a message's properties, parsed once and asked for each message. Pure.
+"""SQL92 filters: an expression over a message's properties, parsed once, evaluated for each message. Pure.
 
     expression := and { OR and }          and := not { AND not }          not := [NOT] test
     test := value [ = <> > >= < <= value | [NOT] BETWEEN value AND value | [NOT] IN ( 'text', ... )
                   | IS [NOT] NULL ] | ( expression )
     value := property | 123 | -1.5e3 | 'text, '' is a quote' | TRUE | FALSE
 
-Three-valued, as SQL is: a property that is absent, or is no number where one is compared with one, makes the
-test unknown, and only what is surely true matches. Total: parsing ends with an Expression or BadSubscription
-and asking never raises. Source: RocketMQ 5.3.3 SelectorParser, ComparisonExpression.
+Three-valued logic, as in SQL: a test is unknown if a property is absent, or is not a number where it is
+compared with one. A message matches only if the expression is true. Parsing ends with an Expression or a
+BadSubscription; evaluation never raises. Source: RocketMQ 5.3.3 SelectorParser, ComparisonExpression.
 """
 
 import re
@@ -25,15 +25,18 @@ Number: TypeAlias = int | float
 
 
 class BadSubscription(ValueError):
-    """The text says why the expression is none."""
+    """An illegal expression. The text says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
+    """A parsed filter. text: as it was written."""
+
     text: str
     test: Test
 
     def matches(self, properties: Properties) -> bool:
+        """Returns whether the expression is true for these properties."""
         return self.test(properties) is True
 
 
@@ -57,7 +60,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def compile_sql(text: str) -> Expression:
-    """BadSubscription says where the text stops being an expression."""
+    """Returns the parsed expression. Raises BadSubscription, with the position of the error."""
     if len(text) > TEXT_CHARACTERS_MAX:
         raise BadSubscription(f"a filter of {len(text)} characters; {TEXT_CHARACTERS_MAX} is the limit")
     parser = _Parser(_tokens(text))
@@ -81,7 +84,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Value(NamedTuple):
-    """read gives text for a property, and the constant otherwise."""
+    """An operand. read: returns the text of a property, or the constant."""
 
     read: Callable[[Properties], str | Number | bool | None]
     constant: str | Number | bool | None  # None: a property
@@ -232,11 +235,11 @@ def _number(token: _Token) -> Number:
     return number
 
 
-# -- what a test does ------------------------------------------------------------------------------------
+# -- tests ----------------------------------------------------------------------------------------------
 
 
 def _as_number(value: str | Number | bool | None) -> Number | None:
-    """Text that is a number counts as one; everything else is unknown."""
+    """Returns the number of a text or a constant; None (unknown): it is none."""
     if not isinstance(value, str):
         return None if isinstance(value, bool) else value
     if not _NUMBER.fullmatch(value) or len(value) > INTEGER_DIGITS_MAX:
@@ -255,7 +258,7 @@ def _as_truth(value: str | Number | bool | None) -> bool | None:
 
 
 def _equal(left: _Value, right: _Value) -> Test:
-    """The kind of a constant decides how a property is read; two properties are compared as texts."""
+    """The type of a constant decides how a property is read; two properties are compared as texts."""
     kind = left.constant if left.constant is not None else right.constant
     read: Callable[[str | Number | bool | None], object]
     if isinstance(kind, bool):
@@ -320,7 +323,7 @@ def _negated(test: Test) -> Test:
 
 
 def _all_of(tests: list[Test]) -> Test:
-    """False as soon as one is; unknown if one is."""
+    """AND: false as soon as one test is false; unknown if one is unknown."""
 
     def all_of(properties: Properties) -> bool | None:
         found: bool | None = True

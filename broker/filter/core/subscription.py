@@ -1,7 +1,7 @@
-"""What a consumer wants of a topic, ready to be asked for each message. Pure.
+"""MessageFilter: the messages of a topic that a consumer subscribes to. Pure.
 
-TAG: the ConsumeQueue has the hash of each message's tag, so nothing is read to filter; tags with equal hashes
-pass, and clients look at the text. SQL92 needs the properties. Source: RocketMQ 5.3.3 FilterAPI.
+TAG: the ConsumeQueue has the hash of each message's tag, so the filter reads no record. Tags with equal
+hashes pass, and clients compare the text. SQL92 needs the properties. Source: RocketMQ 5.3.3 FilterAPI.
 """
 
 from collections.abc import Callable
@@ -15,29 +15,32 @@ ALL = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """tag_codes None: of every tag. sql None: whatever the properties are."""
+class MessageFilter:
+    """tag_codes None: every tag matches. sql None: all properties match."""
 
     tag_codes: frozenset[int] | None = None
     sql: Expression | None = None
 
 
-EVERYTHING = Wanted()
+MATCH_ALL = MessageFilter()
 
 
 def tags_of(sub_string: str) -> list[str]:
-    """`a || b` -> a, b. Empty: all."""
+    """Returns the tags of an expression: `a || b` -> [a, b]. Empty: all tags."""
     tags = [tag.strip() for tag in sub_string.split("||")]
     return [] if ALL in tags else [tag for tag in tags if tag]
 
 
-def parse(sub_string: str, expression_type: str, code_of: Callable[[str], int]) -> Wanted:
-    """BadSubscription: no such expression type, or not an expression of it."""
+def parse(sub_string: str, expression_type: str, code_of: Callable[[str], int]) -> MessageFilter:
+    """Returns the filter of an expression. code_of: the hash of a tag.
+
+    Raises BadSubscription if the expression type is unknown, or the text is not an expression of it.
+    """
     if expression_type in (TAG, ""):
         tags = tags_of(sub_string)
-        return Wanted(frozenset(map(code_of, tags))) if tags else EVERYTHING
+        return MessageFilter(frozenset(map(code_of, tags))) if tags else MATCH_ALL
     if expression_type != SQL92:
-        raise BadSubscription(f"expression type {expression_type!r} is not known: TAG and SQL92 are")
+        raise BadSubscription(f"expression type {expression_type!r} is unknown; known are TAG and SQL92")
     if sub_string.strip() in ("", ALL):
-        return EVERYTHING
-    return Wanted(sql=compile_sql(sub_string))
+        return MATCH_ALL
+    return MessageFilter(sql=compile_sql(sub_string))

@@ -1,11 +1,11 @@
-"""The epochs of a log: which byte range was written under which master. Frozen values, no file.
+"""The epochs of a log: which byte range was first written under which masterEpoch. Frozen values, no file.
 
-An Epochs value ascends strictly in epoch and never goes back in start offset; each entry ends where the next
-one starts, the last one is unbounded. Ends are always computed, never kept, so a cut cannot leave a stale one
-behind (the peer's cache does, and then finds no epoch for new data).
+An Epochs value ascends strictly in epoch, and its start offsets never go back; each entry ends where the next
+one starts, the last one is unbounded. Ends are always computed and never stored, so a truncation cannot leave
+a stale one behind (RocketMQ's cache can, and then finds no epoch for new data).
 
-An epoch without data is replaced by the next one, except the very first: two logs that parted at their
-first byte have nothing but that entry in common. Source: RIP-44 and RocketMQ's EpochFileCache.
+An epoch without data is replaced by the next one, except the very first: two logs that diverged at their
+first byte have only that entry in common. Source: RIP-44 and RocketMQ's EpochFileCache.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 UNBOUNDED = (1 << 63) - 1
-"""end_offset of the last entry, as the peer writes it in admin answers."""
+"""end_offset of the last entry, as RocketMQ writes it in admin answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,16 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """All epochs of one log. Every change gives a new value."""
+    """All epochs of one log. Every change returns a new value."""
 
     entries: tuple[EpochEntry, ...] = ()
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]], *, end_offset: int = UNBOUNDED) -> "Epochs":
-        """From (epoch, start offset) pairs in order. ValueError if they are not.
+        """Builds the value from (epoch, start offset) pairs in ascending order. Raises ValueError if they are
+        not.
 
-        end_offset closes the last entry: the log's max offset where two logs are compared.
+        end_offset closes the last entry: the log's maxOffset where two logs are compared.
         """
         given = list(pairs)
         for (epoch, start), (next_epoch, next_start) in pairwise(given):
@@ -48,6 +49,7 @@ class Epochs:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset) of each entry, ascending."""
         return tuple((entry.epoch, entry.start_offset) for entry in self.entries)
 
     @property
@@ -57,22 +59,22 @@ class Epochs:
 
     @property
     def last_start_offset(self) -> int:
+        """-1 if there is no epoch."""
         return self.entries[-1].start_offset if self.entries else -1
 
     def find(self, offset: int) -> EpochEntry | None:
-        """The entry that holds `offset`; None below the first start. Newest first: that is where the
-        traffic is.
-        """
+        """Returns the entry that holds `offset`; None below the first start. Searches from the newest entry,
+        where the traffic is."""
         for entry in reversed(self.entries):
             if entry.start_offset <= offset:
                 return entry
         return None
 
     def append(self, epoch: int, start_offset: int) -> "Epochs":
-        """A newer epoch begins. At the start of the last one: that one had no data and is replaced.
+        """Begins a newer epoch. If the last one has no data, the new one replaces it.
 
-        The peer refuses an equal start, so a second election without a write is never recorded and two
-        replicas disagree about the epoch of the same bytes. ValueError if the epoch or the offset goes
+        RocketMQ refuses an equal start offset, so it never records a second election without a write, and two
+        replicas disagree about the epoch of the same bytes. Raises ValueError if the epoch or the offset goes
         back.
         """
         if epoch <= self.last_epoch or start_offset < self.last_start_offset:
@@ -82,17 +84,17 @@ class Epochs:
         return Epochs.of((*kept, (epoch, start_offset)))
 
     def drop_from_epoch(self, epoch: int) -> "Epochs":
-        """Without the entries of `epoch` and above."""
+        """Removes the entries of `epoch` and above."""
         return Epochs.of(pair for pair in self.pairs if pair[0] < epoch)
 
     def drop_above(self, offset: int) -> "Epochs":
-        """Without the entries that begin beyond a log that ends at `offset`: a crash came before their
-        bytes.
-        """
+        """Removes the entries that begin behind a log that ends at `offset`: a crash came before
+        their bytes."""
         return Epochs.of(pair for pair in self.pairs if pair[1] <= offset)
 
     def drop_below(self, offset: int) -> "Epochs":
-        """Without the entries whose bytes were all deleted: the log begins at `offset`. The last stays."""
+        """Removes the entries whose bytes are all deleted, in a log that begins at `offset`. The last one
+        stays."""
         return Epochs.of(
             (entry.epoch, entry.start_offset)
             for entry in self.entries

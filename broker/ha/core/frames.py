@@ -1,8 +1,8 @@
-"""The packets of the AutoSwitch HA stream, both directions: bytes <-> values. No socket, no clock.
+"""The packets of the AutoSwitch HA stream in both directions: bytes <-> values. No socket, no clock.
 
-All integers are big-endian. There is no magic, no checksum and no version, so every length is checked
-before it is believed, and nothing is parsed before all of its bytes are here. Source: RocketMQ 5.1.1 and
-later (a handshake of 16 bytes with the slave's id; older brokers sent an address and are not spoken to).
+All integers are big-endian. The stream has no magic, no checksum and no version, so every length is checked
+before it is used, and nothing is parsed before all of its bytes have arrived. Source: RocketMQ 5.1.1 and
+later (a handshake of 16 bytes with the slave's id; older brokers sent an address and are not supported).
 """
 
 import struct
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.operation import RemoteProtocolError
 
 STATE_HANDSHAKE = 1
 STATE_TRANSFER = 2
@@ -21,7 +21,8 @@ SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 """Slave -> master: state(4)=1 | isSyncFromLastFile(2) | isAsyncLearner(2) | slave brokerControllerId(8)."""
 
 PULLS_METADATA = 2
-"""In isAsyncLearner, where RocketMQ tests for 1: no learner, and its metadata is part of being in sync."""
+"""A value of isAsyncLearner, where RocketMQ tests for 1: not a learner, and it must have all metadata to be
+in sync."""
 
 ACK = struct.Struct(">iq")
 """Slave -> master: state(4)=2 | maxPhyOffset(8)."""
@@ -44,18 +45,17 @@ MASTER_HANDSHAKE_BYTES = MASTER_HANDSHAKE.size  # 20
 TRANSFER_BYTES = TRANSFER.size  # 36
 
 EPOCHS_MAX = 1000
-"""A Java master's handshake buffer holds no more; its Java slave could not read more either."""
+"""A Java master's handshake buffer holds no more, and a Java slave could not read more."""
 
 JAVA_BUFFER_BYTES = 4 << 20
 TRANSFER_BODY_BYTES_MAX = JAVA_BUFFER_BYTES - TRANSFER_BYTES
-"""A Java slave never completes a larger packet, so nobody sends one."""
+"""A Java slave never completes a larger packet, so no master sends one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlaveHandshake:
-    """The first packet of a link. An async learner copies the log and is never a member of the
-    SyncStateSet. pulls_metadata: it asks for metadata by 29001, as no RocketMQ replica does.
-    """
+    """The first packet of a link. An async learner copies the log and is never a member of the SyncStateSet.
+    pulls_metadata: it asks for metadata by 29001, as no RocketMQ replica does."""
 
     slave_id: int
     sync_from_last_file: bool = False
@@ -63,6 +63,7 @@ class SlaveHandshake:
     pulls_metadata: bool = False
 
     def encode(self) -> bytes:
+        """Returns the 16 bytes."""
         kind = int(self.async_learner) or (PULLS_METADATA if self.pulls_metadata else 0)
         return SLAVE_HANDSHAKE.pack(STATE_HANDSHAKE, self.sync_from_last_file, kind, self.slave_id)
 
@@ -77,18 +78,20 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_ack(offset: int) -> bytes:
+    """Returns the 12 bytes of an Ack."""
     return ACK.pack(STATE_TRANSFER, offset)
 
 
 @dataclass(frozen=True, slots=True)
 class MasterHandshake:
-    """The master's log: its max offset and (epoch, start offset) of each of its epochs, ascending."""
+    """The master's log: its maxOffset, and (epoch, start offset) of each of its epochs, ascending."""
 
     max_offset: int
     epochs: tuple[tuple[int, int], ...]
 
     @property
     def last_epoch(self) -> int:
+        """-1 if there is none, as on the wire."""
         return self.epochs[-1][0] if self.epochs else -1
 
     def encode(self) -> bytes:
@@ -97,7 +100,8 @@ class MasterHandshake:
 
 
 class TransferHeader(msgspec.Struct, frozen=True, gc=False):
-    """What precedes `body_bytes` raw log bytes at `offset`. No body: a heartbeat, or the mark of an epoch.
+    """The header in front of `body_bytes` raw log bytes at `offset`. No body: a heartbeat, or the first
+    mention of an epoch.
 
     `offset` may be -1 in the heartbeats of a Java master whose log is empty.
     """
@@ -117,14 +121,13 @@ class TransferHeader(msgspec.Struct, frozen=True, gc=False):
 def encode_transfer(
     body_bytes: int, offset: int, epoch: int, epoch_start_offset: int, confirm_offset: int
 ) -> bytes:
-    """A TransferHeader's bytes."""
+    """Returns the 36 bytes of a TransferHeader."""
     return TRANSFER.pack(STATE_TRANSFER, body_bytes, offset, epoch, epoch_start_offset, confirm_offset)
 
 
 class SlaveStreamDecoder:
-    """What a master reads: receive_data() stores bytes, next_packet() answers a packet or None for 'need
-    more'.
-    """
+    """The stream that a master reads: receive_data() stores bytes, next_packet() returns a packet, or None
+    for 'need more'."""
 
     __slots__ = ("_buffer",)
 
@@ -132,7 +135,8 @@ class SlaveStreamDecoder:
         self._buffer = bytearray()
 
     def lone_ack(self, data: bytes) -> int | None:
-        """The offset, if data is one ack and nothing else is here, as mostly. None: receive_data()."""
+        """Returns the offset if `data` is exactly one ack and nothing is buffered: the usual case. None: use
+        receive_data()."""
         if len(data) != ACK_BYTES or self._buffer:
             return None
         state, offset = ACK.unpack(data)
@@ -142,7 +146,8 @@ class SlaveStreamDecoder:
         self._buffer += data
 
     def next_packet(self) -> SlaveHandshake | Ack | None:
-        """RemoteProtocolError on a state number that no slave sends (0, 3, 4 and everything unknown)."""
+        """Raises RemoteProtocolError for a state number that no slave sends (0, 3, 4 and everything
+        unknown)."""
         if len(self._buffer) < 4:
             return None
         (state,) = STATE.unpack_from(self._buffer)
@@ -161,14 +166,15 @@ class SlaveStreamDecoder:
 
     def _next_handshake(self) -> SlaveHandshake | None:
         if len(self._buffer) < SLAVE_HANDSHAKE_BYTES:
-            return None  # the peer parses at 12 bytes and reads an id that has not arrived yet
+            return None  # RocketMQ parses at 12 bytes, before the id has arrived
         _, last_file, kind, slave_id = SLAVE_HANDSHAKE.unpack_from(self._buffer)
         del self._buffer[:SLAVE_HANDSHAKE_BYTES]
         return SlaveHandshake(slave_id, last_file == 1, kind == 1, kind == PULLS_METADATA)
 
 
 def master_handshake_body_bytes(head: bytes | bytearray) -> int:
-    """How many bytes follow the 20-byte head of a master's handshake. RemoteProtocolError if it is none."""
+    """Returns how many bytes follow the 20-byte head of a master's handshake. Raises RemoteProtocolError if
+    it is none."""
     state, body_bytes, _, _ = MASTER_HANDSHAKE.unpack(head)
     if state != STATE_HANDSHAKE:
         raise RemoteProtocolError(f"HA packet with state {state} where the master's handshake was due")
@@ -178,7 +184,7 @@ def master_handshake_body_bytes(head: bytes | bytearray) -> int:
 
 
 def parse_master_handshake(packet: bytes | bytearray) -> MasterHandshake:
-    """The whole packet, head and body. RemoteProtocolError unless epochs ascend and offsets never go back."""
+    """Parses head and body. Raises RemoteProtocolError unless epochs ascend and offsets never go back."""
     _, _, max_offset, last_epoch = MASTER_HANDSHAKE.unpack_from(packet)
     epochs = tuple(EPOCH.iter_unpack(memoryview(packet)[MASTER_HANDSHAKE_BYTES:]))
     if any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in pairwise(epochs)):
@@ -191,7 +197,7 @@ def parse_master_handshake(packet: bytes | bytearray) -> MasterHandshake:
 
 
 def parse_transfer_header(head: bytes | bytearray | memoryview) -> TransferHeader:
-    """36 bytes. RemoteProtocolError on another state or an impossible body size."""
+    """Parses 36 bytes. Raises RemoteProtocolError for another state or an impossible body size."""
     state, body_bytes, offset, epoch, epoch_start_offset, confirm_offset = TRANSFER.unpack(head)
     if state != STATE_TRANSFER:
         raise RemoteProtocolError(f"HA packet with state {state} where a transfer was due")

@@ -1,10 +1,12 @@
-"""One HA link as the master sees it, sans-IO: bytes and now_ms in, packets to send or a reason to close out.
+"""One HA link as the master sees it, sans-IO: bytes and now_ms in; packets to send, or a reason to close,
+out.
 
 The shell calls receive_data() with what arrived, and next_effect() whenever it may write; it sends exactly
-the log bytes that a Send names. A link never looks behind MasterLog, which the shell keeps up to date.
+the log bytes that a Send names. A link knows of the log only what MasterLog says; the shell keeps that up to
+date.
 
-Invariants: position <= log.max_offset; ack_offset <= position; every packet carries the epoch that its
-first byte was written in, ends where that epoch ends, and never crosses a file of the log.
+Invariants: position <= log.max_offset; ack_offset <= position; every packet carries the epoch that its first
+byte was written in, ends where that epoch ends, and never crosses a file of the log.
 """
 
 from dataclasses import dataclass, field
@@ -22,46 +24,49 @@ from broker.ha.core.frames import (
 )
 from broker.ha.core.progress import Progress
 from broker.ha.core.throttle import Throttle
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.operation import RemoteProtocolError
 
 FAR_BYTES = 8 << 20
 NEAR_BYTES = 4 << 20
-"""A replica that lacks FAR_BYTES is sent runs, by a thread; the last NEAR_BYTES go packet by packet."""
-RUN_BYTES = 4 << 20
-RUN_BYTES_MIN = 1 << 20
-"""A limit that allows less at a time is not worth a thread."""
+"""A slave that lacks FAR_BYTES is sent batches by a thread; the loop sends it the last NEAR_BYTES packet by
+packet."""
+SENDFILE_BYTES = 4 << 20
+SENDFILE_BYTES_MIN = 1 << 20
+"""A rate limit that allows less at a time is not worth a thread."""
 WRITING_BYTES_PER_SECOND = 1 << 20
-"""From here on the producers are said to write, and a replica far behind leaves them their share."""
+"""Producers that write less than this do not slow down a slave that is far behind."""
 BUSY_BYTES_PER_SECOND = 8 << 20
-"""What it gets at least on a machine that has nothing to spare."""
+"""The least rate for a slave that is far behind, on a machine that has no CPU to spare."""
 CONFIRM_DELAY_MS = 100
-"""An idle slave hears of a newer confirmOffset this soon (the peer: with the next heartbeat, 5 s)."""
+"""An idle slave is sent a newer confirmOffset this soon (RocketMQ: with the next heartbeat, 5 s)."""
 
 
 @dataclass(slots=True)
 class MasterLog:
-    """What the links of one master know of its log; the shell writes it, links only read."""
+    """What the links of one master know of its log. The shell writes it, the links only read."""
 
     file_bytes: int
     epochs: Epochs = field(default_factory=Epochs)
     min_offset: int = 0
     max_offset: int = 0
     confirm_offset: int = 0
-    growth: int = 0  # what producers write, bytes per second
-    busy: bool = False  # they would write more, if this broker had more of the machine
+    append_rate: int = 0  # bytes per second that producers write
+    is_busy: bool = False  # the event loop has no CPU to spare: producers might write more
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    batch_bytes: int = 131_072
-    send_heartbeat_interval_ms: int = 5_000
-    housekeeping_interval_ms: int = 20_000
-    bytes_per_second: int = 0  # of one link; 0: as fast as it goes
-    far_bytes_per_second: int = 0  # of one that is far behind, while producers write
+    """As in HaSettings, for one link."""
+
+    batch_bytes: int
+    send_heartbeat_interval_ms: int
+    housekeeping_interval_ms: int
+    bytes_per_second: int  # 0: no limit
+    far_bytes_per_second: int  # to a slave that is far behind, while producers write; 0: no limit
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """Write header, then body_bytes of the log from offset, in one piece."""
+    """Write `header`, then `body_bytes` of the log from `offset`, without anything in between."""
 
     header: bytes
     offset: int = 0
@@ -70,30 +75,32 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Close:
+    """Close the connection, and log the reason."""
+
     reason: str
 
 
 class MasterLink:
-    """A connection of one slave. slave_id is None until its handshake came."""
+    """The connection of one slave. slave_id is None until its handshake has arrived."""
 
     def __init__(self, log: MasterLog, settings: LinkSettings, *, now_ms: int) -> None:
         self.slave_id: int | None = None
-        self.read_ms = self._sent_ms = now_ms  # read: when the last byte came
+        self.read_ms = self._sent_ms = now_ms  # read_ms: when the last byte arrived
         self.learner = False
         self.pulls_metadata = False
         self.ack_offset = -1
-        self.position = -1  # first byte not yet sent; -1: the slave has not said where to begin
+        self.position = -1  # first byte not sent yet; -1: the slave has not asked for an offset yet
         self.sent_bytes = 0
         self.close_reason: str | None = None
-        self.began_at = -1  # offset of the first byte that was sent, or will be
-        self.restarted_from: int | None = None  # where the slave's log ended, if ours begins behind that
+        self.began_at = -1  # offset of the first byte sent over this link
+        self.restarted_from: int | None = None  # end of the slave's log, if it is below our minOffset
         self.progress = Progress()
         self._log = log
         self._settings = settings
         self._decoder = SlaveStreamDecoder()
         self._from_last_file = False
         self._handshake_due = False
-        self._told_confirm = self._told_epoch = -1
+        self._sent_confirm_offset = self._sent_epoch = -1
         self._entry: EpochEntry | None = None
         self._entry_of: Epochs | None = None
         self._caught_up_ms = now_ms
@@ -102,24 +109,25 @@ class MasterLink:
         packet_bytes_max = self._throttle.packet_bytes_max or settings.batch_bytes
         self._batch_bytes = min(settings.batch_bytes, packet_bytes_max)
         self._restart_due = False
-        self._sent_all = False  # nothing of the log was left when the last packet went
+        self._sent_all = False  # the last packet that was sent reached the end of the log
 
-    # -- what the keeper of the SyncStateSet asks ----------------------------------------------------------
+    # -- for the SyncStateSet ------------------------------------------------------------------------------
 
     def caught_up_ms(self, now_ms: int) -> int:
-        """The last instant at which the slave is known to have had all that we had."""
+        """Returns the last time at which the slave is known to have had the whole log."""
         if 0 <= self._log.max_offset <= self.ack_offset:
             return now_ms
         return self._caught_up_ms
 
     def read_progress(self, now_ms: int) -> None:
-        """From time to time. A slave that begins has nothing of the log yet: that is no pace."""
+        """Takes a reading for `progress`. A slave that has nothing of our log yet gives none."""
         if self.ack_offset >= self._log.min_offset and self.position >= 0:
             self.progress.read(now_ms, has=self.ack_offset, of=self._log.max_offset)
 
     # -- input -------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
+        """Takes bytes from the slave. A stream that no slave sends closes the link."""
         self.read_ms = now_ms
         decoder = self._decoder
         try:
@@ -136,7 +144,7 @@ class MasterLink:
             self.close(str(error))
 
     def close(self, reason: str) -> None:
-        """The first reason stays."""
+        """Marks the link as closed. The first reason stays."""
         if self.close_reason is None:
             self.close_reason = reason
 
@@ -144,7 +152,7 @@ class MasterLink:
         if self.slave_id is not None:
             if handshake.slave_id != self.slave_id:
                 self.close(f"slave {self.slave_id} calls itself {handshake.slave_id} in mid-stream")
-            return  # a Java slave repeats itself when the answer is slow: one answer is enough
+            return  # a Java slave repeats its handshake when the answer is slow: one answer is enough
         if handshake.slave_id <= 0:
             self.close(f"handshake with the broker id {handshake.slave_id}")
             return
@@ -166,12 +174,12 @@ class MasterLink:
         else:
             self.ack_offset = offset
         if self.close_reason is None:
-            self._note_progress(now_ms)
+            self._update_caught_up(now_ms)
 
     def _receive_request(self, offset: int) -> None:
-        """The first ack says where the slave's log ends. 0: it is empty, we say where it begins.
+        """The first ack says where the slave's log ends. 0: it is empty, and we say where it begins.
 
-        Below our minimum: what it lacks is deleted here. A packet without bytes tells it where our log
+        Below our minOffset, what it lacks is deleted here. A packet without bytes tells it where our log
         begins; a KeelMQ slave starts over there, a RocketMQ slave closes (and needs its store emptied).
         """
         log = self._log
@@ -191,7 +199,7 @@ class MasterLink:
         self._sent_all = start == log.max_offset
         self.ack_offset = offset
 
-    def _note_progress(self, now_ms: int) -> None:
+    def _update_caught_up(self, now_ms: int) -> None:
         """Kafka's rule: at _mark_ms the log ended at _mark_offset, and now the slave has all of that."""
         if self.ack_offset >= self._log.max_offset:
             self._caught_up_ms = now_ms
@@ -205,17 +213,17 @@ class MasterLink:
 
     @property
     def has_more(self) -> bool:
-        """next_effect() has log bytes to send now."""
+        """next_effect() has log bytes to send."""
         return 0 <= self.position < self._log.max_offset
 
     @property
     def is_settled(self) -> bool:
-        """An ack gives nothing to do: the link neither begins nor ends, and has only heartbeats to send."""
+        """An ack causes nothing to be sent: the whole log is sent, and the link neither begins nor ends."""
         sent_all = self.position >= self._log.max_offset
-        return sent_all and self._told_epoch >= 0 and self.close_reason is None
+        return sent_all and self._sent_epoch >= 0 and self.close_reason is None
 
     def next_effect(self, now_ms: int) -> Send | Close | None:
-        """What to do now; None: nothing before more bytes, more log, or the next tick."""
+        """Returns what to do now; None: nothing before more input, more log, or the next tick."""
         if (close := self.check(now_ms)) is not None:
             return close
         if self._handshake_due:
@@ -227,51 +235,60 @@ class MasterLink:
         return self._next_packet(now_ms)
 
     def check(self, now_ms: int) -> Close | None:
-        """Also while a packet is on its way that the slave does not take."""
+        """Returns a Close if the link has failed or timed out. Also called while a packet is stuck in the
+        socket."""
         if self.close_reason is None and now_ms - self.read_ms > self._settings.housekeeping_interval_ms:
             self.close(f"slave {self.slave_id} was silent for {now_ms - self.read_ms} ms")
         return Close(self.close_reason) if self.close_reason is not None else None
 
     @property
-    def is_far(self) -> bool:
-        """next_run() may have something."""
+    def is_far_behind(self) -> bool:
+        """next_sendfile_batch() may have packets."""
         log = self._log
         return self.position >= 0 and min(log.max_offset, log.confirm_offset) - self.position >= FAR_BYTES
 
-    def next_run(self, now_ms: int) -> list[Send]:
-        """Packets that a thread may send while the loop goes on; empty: ask next_effect(). Of confirmed bytes
-        only: no change of the master takes these away while they are on their way."""
-        self._set_pace(now_ms)
-        run_bytes = min(RUN_BYTES, self._throttle.packet_bytes_max or RUN_BYTES)
-        if not self.is_far or self._handshake_due or self._restart_due or run_bytes < RUN_BYTES_MIN:
+    def next_sendfile_batch(self, now_ms: int) -> list[Send]:
+        """Returns packets that a thread may send while the loop goes on; empty: use next_effect().
+
+        They hold confirmed bytes only, which no change of the master truncates while they are being sent.
+        """
+        self._set_transfer_rate(now_ms)
+        batch_bytes_max = min(SENDFILE_BYTES, self._throttle.packet_bytes_max or SENDFILE_BYTES)
+        if (
+            not self.is_far_behind
+            or self._handshake_due
+            or self._restart_due
+            or batch_bytes_max < SENDFILE_BYTES_MIN
+        ):
             return []
         if self.check(now_ms) is not None or not self._throttle.is_open(now_ms):
             return []
-        end = min(self.position + run_bytes, self._log.max_offset - NEAR_BYTES)
+        end = min(self.position + batch_bytes_max, self._log.max_offset - NEAR_BYTES)
         packets = []
-        while self.position < end and (place := self._place()) is not None:
-            entry, body_bytes = place
+        while self.position < end and (extent := self._next_extent()) is not None:
+            entry, body_bytes = extent
             packets.append(self._packet(entry, body_bytes, now_ms))
         return packets
 
-    def _set_pace(self, now_ms: int) -> None:
-        """More than producers write in any case, or a busy group would never be whole again: twice that, and
-        on a busy machine half as much again. There a copied byte, which costs the replica most, is taken from
-        the producers."""
-        settings, growth, pace = self._settings, self._log.growth, 0
+    def _set_transfer_rate(self, now_ms: int) -> None:
+        """A slave that is far behind is always sent more than producers write, or it would never catch up:
+        twice as much, and on a busy machine one and a half times as much. There, the CPU for each copied byte
+        is taken from the producers."""
+        settings, append_rate, pace = self._settings, self._log.append_rate, 0
         if settings.bytes_per_second or not settings.far_bytes_per_second:
             return
-        if growth >= WRITING_BYTES_PER_SECOND and self.is_far:
-            if self._log.busy:
-                spare, least = BUSY_BYTES_PER_SECOND, growth * 3 // 2
+        if append_rate >= WRITING_BYTES_PER_SECOND and self.is_far_behind:
+            if self._log.is_busy:
+                spare, least = BUSY_BYTES_PER_SECOND, append_rate * 3 // 2
             else:
-                spare, least = settings.far_bytes_per_second, 2 * growth
+                spare, least = settings.far_bytes_per_second, 2 * append_rate
             pace = max(min(spare, settings.far_bytes_per_second), least)
         if pace != self._throttle.bytes_per_second:
             self._throttle.limit(pace, now_ms)
 
-    def _place(self) -> tuple[EpochEntry, int] | None:
-        """Epoch and length of the next packet. None: its place is not in the log any more, the link ends."""
+    def _next_extent(self) -> tuple[EpochEntry, int] | None:
+        """Returns epoch and length of the next packet. None: its offset is no longer in the log, and the link
+        ends."""
         log = self._log
         entry = self._epoch_at(self.position)
         if entry is None or self.position < log.min_offset:
@@ -281,21 +298,21 @@ class MasterLink:
         return entry, min(end - self.position, self._batch_bytes)
 
     def _next_packet(self, now_ms: int) -> Send | Close | None:
-        log, place = self._log, self._place()
-        if place is None:
+        log, extent = self._log, self._next_extent()
+        if extent is None:
             return Close(self.close_reason or "")
-        entry, body_bytes = place
+        entry, body_bytes = extent
         if self._throttle.bytes_per_second or body_bytes == self._batch_bytes:
-            self._set_pace(now_ms)
+            self._set_transfer_rate(now_ms)
         if body_bytes <= 0 or self._restart_due:
             body_bytes = 0
             if not self._restart_due and not self._heartbeat_due(entry, now_ms):
                 return None
             self._restart_due = False
         elif not self._throttle.is_open(now_ms):
-            return None  # until the next tick
+            return None  # until the next tick; the limit is used up
         elif self._sent_all and self.ack_offset == self.position:
-            self._caught_up_ms = now_ms  # it had everything until these bytes came
+            self._caught_up_ms = now_ms  # it had the whole log until these bytes were written
             self._mark_offset, self._mark_ms = log.max_offset, now_ms
         return self._packet(entry, body_bytes, now_ms)
 
@@ -308,21 +325,22 @@ class MasterLink:
         self.sent_bytes += body_bytes
         self._sent_all = self.position >= log.max_offset
         self._throttle.spend(body_bytes)
-        self._sent_ms, self._told_epoch, self._told_confirm = now_ms, entry.epoch, confirm_offset
+        self._sent_ms, self._sent_epoch, self._sent_confirm_offset = now_ms, entry.epoch, confirm_offset
         return send
 
     def _file_end(self) -> int:
         return self.position - self.position % self._log.file_bytes + self._log.file_bytes
 
     def _heartbeat_due(self, entry: EpochEntry, now_ms: int) -> bool:
-        """At once for an epoch that the slave has not heard of: without data this is its only mark."""
+        """At once for an epoch that the slave has not heard of: without data, a heartbeat is its only
+        mention."""
         idle_ms = now_ms - self._sent_ms
-        if self._told_confirm != self._log.confirm_offset and idle_ms >= CONFIRM_DELAY_MS:
+        if self._sent_confirm_offset != self._log.confirm_offset and idle_ms >= CONFIRM_DELAY_MS:
             return True
-        return self._told_epoch != entry.epoch or idle_ms >= self._settings.send_heartbeat_interval_ms
+        return self._sent_epoch != entry.epoch or idle_ms >= self._settings.send_heartbeat_interval_ms
 
     def _epoch_at(self, offset: int) -> EpochEntry | None:
-        """Looked up again whenever the log got a new epoch, so a label can never be a stale one."""
+        """Looked up again whenever the log gets a new epoch, so a packet never carries a stale one."""
         entry = self._entry
         if self._entry_of is not self._log.epochs or entry is None or offset >= entry.end_offset:
             self._entry_of = self._log.epochs

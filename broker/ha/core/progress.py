@@ -1,6 +1,6 @@
-"""How fast a replica comes nearer to its master, and when it will be there: from readings of two offsets.
+"""How fast a replica catches up with its master, and when it will be done: from readings of two offsets.
 
-Times are of one monotonic clock. The window is short: a catch-up that slows down must show it soon.
+Times are of one monotonic clock. The window is short, so that a catch-up that slows down is seen soon. Pure.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ STEP_MS = 500
 
 
 class Progress:
-    """Of one link. Readings that go back (a cut, a log that begins anew) start it again."""
+    """The progress of one link. Readings that go back (the log was truncated or deleted) restart it."""
 
     __slots__ = ("_readings",)
 
@@ -18,7 +18,8 @@ class Progress:
         self._readings: deque[tuple[int, int, int]] = deque()  # (ms, has, of)
 
     def read(self, now_ms: int, *, has: int, of: int) -> None:
-        """The replica has the bytes below `has`, of those below `of`. As often as one likes."""
+        """Takes a reading: the replica has the bytes below `has`, the log ends at `of`. May be called at any
+        rate."""
         readings = self._readings
         if readings and has < readings[-1][1]:
             readings.clear()
@@ -31,6 +32,7 @@ class Progress:
 
     @property
     def bytes_behind(self) -> int:
+        """Bytes that the replica lacks, by the last reading."""
         if not self._readings:
             return 0
         _, has, of = self._readings[-1]
@@ -38,7 +40,7 @@ class Progress:
 
     @property
     def bytes_per_second(self) -> int:
-        """Of the log that arrived in the window."""
+        """Bytes of the log per second that the replica received within the window."""
         if len(self._readings) < 2:
             return 0
         (began_ms, began, _), (now_ms, has, _) = self._readings[0], self._readings[-1]
@@ -46,8 +48,8 @@ class Progress:
 
     @property
     def eta_ms(self) -> int | None:
-        """Until nothing is missing, at the pace of the window, in which the log grew as well. 0: nothing is.
-        None: it does not come nearer."""
+        """Time until the replica has the whole log, at the rates of the window, in which the log may have
+        grown; 0: it has the whole log; None: it does not catch up."""
         if not self.bytes_behind:
             return 0
         if len(self._readings) < 2:
@@ -59,8 +61,9 @@ class Progress:
         return self.bytes_behind * (now_ms - began_ms) // gained
 
 
-class Growth:
-    """Bytes per second that a log has gained lately; a pause of the producers shows at once, a burst soon."""
+class RateMeter:
+    """The rate at which a counter grows, per second, as a moving average: a pause shows at once, a burst
+    soon."""
 
     __slots__ = ("_ms", "_offset", "_rate")
 
@@ -68,8 +71,9 @@ class Growth:
         self._ms, self._offset, self._rate = 0, -1, 0
 
     def read(self, now_ms: int, offset: int) -> int:
-        """Several times a second."""
-        if self._offset < 0 or offset < self._offset:  # the first, or a log that was cut
+        """Takes a reading and returns the rate. Called several times a second. A counter that went back
+        starts again."""
+        if self._offset < 0 or offset < self._offset:  # the first reading, or a log that was truncated
             self._ms, self._offset, self._rate = now_ms, offset, 0
         elif now_ms > self._ms:
             rate = (offset - self._offset) * 1000 // (now_ms - self._ms)

@@ -1,15 +1,16 @@
-"""One HA link as the slave sees it, sans-IO. Control bytes and body counts in, effects out.
+"""One HA link as the slave sees it, sans-IO: control bytes and body counts in, effects out.
 
-The shell reads into one of two places: control_wanted bytes for receive_control(), or, while body_wanted >
-0, up to that many bytes straight into the log at its max offset, followed by body_received(). After each
-input it performs next_effect() until None, in that order:
+The shell reads into one of two places: control_wanted bytes for receive_control(), or, while body_wanted > 0,
+up to that many bytes straight into the log at its maxOffset, followed by body_received(). After each input it
+performs next_effect() until None, in that order:
 
     handshake ->  Truncate, SaveEpochs, SendBytes(ack)             durable before the master counts our bytes
     transfer  ->  ResetTo, SaveEpochs ... SendBytes(ack), Confirm
 
-Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in epochs. An empty
-log counts as ending at 0 until the master's first packet tells where that one's begins.
-With sync_flush acks tell what is on disk (pitfall 56), and the shell says by flushed() how far that is.
+Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in `epochs`. An
+empty log counts as ending at 0 until the master's first packet tells where the master's log begins.
+
+With sync_flush, acks cover only what is on disk (pitfall 56), and the shell reports that by flushed().
 """
 
 from collections import deque
@@ -22,48 +23,50 @@ from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.core.progress import Progress
 from broker.ha.core.truncation import CommonPoint, truncation_point
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.operation import RemoteProtocolError
 
 STOPPED = "Nothing was changed, and nothing is copied: `keelmq repair` shows what can be done"
 
 ACK_DELAY_MS = 100
-"""A part of a large packet is reported this late at most."""
+"""A part of a large packet is acknowledged after this time at the latest."""
 
 
 class SendBytes(msgspec.Struct, frozen=True, gc=False):
+    """Write `data` to the master."""
+
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut log and queues at offset, durably, then call truncated() with the end that the log has now."""
+    """Truncate log and queues at `offset`, durably, then call truncated() with the log's new end."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class SaveEpochs:
-    """Durably, before anything after it."""
+    """Save the epochs durably, before any later effect."""
 
     epochs: Epochs
 
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """The log is empty, and begins at offset. What it had is older than all that the master has."""
+    """Delete the log and begin it at `offset`. All of it is older than what the master has."""
 
     offset: int
 
 
 class Confirm(msgspec.Struct, frozen=True, gc=False):
-    """Records that end at or below offset are safe to read."""
+    """Records that end at or below `offset` may be read by consumers."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """fatal: another try would end the same way, an operator must act."""
+    """Close the connection. fatal: another attempt would end the same way, and an operator must act."""
 
     reason: str
     fatal: bool = False
@@ -72,19 +75,21 @@ class Close:
 Effect = SendBytes | Truncate | SaveEpochs | ResetTo | Confirm | Close
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlaveSettings:
+    """As in HaSettings. file_bytes: mappedFileSizeCommitLog. pulls_metadata: it asks for metadata (29001)."""
+
     file_bytes: int
-    send_heartbeat_interval_ms: int = 5_000
-    housekeeping_interval_ms: int = 20_000
-    sync_from_last_file: bool = False
-    async_learner: bool = False
-    sync_flush: bool = False
-    pulls_metadata: bool = False
+    send_heartbeat_interval_ms: int
+    housekeeping_interval_ms: int
+    sync_from_last_file: bool
+    async_learner: bool
+    sync_flush: bool
+    pulls_metadata: bool
 
 
 class SlaveLink:
-    """One connection to a master; a new connection gets a new link, so nothing is remembered wrongly."""
+    """One connection to a master. A new connection gets a new link, so nothing is carried over by mistake."""
 
     def __init__(
         self,
@@ -107,14 +112,14 @@ class SlaveLink:
         self.progress = Progress()
         self._settings = settings
         self._log_is_empty = min_offset >= max_offset
-        self._empty_at = max_offset  # where an empty log stands, as long as we do not know where to begin
+        self._empty_at = max_offset  # where an empty log stands until the master says where to begin
         self._effects: deque[Effect] = deque()
         self._control = bytearray()
         self._master_epochs = Epochs()
         self._header: TransferHeader | None = None
-        self._had_packet = False
+        self._had_transfer = False
         self._confirm_offset = -1
-        self._reported = self._durable = -1
+        self._acked_offset = self._durable = -1
         self.read_ms = self.sent_ms = now_ms
         handshake = SlaveHandshake(
             broker_id, settings.sync_from_last_file, settings.async_learner, settings.pulls_metadata
@@ -124,15 +129,16 @@ class SlaveLink:
     # -- output ------------------------------------------------------------------------------------------
 
     def next_effect(self, now_ms: int) -> Effect | None:
+        """Returns what to do next; None: nothing before the next input or tick."""
         if self._effects:
             return self._effects.popleft()
         if self.body_wanted or self.closed or not self.transferring:
             return None
-        return self._report(now_ms) if self._is_news else None
+        return self._new_ack(now_ms) if self._ack_is_due else None
 
     @property
     def wants_flush(self) -> bool:
-        """Bytes that the master waits for are not known to be on disk."""
+        """The master waits for bytes that are not known to be on disk."""
         return self._settings.sync_flush and self.transferring and self._durable < self.max_offset
 
     @property
@@ -140,16 +146,16 @@ class SlaveLink:
         return min(self._durable, self.max_offset) if self._settings.sync_flush else self.max_offset
 
     @property
-    def _is_news(self) -> bool:
-        """The first ack says where our log ends, so it waits for all of it."""
-        return self._ack > self._reported and (self._reported >= 0 or self._ack == self.max_offset)
+    def _ack_is_due(self) -> bool:
+        """The first ack says where our log ends, so it waits until all of the log may be acknowledged."""
+        return self._ack > self._acked_offset and (self._acked_offset >= 0 or self._ack == self.max_offset)
 
     def flushed(self, offset: int) -> None:
-        """The log is on disk up to here."""
+        """The log is on disk up to `offset`."""
         self._durable = max(self._durable, offset)
 
     def tick(self, now_ms: int) -> None:
-        """At least every 100 ms: reports and time-outs that no input triggers."""
+        """Called at least every 100 ms: sends the acks and detects the time-outs that no input triggers."""
         if now_ms - self.read_ms > self._settings.housekeeping_interval_ms:
             self._close(f"the master was silent for {now_ms - self.read_ms} ms")
         if self.closed or not self.transferring or self._effects:
@@ -157,14 +163,14 @@ class SlaveLink:
         if not self._log_is_empty:
             self.progress.read(now_ms, has=self.max_offset, of=self.master_max_offset)
         late_ms = now_ms - self.sent_ms
-        part = self._is_news and late_ms >= ACK_DELAY_MS
-        idle = self._reported >= 0 and late_ms >= self._settings.send_heartbeat_interval_ms
+        part = self._ack_is_due and late_ms >= ACK_DELAY_MS
+        idle = self._acked_offset >= 0 and late_ms >= self._settings.send_heartbeat_interval_ms
         if part or idle:
-            self._effects.append(self._report(now_ms))
+            self._effects.append(self._new_ack(now_ms))
 
-    def _report(self, now_ms: int) -> SendBytes:
-        self.sent_ms, self._reported = now_ms, self._ack
-        return SendBytes(frames.encode_ack(self._reported))
+    def _new_ack(self, now_ms: int) -> SendBytes:
+        self.sent_ms, self._acked_offset = now_ms, self._ack
+        return SendBytes(frames.encode_ack(self._acked_offset))
 
     def _close(self, reason: str, *, fatal: bool = False) -> None:
         if not self.closed:
@@ -174,7 +180,7 @@ class SlaveLink:
     # -- input -------------------------------------------------------------------------------------------
 
     def receive_control(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
-        """At most control_wanted bytes."""
+        """Takes header bytes, at most control_wanted of them."""
         assert len(data) <= self.control_wanted and not self.body_wanted
         self.read_ms = now_ms
         self.control_wanted -= len(data)
@@ -192,14 +198,14 @@ class SlaveLink:
             self._close(str(error))
 
     def body_received(self, count: int, now_ms: int) -> None:
-        """count bytes of the body are in the log."""
+        """`count` bytes of the body are in the log."""
         assert 0 < count <= self.body_wanted
         self.read_ms = now_ms
         self.body_wanted -= count
         self.max_offset += count
         self.received_bytes += count
         if not self.body_wanted and self._header is not None:
-            self._packet_done(self._header, now_ms)
+            self._transfer_received(self._header, now_ms)
 
     # -- handshake ---------------------------------------------------------------------------------------
 
@@ -213,7 +219,7 @@ class SlaveLink:
         self._follow(handshake)
 
     def _follow(self, handshake: MasterHandshake) -> None:
-        """Cut what this master does not have; then it sends from our end on."""
+        """Truncates what this master does not have; then the master sends from our end on."""
         self._master_epochs = Epochs.of(handshake.epochs)
         self.master_max_offset = handshake.max_offset
         point = truncation_point(
@@ -223,7 +229,7 @@ class SlaveLink:
             master_max=handshake.max_offset,
         )
         if self._log_is_empty and (point is None or self.max_offset):
-            point = CommonPoint(0, Epochs())  # nothing to lose: the master says where the log begins
+            point = CommonPoint(0, Epochs())  # nothing can be lost: the master says where the log begins
             self.max_offset = 0
         if point is None:
             self._close(
@@ -240,17 +246,19 @@ class SlaveLink:
             self._effects.append(SaveEpochs(point.epochs))
         self.transferring = True
 
-    def not_a_boundary(self, offset: int) -> None:
-        """Truncate asked for a cut inside a record of this log, and nothing was cut."""
+    def not_a_record_start(self, offset: int) -> None:
+        """Called instead of truncated() when the truncation point is inside a record of this log. Nothing was
+        changed."""
         self._effects.clear()
         self._close(
-            f"the logs differ although their epochs agree: a cut at {offset} would go through a record of"
+            f"the logs differ although their epochs agree: truncation at {offset} would split a record of"
             f" this log ({_text(self.epochs)}). {STOPPED}",
             fatal=True,
         )
 
     def truncated(self, max_offset: int) -> None:
-        """The cut is durable; the log may end before it, if the cut was inside a message."""
+        """The truncation is durable. The log may end before the wanted offset, at the end of a whole
+        record."""
         self.max_offset = min(max_offset, self.max_offset)
         self._durable = min(self._durable, self.max_offset)
 
@@ -263,14 +271,14 @@ class SlaveLink:
     def _receive_header(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
         header = frames.parse_transfer_header(data)
         self._expect_header()
-        reset = self._check_place(header)
-        self._had_packet = True
+        reset = self._check_offset(header)
+        self._had_transfer = True
         if self.closed:
             return
         if reset:
             self.max_offset = self._empty_at = header.offset
             self._durable = min(self._durable, header.offset)
-            self.epochs = Epochs()  # of bytes that go; the ones of the bytes that come are learned below
+            self.epochs = Epochs()  # of the deleted bytes; those of the new bytes are learned below
             self._effects.append(ResetTo(header.offset))
         self._learn_epochs(header)
         if self.closed:
@@ -280,32 +288,36 @@ class SlaveLink:
             self._log_is_empty = False
             self.body_wanted = header.body_bytes
         else:
-            self._packet_done(header, now_ms)
+            self._transfer_received(header, now_ms)
 
-    def _check_place(self, header: TransferHeader) -> bool:
-        """The packet must continue our log. True: our log is empty and begins where the packet does."""
+    def _check_offset(self, header: TransferHeader) -> bool:
+        """A packet must continue our log. Returns True if our log is empty and begins at the packet's
+        offset."""
         file_bytes = self._settings.file_bytes
         if header.offset != self.max_offset:
-            if self._master_begins_at(header):
+            if self._is_log_start_of_master(header):
                 self._log_is_empty = True
             elif not self._log_is_empty:
                 self._close(f"packet at offset {header.offset}, but this log ends at {self.max_offset}")
             elif not header.body_bytes:
-                return False  # a heartbeat of a master that has not found our place, perhaps at -1
+                return False  # a heartbeat of a master that does not know our offset yet; Java sends -1
             elif header.offset < 0:
                 self._close(f"packet at offset {header.offset}")
             return header.offset != self.max_offset and not self.closed
         if header.body_bytes and header.offset % file_bytes + header.body_bytes > file_bytes:
-            self._mismatch(f"packet {header.offset}+{header.body_bytes} crosses the end of a file of ours")
+            self._file_size_mismatch(
+                f"packet {header.offset}+{header.body_bytes} crosses the end of a file here"
+            )
         return self._log_is_empty and self._empty_at != header.offset and not self.closed
 
-    def _master_begins_at(self, header: TransferHeader) -> bool:
-        """A KeelMQ master answers so when it has deleted what follows our end: its log begins there."""
-        if self._log_is_empty or self._had_packet or header.body_bytes:
+    def _is_log_start_of_master(self, header: TransferHeader) -> bool:
+        """A KeelMQ master answers so when it has deleted the bytes behind our end: its log begins at this
+        offset."""
+        if self._log_is_empty or self._had_transfer or header.body_bytes:
             return False
         return self.max_offset < header.offset <= self.master_max_offset
 
-    def _mismatch(self, what: str) -> None:
+    def _file_size_mismatch(self, what: str) -> None:
         self._close(
             f"{what}: mappedFileSizeCommitLog must be the same on all replicas (here"
             f" {self._settings.file_bytes}). {STOPPED}",
@@ -313,15 +325,15 @@ class SlaveLink:
         )
 
     def _learn_epochs(self, header: TransferHeader) -> None:
-        """Record, before its bytes arrive, each epoch that the log will touch.
+        """Records each epoch that the packet touches, before its bytes arrive.
 
         A Java master labels the last piece of an epoch with the next one, whose start lies behind the packet;
-        the epoch of those bytes then stands in the handshake's list.
+        the epoch of those bytes is in the handshake's list then.
         """
         if self._log_is_empty and not header.body_bytes and header.offset != self.max_offset:
             return
         if max(header.epoch, self._master_epochs.last_epoch) <= self.epochs.last_epoch:
-            return  # nothing is newer than what is known
+            return  # the master names no newer epoch
         end = header.offset + header.body_bytes
         known = [
             (entry.epoch, entry.start_offset)
@@ -340,11 +352,11 @@ class SlaveLink:
             self.epochs = epochs
             self._effects.append(SaveEpochs(epochs))
 
-    def _packet_done(self, header: TransferHeader, now_ms: int) -> None:
+    def _transfer_received(self, header: TransferHeader, now_ms: int) -> None:
         self._header = None
         self.master_max_offset = max(self.master_max_offset, self.max_offset, header.confirm_offset)
-        if header.body_bytes and self._is_news:
-            self._effects.append(self._report(now_ms))
+        if header.body_bytes and self._ack_is_due:
+            self._effects.append(self._new_ack(now_ms))
         confirm = min(header.confirm_offset, self.max_offset)
         if confirm > self._confirm_offset:
             self._confirm_offset = confirm

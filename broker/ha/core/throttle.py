@@ -1,17 +1,17 @@
-"""A limit of bytes per second, as a budget that refills with time and may be overdrawn by one packet. Pure.
+"""A limit of bytes per second: a token bucket that may be overdrawn by one packet. Pure.
 
-Overdrawing keeps packets large: a budget that must cover a packet before it goes would either cut packets
-into crumbs or wait for tokens that a small limit never gathers.
+Overdrawing keeps packets large: if the tokens had to cover a packet before it is sent, packets would be cut
+into tiny pieces, or wait for tokens that a small limit never gathers.
 """
 
 BURST_MS = 200
-"""What was not used is kept for this long only."""
+"""Unused tokens are kept for this long only."""
 
 PACKET_BYTES_MIN = 4_096
 
 
 class Throttle:
-    """bytes_per_second 0: no limit. Times are of one monotonic clock."""
+    """A token bucket; bytes_per_second 0: no limit. Times are of one monotonic clock."""
 
     __slots__ = ("_balance", "_burst", "_now_ms", "bytes_per_second")
 
@@ -22,11 +22,11 @@ class Throttle:
 
     @property
     def packet_bytes_max(self) -> int | None:
-        """So that a debt is paid within BURST_MS, or soon. None: any."""
+        """The largest packet whose debt is paid within BURST_MS, or soon; None: any size."""
         return max(self._burst // 1000, PACKET_BYTES_MIN) if self.bytes_per_second else None
 
     def is_open(self, now_ms: int) -> bool:
-        """May a packet go now?"""
+        """Returns whether a packet may be sent now."""
         if not self.bytes_per_second:
             return True
         gained = (now_ms - self._now_ms) * self.bytes_per_second
@@ -34,12 +34,13 @@ class Throttle:
         return self._balance > 0
 
     def limit(self, bytes_per_second: int, now_ms: int) -> None:
-        """Another limit from now on; a debt stays, unless there is none any more."""
+        """Sets another limit. A debt stays, unless the limit is 0."""
         if self.bytes_per_second:
             self.is_open(now_ms)
         self.bytes_per_second, self._burst = bytes_per_second, bytes_per_second * BURST_MS
         self._balance, self._now_ms = min(self._balance, self._burst), now_ms
 
     def spend(self, count: int) -> None:
+        """Takes the tokens of a packet that is sent."""
         if self.bytes_per_second:
             self._balance -= count * 1000

@@ -1,6 +1,6 @@
-"""Where a slave's log leaves the history of its master: the truncation point of RIP-44. Pure.
+"""The point where a slave's log diverges from its master's: the truncation algorithm of RIP-44. Pure.
 
-Why the newest common entry decides: an epoch has one master, and that master's log only grows while it
+The newest common entry decides. An epoch has one master, and that master's log only grows while the epoch
 lasts. So two logs that both hold (epoch, start_offset) agree on everything before start_offset, and inside
 the epoch one is a prefix of the other: they agree up to the smaller end. Beyond it they may differ.
 """
@@ -19,11 +19,12 @@ class CommonPoint:
 
 
 def truncation_point(slave: Epochs, *, slave_max: int, master: Epochs, master_max: int) -> CommonPoint | None:
-    """First byte offset at which the slave's log may differ from the master's.
+    """Returns the first byte offset at which the slave's log may differ from the master's, and the epochs
+    that stay.
 
-    None: no common epoch, an operator must act. A slave whose log is empty has nothing to compare and is
-    not asked. The common entry itself stays, even when it has no byte below the cut: its start is the same
-    on both sides (the peer drops it and may never learn it again).
+    None: there is no common epoch, and an operator must act. A slave with an empty log has nothing to
+    compare, so this is not called for it. The common entry itself stays, even when it has no byte below the
+    truncation point: its start is the same on both sides (RocketMQ drops it and may never learn it again).
     """
     mine = Epochs.of(slave.pairs, end_offset=slave_max)
     theirs = {entry.epoch: entry for entry in Epochs.of(master.pairs, end_offset=master_max).entries}

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """changeable: also after creation. allows(text): is it a value of this attribute?"""
+    """changeable: also after creation. allows(text): whether it is a legal value."""
 
     changeable: bool
     allows: Callable[[str], bool]
 
 
 def one_of(*values: str) -> Callable[[str], bool]:
+    """Returns an `allows` that accepts these values."""
     return lambda text: text in values
 
 
 def whole_number(text: str) -> bool:
+    """Returns whether the text is a decimal number of 64 bits at most."""
     return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) < 20
 
 
@@ -32,7 +34,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
-    """ "+a=b,-c" -> {"+a": "b", "-c": ""}. ValueError."""
+    """Parses "+a=b,-c" into {"+a": "b", "-c": ""}. Raises ValueError."""
     changes: dict[str, str] = {}
     for part in (text or "").split(","):
         if not part:
@@ -55,7 +57,8 @@ def alter(
     *,
     creating: bool,
 ) -> dict[str, str]:
-    """The attributes after the changes. `known` None: any name. ValueError says which change is refused."""
+    """Returns the attributes after the changes. `known` None: any name is legal. Raises ValueError with the
+    change that is refused."""
     after = dict(current)
     for change, value in changes.items():
         sign, key = change[:1], change[1:]

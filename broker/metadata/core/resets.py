@@ -1,7 +1,7 @@
-"""Offsets that an operator set back or forward, until the consumers have heard of it. Pure.
+"""Offsets that an operator has reset, until the consumers have received them. Pure.
 
 The consumer's next pull of the queue is answered with the new offset, once. Until then its own commits are of
-the old position and do not count. Bounded; a new reset of the same queue replaces the older one. Source:
+the old position, and are ignored. Bounded; a new reset of the same queue replaces the older one. Source:
 RocketMQ 5.3.3 ConsumerOffsetManager.resetOffsetTable.
 """
 
@@ -14,14 +14,14 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 class PendingResets:
-    """`offsets` is looked at by every pull: empty nearly always."""
+    """Every pull looks into `offsets`, which is nearly always empty."""
 
     def __init__(self, *, resets_max: int = RESETS_MAX) -> None:
         self.offsets: dict[Key, int] = {}
         self._max = resets_max
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """False: there are too many already."""
+        """Adds a reset. Returns False if there are too many."""
         key = (group, topic, queue_id)
         if key not in self.offsets and len(self.offsets) >= self._max:
             return False
@@ -29,13 +29,15 @@ class PendingResets:
         return True
 
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Removes a reset and returns its offset; None: there is none."""
         return self.offsets.pop((group, topic, queue_id), None)
 
     def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Returns whether the queue has a reset that its consumer has not received."""
         return (group, topic, queue_id) in self.offsets
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Of a group or a topic that is deleted (broker-ops pitfall 10)."""
+        """Drops the resets of a deleted topic or group (broker-ops pitfall 10)."""
         gone = [key for key in self.offsets if group == key[0] or topic == key[1]]
         for key in gone:
             del self.offsets[key]

@@ -1,9 +1,12 @@
 """One table of metadata with its versions: the state machine behind each store, on masters and on replicas.
+Pure.
 
-A master plans an Update, makes it durable and applies it; a replica gets the same Update and does the same.
-Versions are RocketMQ's DataVersion. One master writes per epoch, and persists before it tells, so two tables
-of one version are equal. Invariants: the version never goes to a lower stateVersion; `gone` and `rows` share
-no key; a version in the history was this table's version, in that order. Pure.
+A master plans an Update, makes it durable and applies it; a replica receives the same Update and does the
+same. Versions are RocketMQ's DataVersion. Each epoch has one writing master, which persists before it
+publishes, so two tables of one version are equal.
+
+Invariants: the version never goes to a lower stateVersion; `gone` and `rows` share no key; the versions in
+the history were this table's versions, in that order.
 """
 
 from collections import deque
@@ -12,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 HISTORY_MAX = 1_024
-"""Changes that a replica may be behind and still get only what changed."""
+"""A replica that is at most so many changes behind receives only what changed."""
 GONE_MAX = 10_000
-"""Tombstones; the ones of the oldest log offsets are forgotten first."""
+"""Tombstones; the ones with the lowest log offsets are dropped first."""
 
 Row = TypeVar("Row")
 
 
 class Version(NamedTuple):
-    """stateVersion is the masterEpoch. Compared in this order, as RocketMQ does; timestamp in ms."""
+    """stateVersion is the masterEpoch. Versions compare in this order, as in RocketMQ; timestamp in ms."""
 
     state_version: int = 0
     counter: int = 0
@@ -29,8 +32,8 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Update(Generic[Row]):
-    """From `base` to `version`; base None: rows and gone are the whole table. gone: key -> log offset of its
-    deletion, or 0."""
+    """The change from `base` to `version`; base None: rows and gone are the whole table. gone: key -> log
+    offset of its deletion, or 0."""
 
     version: Version
     rows: Mapping[str, Row] = field(default_factory=dict)
@@ -39,14 +42,18 @@ class Update(Generic[Row]):
 
     @property
     def whole(self) -> bool:
+        """It is the whole table."""
         return self.base is None
 
     @property
     def only_version(self) -> bool:
+        """It changes nothing but the version."""
         return not self.whole and not self.rows and not self.gone
 
 
 class Table(Generic[Row]):
+    """Rows, tombstones and version, with a history of changes."""
+
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.gone: dict[str, int] = {}
@@ -58,11 +65,11 @@ class Table(Generic[Row]):
     # -- plans -------------------------------------------------------------------------------------------
 
     def plan(self, rows: Mapping[str, Row], gone: Mapping[str, int], *, now_ms: int) -> Update[Row]:
-        """The next change of this epoch."""
+        """Returns the next change of this epoch. Nothing is applied."""
         return Update(self._next(self.version.state_version, now_ms), rows, gone, self.version)
 
     def plan_term(self, epoch: int, rows: Mapping[str, Row], *, now_ms: int) -> Update[Row]:
-        """The first version of a master's term; `rows`: what only this replica knows so far."""
+        """Returns the first version of a master's term; `rows`: rows that only this replica knows so far."""
         return Update(self._next(max(epoch, self.version.state_version), now_ms), rows, {}, self.version)
 
     def _next(self, state_version: int, now_ms: int) -> Version:
@@ -71,7 +78,7 @@ class Table(Generic[Row]):
     # -- changes -----------------------------------------------------------------------------------------
 
     def refusal(self, update: Update[Row]) -> str | None:
-        """Why a master's update must not be applied; None: it may."""
+        """Returns why a master's update must not be applied; None: it may."""
         mine, theirs = self.version.state_version, update.version.state_version
         if theirs < mine:
             return f"epoch {theirs} is below epoch {mine} of the table"
@@ -80,7 +87,8 @@ class Table(Generic[Row]):
         return None
 
     def after(self, update: Update[Row]) -> tuple[dict[str, Row], dict[str, int]]:
-        """Rows and tombstones as they will be: what a whole file must hold before apply()."""
+        """Returns rows and tombstones as they will be: the content of a whole file that is written before
+        apply()."""
         if update.whole:
             return dict(update.rows), dict(update.gone)
         rows = {key: row for key, row in self.rows.items() if key not in update.gone} | dict(update.rows)
@@ -88,7 +96,7 @@ class Table(Generic[Row]):
         return rows, {key: at for key, at in gone.items() if at}
 
     def apply(self, update: Update[Row]) -> None:
-        """Durable already, and not refused."""
+        """Applies an update that is durable and was not refused."""
         if update.whole:
             self.load(update.version, update.rows, update.gone)
             return
@@ -102,7 +110,7 @@ class Table(Generic[Row]):
         self._remember(update.version, frozenset(update.rows) | frozenset(update.gone))
 
     def load(self, version: Version, rows: Mapping[str, Row], gone: Mapping[str, int]) -> None:
-        """The whole table, from a file or from a master; what was before it is unknown."""
+        """Takes the whole table, from a file or from a master. The history starts again."""
         self.rows.clear()
         self.rows.update(rows)
         self.gone = {key: at for key, at in gone.items() if at and key not in rows}
@@ -130,11 +138,11 @@ class Table(Generic[Row]):
     # -- answers -----------------------------------------------------------------------------------------
 
     def place(self, version: Version) -> int | None:
-        """Where a version stands in this table's life; None: it never was, or it is forgotten."""
+        """Returns the position of a version in this table's history; None: it is unknown, or too old."""
         return self._places.get(version)
 
     def since(self, version: Version) -> Update[Row] | None:
-        """What a replica at `version` lacks; None: nothing."""
+        """Returns what a replica at `version` lacks; None: nothing."""
         if version == self.version:
             return None
         place = self._places.get(version)
@@ -154,7 +162,8 @@ class Table(Generic[Row]):
 
 
 def drops_too_much(before: Iterable[str], after: Iterable[str]) -> int:
-    """How many keys a whole table takes away, if that is half of them or more (and more than a handful)."""
+    """Returns how many keys a whole table removes, if they are at least half of them and MASS_DELETE_MIN;
+    else 0."""
     old = set(before)
     lost = len(old - set(after))
     return lost if lost >= MASS_DELETE_MIN and 2 * lost >= len(old) else 0

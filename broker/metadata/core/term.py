@@ -1,7 +1,7 @@
 """One term of a master over its tables: which replica has what, and since when it is behind. Pure.
 
-A replica's acknowledgement is the versions that it names when it asks for more. It counts only as a version
-of the master's own tables in this term: (epoch, 9) of an earlier life of the same epoch is no 9 of ours.
+A replica acknowledges by the versions that it names when it asks for more. Only versions of the master's own
+tables in this term count: version (epoch, 9) of an earlier life of the same epoch is another one than ours.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from broker.metadata.core.table import Table, Version
 
 REPLICAS_MAX = 1_000
-"""Of one group, and more than any has."""
+"""Replicas that are tracked; more than any group has."""
 
 
 @dataclass(slots=True)
@@ -21,6 +21,8 @@ class _Replica:
 
 
 class Term:
+    """One term. tables: by the names of their stores."""
+
     def __init__(self, epoch: int, tables: Mapping[str, Table[Any]], *, now_ms: int) -> None:
         self.epoch = epoch
         self._tables = tables
@@ -28,7 +30,8 @@ class Term:
         self._replicas: dict[int, _Replica] = {}
 
     def heard(self, replica: int, versions: Mapping[str, Version], *, now_ms: int) -> bool:
-        """A replica names its versions. True: it has everything. Anybody can make up replicas and tables."""
+        """Takes the versions that a replica names. Returns True if it has everything. Unknown replicas and
+        tables are bounded or ignored: anybody can make them up."""
         entry = self._replicas.get(replica)
         if entry is None:
             if len(self._replicas) >= REPLICAS_MAX:
@@ -42,19 +45,19 @@ class Term:
         return entry.behind_since_ms is None
 
     def changed(self, *, now_ms: int) -> None:
-        """A table has a new version: nobody has it yet."""
+        """A table has a new version, which no replica has yet."""
         for entry in self._replicas.values():
             if entry.behind_since_ms is None:
                 entry.behind_since_ms = now_ms
 
     def lag_ms(self, replica: int, *, now_ms: int) -> int:
-        """0: it has everything. Else how long it has been behind, at least 1."""
+        """Returns for how long the replica has been behind, at least 1; 0: it has everything."""
         entry = self._replicas.get(replica)
         since_ms = self._began_ms if entry is None else entry.behind_since_ms
         return 0 if since_ms is None else max(1, now_ms - since_ms)
 
     def has(self, replica: int, table: str, version: Version) -> bool:
-        """Has it this version of this table, or a later one of this term?"""
+        """Returns whether the replica has this version of the table, or a later one of this term."""
         entry = self._replicas.get(replica)
         acked = entry.versions.get(table) if entry is not None else None
         if acked is None:
@@ -63,6 +66,7 @@ class Term:
         return place is not None and (wanted is None or place >= wanted)  # wanted None: long ago
 
     def everywhere(self, members: Collection[int], table: str, version: Version) -> bool:
+        """Returns whether all these replicas have the version."""
         return all(self.has(member, table, version) for member in members)
 
     def _has_all(self, entry: _Replica) -> bool:

@@ -10,11 +10,11 @@ import binascii
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from broker.metadata.core.topic_names import RETRY_PREFIX, retry_topics
+
 ORDER_REVIVE_QUEUE: Final = 999
 """The reviveQid of messages that were popped in order: no checkpoint of theirs is in a revive queue."""
-RETRY_PREFIX: Final = "%RETRY%"
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
-REVIVE_QUEUES: Final = 8
 NUMBER_CHARS_MAX: Final = 19
 BITS_MAX: Final = 4_096
 """Messages that one batch acknowledgement can name: far more than one pop can hand out."""
@@ -66,20 +66,6 @@ def _number(text: str) -> int:
 
 
 # -- topics ----------------------------------------------------------------------------------------------
-
-
-def revive_topic(cluster_name: str) -> str:
-    return f"rmq_sys_REVIVE_LOG_{cluster_name}"
-
-
-def retry_topic(group: str, topic: str) -> str:
-    """Where the group's messages of this topic come again; v1, the peer's default."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
-
-
-def retry_topics(group: str, topic: str) -> tuple[str, str]:
-    """Both kinds: a group that was moved here may have some of the other one."""
-    return retry_topic(group, topic), f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def retry_flag(name: str, group: str) -> str:

@@ -1,7 +1,7 @@
-"""Messages that go out in order: the next ones of a queue only when those before are acknowledged. Pure.
+"""Pops in order: a queue gives its next messages only when the ones before are acknowledged. Pure.
 
-One block per group and queue: the messages that are out. While one of them is neither acknowledged nor
-visible again, the queue gives nothing; then it goes on at the first that is not acknowledged. Source:
+A block is what a group has popped from a queue. While one of its messages is neither acknowledged nor visible
+again, the queue gives nothing; then it continues at the first message that is not acknowledged. Source:
 RocketMQ 5.3.3 ConsumerOrderInfoManager.
 """
 
@@ -48,7 +48,7 @@ class Block:
         return max((self.visible_ms.get(offset, due_ms) for offset in self.unacked), default=0)
 
 
-class OrderBook:
+class OrderState:
     def __init__(self) -> None:
         self.blocks: dict[QueueOfGroup, Block] = {}
         self._free: list[tuple[int, QueueOfGroup]] = []  # heap; some are stale

@@ -1,9 +1,9 @@
-"""Which messages are out, until when, and from where all that can be read again. Pure.
+"""The checkpoints of popped messages, and the offsets to read them again from. Pure.
 
-A checkpoint says: these messages of a queue went to a group, and come again at due_ms unless they are
-acknowledged. Each is a record of a revive queue, as is each acknowledgement; so whoever reads a revive queue
-from position() on has this book again. A checkpoint that holds its queue's position back for long is written
-once more, behind the others. Source: RocketMQ 5.3.3 PopCheckPoint, PopReviveService.
+A checkpoint says: these messages of a queue were handed out to a group, and are delivered again at due_ms
+unless they are acknowledged. Checkpoints and acknowledgements are records of a revive queue, so a reader of
+that queue from position() has this state again. A checkpoint that holds the position back for long is written
+again at the end of the queue. Source: RocketMQ 5.3.3 PopCheckPoint, PopReviveService.
 """
 
 import heapq
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 OPEN_MAX: Final = 200_000
-"""Checkpoints; nothing more is handed out then."""
-NO_NEWS: Final = -1
+"""Open checkpoints; at this number pops are refused."""
+NO_NEXT_OFFSET: Final = -1
 INVISIBLE_MS_MAX: Final = 43_200_000
-"""12 h, as RocketMQ's proxy has it (maxInvisibleTimeMills): what nobody acknowledges fills the book until
+"""12 h, as RocketMQ's proxy has it (maxInvisibleTimeMills): unacknowledged messages take memory until
 then."""
 
 
@@ -32,8 +32,8 @@ class Key(NamedTuple):
 @dataclass(slots=True)
 class Checkpoint:
     """open: bit i stands while offsets[i] is not done with. next_offset: where the group goes on in the
-    queue; NO_NEWS: an earlier record has said it. position: of the newest record that says all this, in
-    revive queue revive_queue."""
+    queue; NO_NEXT_OFFSET: an earlier record has said it. position: of the newest record that says all this,
+    in revive queue revive_queue."""
 
     key: Key
     invisible_ms: int
@@ -65,7 +65,7 @@ class Checkpoint:
         return was_open
 
 
-class PopBook:
+class PopState:
     """ends[q]: behind the last record of revive queue q that is in here."""
 
     def __init__(self, ends: list[int]) -> None:
@@ -84,7 +84,7 @@ class PopBook:
         return self._held[revive_queue].get(key) if revive_queue < len(self._held) else None
 
     def stored(self, checkpoint: Checkpoint, position: int) -> None:
-        """Its record is there, the first one or the next; also while the queue is read again."""
+        """Adds a checkpoint whose record is at `position`; it may be written again later."""
         self.passed(checkpoint.revive_queue, position)
         held = self._held[checkpoint.revive_queue]
         known = held.pop(checkpoint.key, None)
@@ -97,11 +97,11 @@ class PopBook:
                 heapq.heappush(self._due, (checkpoint.due_ms, checkpoint.revive_queue, checkpoint.key))
 
     def passed(self, revive_queue: int, position: int) -> None:
-        """A record of another kind is there."""
+        """A record of another kind is at `position`."""
         self.ends[revive_queue] = max(self.ends[revive_queue], position + 1)
 
     def end(self, key: Key, revive_queue: int, offset: int) -> bool:
-        """This message is done with. False: it was already, or nobody knows of it (any more)."""
+        """Acknowledges one message. False: it was acknowledged before, or its checkpoint is not open."""
         checkpoint = self.find(key, revive_queue)
         if checkpoint is None or not checkpoint.end(offset):
             return False
@@ -111,13 +111,14 @@ class PopBook:
         return True
 
     def position(self, revive_queue: int) -> int:
-        """Who reads from here on misses nothing that counts."""
+        """The offset of the oldest open checkpoint: a new master reads the queue from here."""
         for checkpoint in self._held[revive_queue].values():
             return checkpoint.position
         return self.ends[revive_queue]
 
     def next_due(self, now_ms: int) -> Checkpoint | None:
-        """It stays the next one until all of it has ended."""
+        """Returns an overdue checkpoint; it stays the next one until all its messages have ended. None: none
+        is."""
         while self._due and self._due[0][0] <= now_ms:
             _, revive_queue, key = self._due[0]
             found = self._held[revive_queue].get(key)
@@ -127,7 +128,8 @@ class PopBook:
         return None
 
     def holding(self, revive_queue: int, records_max: int) -> Checkpoint | None:
-        """The checkpoint because of which more than records_max records would be read again."""
+        """Returns the oldest checkpoint if a new master would read more than records_max records because of
+        it."""
         if self.ends[revive_queue] - self.position(revive_queue) <= records_max:
             return None
         return next(iter(self._held[revive_queue].values()))

@@ -1,7 +1,8 @@
-"""Counters with a memory: how much each grew within the last minute, hour and day. Pure.
+"""Counters with a history: how much each grew within the last minute, hour and day. Pure.
 
-Counting costs nothing here: every 10 s the present values are copied into one array, and windows are
-differences of two such copies. Source: RocketMQ 5.3.3 StatsItem (csListMinute, csListHour, csListDay).
+Counting costs nothing here: every 10 s the present values are copied into one array, and a window is the
+difference of two such copies. Source: RocketMQ 5.3.3 StatsItem, StatsItemSet (csListMinute, csListHour,
+csListDay).
 """
 
 from array import array
@@ -12,16 +13,17 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 SAMPLE_MS: Final = 10_000
-"""Between two calls of sample()."""
+"""Time between two calls of sample()."""
 KEYS_MAX: Final = 10_000
-"""Of one kind; what is beyond has no past, and grows by nothing."""
+"""Counters of one kind; further ones have no history and always grow by 0."""
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 
 
 class Reading(NamedTuple):
-    """A counter now. times: how often it was counted up; value / times is the mean of one time."""
+    """The present value of a counter. times: how often it was incremented; value / times is the mean
+    increment."""
 
     key: str
     value: int
@@ -29,8 +31,8 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """Within a window. tps: per second. per_time: of one counting up."""
+class StatsSnapshot:
+    """Growth within a window: sum in all, tps per second, per_time per increment."""
 
     sum: int = 0
     tps: float = 0.0
@@ -43,8 +45,8 @@ class _Sample:
     numbers: "array[int]"  # value and times of each column
 
 
-class Series:
-    """Counters of one kind by key. A key that a sample lacks is forgotten, with its past."""
+class StatsItemSet:
+    """The counters of one kind, by key. A key that a sample lacks is dropped with its history."""
 
     def __init__(self) -> None:
         self._columns: dict[str, int] = {}
@@ -56,7 +58,7 @@ class Series:
         }
 
     def sample(self, readings: Iterable[Reading], now_ms: int) -> None:
-        """Of the first KEYS_MAX readings: the event loop waits for it."""
+        """Stores the first KEYS_MAX readings; the event loop waits for it."""
         found = list(islice(readings, KEYS_MAX))
         gone = self._columns.keys() - {reading.key for reading in found}
         for key in gone:
@@ -78,7 +80,7 @@ class Series:
         return column
 
     def _forget(self, key: str) -> None:
-        """Its column may become another key's, which has no past."""
+        """The column may become another key's, which has no history."""
         column = self._columns.pop(key)
         self._free.append(column)
         for ring in self._rings.values():
@@ -86,24 +88,25 @@ class Series:
                 if len(sample.numbers) > 2 * column + 1:
                     sample.numbers[2 * column] = sample.numbers[2 * column + 1] = 0
 
-    def growth(self, reading: Reading, window_ms: int, now_ms: int) -> Growth:
-        """Until now, from the window's beginning, or from the first sample if that is later."""
+    def snapshot(self, reading: Reading, window_ms: int, now_ms: int) -> StatsSnapshot:
+        """Returns the growth from the beginning of the window, or from the first sample if that is later,
+        until now."""
         ring, begin = self._rings[window_ms], None
         for sample in reversed(ring):
             begin = sample
             if now_ms - sample.at_ms >= window_ms:
                 break
         if begin is None:
-            return Growth()
+            return StatsSnapshot()
         if reading.key not in self._columns and len(self._columns) >= KEYS_MAX:
-            return Growth()
+            return StatsSnapshot()
         value, times = self._numbers(begin, reading.key)
         grown, counted = max(reading.value - value, 0), max(reading.times - times, 0)
         span_ms = max(now_ms - begin.at_ms, 1)
-        return Growth(grown, grown * 1000 / span_ms, grown / counted if counted else 0.0)
+        return StatsSnapshot(grown, grown * 1000 / span_ms, grown / counted if counted else 0.0)
 
     def _numbers(self, sample: _Sample, key: str) -> tuple[int, int]:
-        """0: the key was not there yet."""
+        """Returns value and times; 0 if the key did not exist then."""
         column = self._columns.get(key)
         if column is None or len(sample.numbers) <= 2 * column + 1:
             return 0, 0
@@ -111,7 +114,7 @@ class Series:
 
 
 class Rates:
-    """Totals of the whole broker, once a second for ten minutes: how fast each grows."""
+    """Totals of the whole broker, once a second for ten minutes, and how fast each grows."""
 
     SECONDS: Final = 600
 
@@ -119,10 +122,11 @@ class Rates:
         self._ring: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=self.SECONDS + 1)
 
     def sample(self, totals: tuple[int, ...], now_ms: int) -> None:
+        """Stores the present totals; always the same number of them."""
         self._ring.append((now_ms, totals))
 
     def per_second(self, number: int, seconds: int) -> float:
-        """Of the total with that number, over the last so many seconds that there are."""
+        """Returns the rate of the total with that index over the last `seconds`, or over what is known."""
         if len(self._ring) < 2:
             return 0.0
         begin_ms, begin = self._ring[-min(seconds + 1, len(self._ring))]

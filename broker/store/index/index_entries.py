@@ -1,12 +1,12 @@
-"""Entries of an IndexFile, as they are written into its map (index_file.py has the layout). Pure."""
+"""Writes entries into the map of an IndexFile (index_file.py has the layout). Pure; a compiled leaf."""
 
 import array
 import sys
 from collections.abc import Iterable
 from typing import Final
 
-from broker.store.indexed_keys import Columns
-from remoting.compiled import is_compiled, prefer_twin
+from broker.message.indexed_keys import Columns
+from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
@@ -17,14 +17,16 @@ _IS_COMPILED: Final = is_compiled(__file__)
 
 
 def write_entries(file: memoryview, slots: int, first: int, begin_timestamp: int, columns: Columns) -> int:
-    """Entries from number `first` on, one for each hash, and their slots. How many slots were empty.
+    """Writes entries from number `first` on, one for each hash, and their slots. Returns how many of the
+    slots were empty.
 
-    file: the whole of it. columns: as long as each other, and there is room for them."""
+    file: the whole file, with room for the entries. begin_timestamp: of the file, in ms. columns: of equal
+    length."""
     if _IS_COMPILED:
         return _one_after_the_other(file, slots, first, begin_timestamp, columns)
     hashes, offsets, timestamps = columns
     count, entries_at = len(hashes), HEADER_BYTES + slots * SLOT_BYTES
-    # Numbers as they stand in the file, whatever this machine's order: moved, never calculated with.
+    # Big-endian numbers of the file, read in this machine's order: they are moved, never calculated with.
     raw_slots = file[HEADER_BYTES:entries_at].cast("I")
     previous: list[int] = []
     for hashed, number in zip(hashes, _raw("I", range(first, first + count)), strict=True):
@@ -44,14 +46,14 @@ def write_entries(file: memoryview, slots: int, first: int, begin_timestamp: int
 
 
 def _raw(kind: str, values: Iterable[int]) -> "array.array[int]":
-    """As the file has them, most significant byte first."""
+    """The values in big-endian order, as the file has them."""
     found = array.array(kind, values)
     if sys.byteorder == "little":
         found.byteswap()
     return found
 
 
-# -- the twin's way --------------------------------------------------------------------------------------
+# -- compiled --------------------------------------------------------------------------------------
 
 
 def _one_after_the_other(

@@ -6,19 +6,20 @@
     then entries: key hash i32 | CommitLog offset i64 | seconds since beginTimestamp i32 | previous entry i32
 
 Entries ascend by CommitLog offset. The header on disk never counts an entry that is not durable: append()
-changes it in memory only, save() writes it after the entries. So a file of a crashed broker is whole up to
-its header's count; only its slots may be newer, and mend_slots() mends those. Source: RocketMQ 5.3.3
+changes the header in memory only, and save() writes it after the entries. So after a crash a file is whole up
+to its header's count. Only its slots may be newer, and mend_slots() repairs them. Source: RocketMQ 5.3.3
 IndexFile.
 """
 
 import array
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
-from broker.store.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, write_entries
-from broker.store.mapped_file import MappedFile, StoreError
+from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, write_entries
+from broker.store.log.mapped_file import MappedFile, StoreError
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqi4s")
@@ -33,24 +34,27 @@ State = tuple[int, int, int, int, int, int]
 
 
 def file_bytes_of(slots: int, entries: int) -> int:
+    """Size of a file with so many slots and entries."""
     return HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
 
 
 class IndexFile:
-    """`count`: number of the next entry; the file is full when it reaches the limit of entries."""
+    """`count` is the number of the next entry; the file is full when it is entries_max. Timestamps in ms."""
 
     __slots__ = (
-        "_entries_at", "_file", "_room_end", "_slots", "begin_offset", "begin_timestamp", "count",
+        "_cutting", "_entries_at", "_file", "_room_end", "_slots", "begin_offset", "begin_timestamp", "count",
         "end_offset", "end_timestamp", "entries_max", "used_slots",
     )  # fmt: skip
 
     def __init__(self, path: Path, slots: int, entries: int) -> None:
-        """Open or create. OSError: no room for the slots. StoreError: a file of other settings."""
+        """Opens or creates the file. OSError: no room for the slots; StoreError: the file was made with other
+        settings."""
         size = file_bytes_of(slots, entries)
         if path.exists() and path.stat().st_size not in (0, size):
             raise StoreError(
-                f"{path} has not the {size} bytes of maxHashSlotNum {slots} and maxIndexNum {entries}"
+                f"{path} does not have the {size} bytes of maxHashSlotNum {slots} and maxIndexNum {entries}"
             )
+        self._cutting = threading.Lock()  # truncate() against state(); held for an instant
         self._file = MappedFile(path, 0, size, allocate=False)
         self._slots = slots
         self.entries_max = entries
@@ -79,7 +83,8 @@ class IndexFile:
     # -- writing -----------------------------------------------------------------------------------------
 
     def make_room(self, keys: int) -> None:
-        """Blocks for so many more entries. OSError: the disk has none; better than a SIGBUS."""
+        """Reserves blocks for `keys` more entries. OSError: the disk has none; without this call, the write
+        would be a SIGBUS."""
         needed = min(self._entry_at(self.count + keys), self._file.file_bytes)
         if needed > self._room_end:
             begin = min(self._room_end, self._entry_at(self.count))
@@ -89,11 +94,11 @@ class IndexFile:
 
     @property
     def room_count(self) -> int:
-        """Below this `count` there is room for one more entry."""
+        """While `count` is below this number, there is room for one more entry."""
         return (self._room_end - self._entries_at) // ENTRY_BYTES
 
     def append(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
-        """Entries in log order, as many as there are hashes (one at least), for which there is room."""
+        """Appends entries in log order, one for each hash. There is at least one hash, and room for all."""
         first, count = self.count, len(hashes)
         if first == 1:
             self.begin_offset, self.begin_timestamp = offsets[0], timestamps[0]
@@ -120,10 +125,10 @@ class IndexFile:
             before, number = number, int.from_bytes(previous, "big")
         return found
 
-    # -- cutting and mending -----------------------------------------------------------------------------
+    # -- cutting and repair -----------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
-        """Forget the entries of records at or behind `offset`: the chains are as they were before these."""
+        """Removes the entries of records at or behind `offset`, and restores the chains to what they were."""
         data = self._file.map
         low, high = 1, self.count
         while low < high:
@@ -138,16 +143,17 @@ class IndexFile:
             previous = data[at + _PREVIOUS_AT : at + ENTRY_BYTES]
             data[slot : slot + SLOT_BYTES] = previous
             self.used_slots -= previous == _NO_ENTRY
-        self.count = low
-        if low > 1:
-            _, last, seconds, _ = ENTRY.unpack_from(data, self._entry_at(low - 1))
-            self.end_offset, self.end_timestamp = last, self.begin_timestamp + seconds * 1000
-        else:
-            self.begin_offset = self.end_offset = self.begin_timestamp = self.end_timestamp = 0
+        with self._cutting:
+            self.count = low
+            if low > 1:
+                _, last, seconds, _ = ENTRY.unpack_from(data, self._entry_at(low - 1))
+                self.end_offset, self.end_timestamp = last, self.begin_timestamp + seconds * 1000
+            else:
+                self.begin_offset = self.end_offset = self.begin_timestamp = self.end_timestamp = 0
 
     def mend_slots(self) -> None:
-        """After a crash: slots that name an entry which the header does not count name the newest one before
-        it again."""
+        """After a crash: a slot that names an entry which the header does not count gets the newest entry
+        that it counts."""
         slots = array.array("i", self._file.map[HEADER_BYTES : self._entries_at])
         if sys.byteorder == "little":
             slots.byteswap()
@@ -169,14 +175,16 @@ class IndexFile:
     # -- durability --------------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """What save() writes. end_offset is read last: it tells a snapshot in the middle of a record."""
-        begin_timestamp, begin_offset, count, used = (
-            self.begin_timestamp, self.begin_offset, self.count, self.used_slots
-        )  # fmt: skip
-        return begin_timestamp, self.end_timestamp, begin_offset, self.end_offset, used, count
+        """The header's values, for save(). end_offset is read last, so that it shows whether the other values
+        were read in the middle of a record."""
+        with self._cutting:
+            begin_timestamp, begin_offset, count, used = (
+                self.begin_timestamp, self.begin_offset, self.count, self.used_slots
+            )  # fmt: skip
+            return begin_timestamp, self.end_timestamp, begin_offset, self.end_offset, used, count
 
     def save(self, state: State) -> None:
-        """Entries first, then the header that counts them; any thread."""
+        """Makes the entries durable, then the header that counts them; any thread."""
         self._file.sync()
         HEADER.pack_into(self._file.map, 0, *state)
         self._file.sync()

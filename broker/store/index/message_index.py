@@ -1,10 +1,10 @@
-"""The message index: which records carry a key. IndexFiles in order of their creation, the last one growing.
+"""The message index: finds records by key, in IndexFiles in order of their creation; the last one grows.
 
-`offset` is the CommitLog offset up to which records are taken. Dispatch adds those that it passes. They are
-written many at once, when somebody looks for a key, or by the next round of the upkeep. What lies behind
-dispatch (after a crash, or when the index is new) is caught up from the log in slices. So a full disk stops
-the index alone, and it goes on where it stopped. Owned by the event loop thread; flush() alone may run in
-another. Source of the format: RocketMQ 5.3.3 IndexService.
+`offset` is the CommitLog offset up to which records are taken. Dispatch adds each record that it passes, and
+many are written at once: when a key is searched for, or by the next round of retention. Records that dispatch
+passed without adding them (after a crash, or when the index is new) are caught up from the log in slices. So
+a full disk stops the index alone, and it continues where it stopped. Owned by the event loop thread; only
+flush() may run in another. Source of the format: RocketMQ 5.3.3 IndexService.
 """
 
 import logging
@@ -15,11 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from broker.store.index_file import IndexFile
-from broker.store.indexed_keys import Keyed, columns
-from broker.store.mapped_file import StoreError, sync_directory
-from broker.store.record import key_hash
-from remoting.clock import wall_ms
+from broker.message.indexed_keys import Keyed, columns
+from broker.message.record import key_hash
+from broker.store.index.index_file import IndexFile
+from broker.store.log.disk_jobs import Job, run
+from broker.store.log.mapped_file import StoreError, sync_directory
+from keelmq.runtime.clock import wall_ms
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +30,19 @@ PREPARE_ENTRIES_MIN: Final = 50_000  # smaller files are made on the spot
 PREPARE_AT: Final = 0.9  # of a file: the next one is made, in a helper thread
 _NAME = re.compile(r"\d{17}\Z")  # yyyyMMddHHmmssSSS, local time
 _SNAPSHOT_TRIES: Final = 1_000
-KEPT_RECORDS_MAX: Final = 256
-"""The columns of so many are written in one go, in less than a millisecond."""
+PENDING_RECORDS_MAX: Final = 256
+"""Records that wait to be written at once, which takes less than a millisecond."""
 
 
 class MessageIndex:
-    """fault: why nothing more can be indexed, until it can."""
+    """`fault` says why nothing can be indexed; it is empty while the disk has room."""
 
     def __init__(self, directory: Path, slots: int = SLOTS_DEFAULT, entries: int = ENTRIES_DEFAULT) -> None:
         self.directory = directory
         self.offset = -1  # not loaded
         self.fault = ""
-        self._kept: list[Keyed] = []  # in front of `offset`, not in a file yet
-        self._settled_offset = 0  # the files have nothing at or behind it, between two settle()
+        self._pending: list[Keyed] = []  # in front of `offset`, not in a file yet
+        self._written_offset = 0  # the files have nothing at or behind it, between two write_pending()
         self._slots, self._entries = slots, entries
         self._files: list[IndexFile] = []
         self._unsaved: list[IndexFile] = []  # rolled since the last flush()
@@ -51,14 +52,15 @@ class MessageIndex:
         self._helper: ThreadPoolExecutor | None = None
 
     def load(self, log_min: int, log_end: int, *, abnormal: bool, trusted_ms: int | None) -> None:
-        """Open what is there. trusted_ms: a file with later records is not believed (another program's
-        crash); None: our own promise holds."""
+        """Opens the files. log_min, log_end: where the CommitLog begins and ends. abnormal: after a crash.
+        trusted_ms: files with later records are deleted, since another program crashed; None: all files are
+        trusted."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self._paths():
             try:
                 file = IndexFile(path, self._slots, self._entries)
             except StoreError as error:
-                log.warning("%s: it is deleted, and made again from the CommitLog", error)
+                log.warning("%s: it is deleted and rebuilt from the CommitLog", error)
                 path.unlink()
                 continue
             doubtful = trusted_ms is not None and file.end_timestamp > trusted_ms
@@ -72,7 +74,7 @@ class MessageIndex:
         self.truncate(log_end)
         if self._files:
             self._known_offset = self.offset = max(self._files[-1].end_offset, log_min)
-            self._settled_offset = self.offset + 1
+            self._written_offset = self.offset + 1
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.directory.iterdir() if _NAME.match(path.name))
@@ -80,23 +82,24 @@ class MessageIndex:
     # -- writing -----------------------------------------------------------------------------------------
 
     def add(self, records: list[Keyed], end: int) -> None:
-        """Records in log order, the last one of which ends at `end`. They are kept, and written many at once:
-        by settle(), or by whoever asks for something."""
+        """Adds records in log order, the last of which ends at the CommitLog offset `end`. They are kept and
+        written many at once, at the latest when a method needs them in the files."""
         if records and records[0][1] <= self._known_offset:
             records = [each for each in records if each[1] > self._known_offset]
-        self._kept += records
+        self._pending += records
         self.offset = end
-        if len(self._kept) >= KEPT_RECORDS_MAX:
-            self.settle()
+        if len(self._pending) >= PENDING_RECORDS_MAX:
+            self.write_pending()
 
-    def settle(self) -> None:
-        """Write what is kept. Without room on the disk `offset` goes back to the first record that is not
-        indexed; of a record some keys may be there twice then: a search says them once."""
-        kept, self._kept = self._kept, []
-        if not kept:
-            self._settled_offset = self.offset
+    def write_pending(self) -> None:
+        """Writes the records that are kept. Without room on the disk, `offset` goes back to the first record
+        that is not indexed. Some keys of that record may then be in the files twice; find() returns it
+        once."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            self._written_offset = self.offset
             return
-        hashes, offsets, timestamps = columns(kept)
+        hashes, offsets, timestamps = columns(pending)
         at, count = 0, len(hashes)
         try:
             while at < count:
@@ -106,13 +109,13 @@ class MessageIndex:
                 at = end
         except OSError as error:
             self.offset = offsets[at]
-            self._stuck(error)
+            self._write_failed(error)
             return
         self.fault = ""
-        self._settled_offset = self.offset
+        self._written_offset = self.offset
 
     def _with_room(self) -> IndexFile:
-        """Where the next entry goes."""
+        """Returns the file for the next entry, with room for it. OSError: the disk has none."""
         file = self._files[-1] if self._files else self._roll()
         if file.count >= self._room_count:
             if file.count >= file.entries_max:
@@ -131,9 +134,9 @@ class MessageIndex:
                 self._helper = ThreadPoolExecutor(1, "index-ahead")
             self._next = self._helper.submit(self._create)
 
-    def _stuck(self, error: OSError) -> None:
+    def _write_failed(self, error: OSError) -> None:
         if not self.fault:
-            log.error("no room for the message index: %s; messages go on, without being found by key", error)
+            log.error("no room for the message index: %s; new messages cannot be found by key", error)
         self.fault = str(error)
 
     def _roll(self) -> IndexFile:
@@ -156,11 +159,12 @@ class MessageIndex:
     # -- reading -----------------------------------------------------------------------------------------
 
     def find(self, prefix_hash: int, key: bytes, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """CommitLog offsets, ascending, of at most `limit` records with the key; the newest win. Another key
-        may have the same hash: look at the record."""
+        """Returns CommitLog offsets, ascending, of at most `limit` records with the key, the newest ones,
+        stored from begin_ms to end_ms. Another key may have the same hash, so the caller must check the
+        record."""
         if not key:
             return []
-        self.settle()
+        self.write_pending()
         wanted, found = key_hash(prefix_hash, key), set[int]()
         for file in reversed(self._files):
             if len(found) >= limit:
@@ -170,41 +174,54 @@ class MessageIndex:
         return sorted(found)
 
     def last(self) -> tuple[int, int]:
-        """(store timestamp, offset) of the newest record that is indexed; zeros: none."""
-        self.settle()
+        """Returns (store timestamp in ms, offset) of the newest record that is indexed; zeros if none is."""
+        self.write_pending()
         return (self._files[-1].end_timestamp, self._files[-1].end_offset) if self._files else (0, 0)
 
     # -- cutting -----------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
-        """Forget records at or behind `offset`."""
-        self._kept = [each for each in self._kept if each[1] < offset]
+        """Removes the records at or behind `offset`, and deletes files that have no other."""
+        run(self.cut(offset))
+
+    def cut(self, offset: int) -> list[Job]:
+        """As truncate(), but the returned jobs delete the files: a flush may be using them."""
+        jobs: list[Job] = []
+        self._pending = [each for each in self._pending if each[1] < offset]
         while self._files and self._files[-1].begin_offset >= offset:
+            jobs.append(self._files[-1].delete)
             self._drop(self._files.pop())
         if self._files and self._files[-1].end_offset >= offset:
             self._files[-1].truncate(offset)
         self._room_count = 0
         self._known_offset = min(self._known_offset, offset - 1)
         self.offset = min(self.offset, offset)
-        self._settled_offset = min(self._settled_offset, offset)
+        self._written_offset = min(self._written_offset, offset)
+        return jobs
 
     def _drop(self, file: IndexFile) -> None:
-        if file in self._unsaved:
-            self._unsaved.remove(file)
-        file.delete()
+        self._unsaved = [
+            each for each in self._unsaved if each is not file
+        ]  # a new list, since flush() may be reading the old one
 
     def reset_to(self, offset: int) -> None:
-        self.truncate(0)
+        """Removes all records; the next one is at or behind `offset`."""
+        run(self.cut_all(offset))
+
+    def cut_all(self, offset: int) -> list[Job]:
+        """As reset_to(); the returned jobs delete the files."""
+        jobs = self.cut(0)
         self.offset = offset
+        return jobs
 
     def expired(self, log_min: int) -> list[IndexFile]:
-        """Files without a record of the log any more, taken out: delete() them, in any thread."""
-        self.settle()
+        """Takes out the files whose records are all in front of log_min, and returns them. The caller calls
+        their delete(), in any thread."""
+        self.write_pending()
         gone = []
         while len(self._files) > 1 and self._files[0].end_offset < log_min:
             file = self._files.pop(0)
-            if file in self._unsaved:
-                self._unsaved.remove(file)
+            self._drop(file)
             gone.append(file)
         self.offset = max(self.offset, log_min)
         return gone
@@ -212,12 +229,12 @@ class MessageIndex:
     # -- durability --------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Make the index durable; any thread, not beside truncate(). The store timestamp (ms) up to
-        which it is."""
+        """Makes the index durable; any thread, but not beside the jobs of a cut. Returns the store timestamp
+        (ms) up to which it is durable."""
         timestamp = 0
         for file in self._dirty():
             for _ in range(_SNAPSHOT_TRIES):
-                indexed = self._settled_offset
+                indexed = self._written_offset
                 state = file.state()
                 if state[3] < indexed:  # else: in the middle of a record
                     file.save(state)
@@ -232,6 +249,7 @@ class MessageIndex:
         yield from self._files[-1:]
 
     def close(self) -> None:
+        """Closes the files without a flush, and deletes the prepared one."""
         if self._helper is not None:
             self._helper.shutdown(wait=True)
         if self._next is not None and self._next.exception() is None:

@@ -1,4 +1,4 @@
-"""The `checkpoint` file: one 4096-byte page of i64 values that bound what a recovery must look at.
+"""The `checkpoint` file: one 4096-byte page of i64 values that limit how much a recovery must scan.
 
     0 physicMsgTimestamp | 8 logicsMsgTimestamp | 16 indexMsgTimestamp
     24 masterFlushedOffset | 32 confirmPhyOffset
@@ -18,8 +18,9 @@ _SAFETY_MS: Final = 3000
 
 
 @dataclass(slots=True)
-class Checkpoint:
-    """Timestamps in ms of the newest record that is durable in the log, the queues and the index."""
+class StoreCheckpoint:
+    """Store timestamps (ms) of the newest record that is durable in the log, in the queues and in the index.
+    Log and queues are durable up to the CommitLog offset confirm_offset."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -28,21 +29,25 @@ class Checkpoint:
     confirm_offset: int = 0
 
     def min_timestamp(self) -> int:
-        """Records stored before it (ms) are durable and indexed."""
+        """Records that were stored before this time (ms) are durable in the log and in the queues."""
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS, 0)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Zeros when there is no file."""
+def read_checkpoint(path: Path) -> StoreCheckpoint:
+    """Returns the file's values, zeros if there is no file."""
     try:
         raw = path.read_bytes()[: _VALUES.size]
     except FileNotFoundError:
         raw = b""
-    return Checkpoint(*_VALUES.unpack(raw.ljust(_VALUES.size, b"\0")))
+    return StoreCheckpoint(*_VALUES.unpack(raw.ljust(_VALUES.size, b"\0")))
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Overwrite the page and make it durable. One page: a torn write keeps old or new values."""
+def write_checkpoint(path: Path, checkpoint: StoreCheckpoint) -> None:
+    """Overwrites the page durably. A torn write leaves the old or the new values, since it is one page.
+
+    OSError: the file has the old or the new values, and both are true. The next call writes the whole page
+    again, so its failed sync is no SyncError.
+    """
     # fmt: off
     values = _VALUES.pack(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp,
                           checkpoint.index_msg_timestamp, checkpoint.master_flushed_offset,

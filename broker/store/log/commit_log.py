@@ -1,46 +1,58 @@
 """The CommitLog: one endless byte sequence of records in fixed-size mapped files.
 
-Owned by the event loop thread; sync() alone may run in another thread. A helper thread creates the next file
-and touches pages ahead of the writer, so that rolling is only a rename. Invariants: min_offset <= max_offset;
-bytes at and after max_offset in its file are zero or were never acknowledged by anyone, and no file starts
-after it. Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
+Owned by the event loop thread; only sync() may run in another thread. Invariants: min_offset <= max_offset;
+bytes at and after max_offset in its file are zero or were never acknowledged, and no file starts after it.
+Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 """
 
 import logging
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
-from broker.store.record import BLANK, BLANK_BYTES, HOSTS_V4_BYTES, MAGIC_BLANK, parse
-from broker.store.record_bytes import FIXED_BYTES, record_bytes, record_parts
+from broker.message.prop_crc import with_empty_crc, with_prop_crcs
+from broker.message.record import (
+    BLANK,
+    BLANK_BYTES,
+    HOSTS_V4_BYTES,
+    MAGIC_BLANK,
+    PROPERTIES_BYTES_MAX,
+    parse,
+)
+from broker.message.record_bytes import FIXED_BYTES, record_bytes, record_parts
+from broker.store.log.cut_log import CuttableLog
+from broker.store.log.file_allocator import TOUCH_BYTES, FileAllocator
+from broker.store.log.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
+from broker.store.log.sync_fault import SyncFault
 
 log = logging.getLogger(__name__)
 
-PREPARED_NAME: Final = "next.prepared"  # not a log file's name: recovery never sees a file nobody wrote to
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
 JOINED_BYTES_MAX: Final = 32 << 10  # below, one store of all parts is cheaper than one of each
-TOUCH_BYTES: Final = 8 << 20  # pages faulted in ahead of the writer
-ZEROS_BYTES: Final = 4 * TOUCH_BYTES  # written into the next file for every TOUCH_BYTES of this one, about
 _NEVER: Final = sys.maxsize
 
 
-class CommitLog:
+class CommitLog(CuttableLog):
     """`max_offset` is where the next byte goes; `min_offset` is the first byte that exists."""
 
-    def __init__(self, directory: Path, file_bytes: int, *, zeros_ahead: bool = False) -> None:
-        """zeros_ahead: the next file is written full of zeros while this one fills. An fdatasync into blocks
-        that were written before takes a quarter of the time; worth twice the bytes with SYNC_FLUSH only."""
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        *,
+        zeros_ahead: bool = False,
+        sync_fault: SyncFault | None = None,
+    ) -> None:
+        """zeros_ahead: fill the next file with zeros while this one is in use. An fdatasync of blocks that
+        were written before takes a quarter of the time, which is worth twice the bytes with SYNC_FLUSH only.
+        sync_fault: shared with the store that this log belongs to."""
+        self.sync_fault = sync_fault or SyncFault()
         self.directory = directory
         self.file_bytes = file_bytes
-        self._zeros_ahead = zeros_ahead
+        self.allocator = FileAllocator(directory, file_bytes, zeros_ahead=zeros_ahead)
         self.reads_ahead = True
-        self._zeroed_bytes = 0  # of the prepared file
-        self._zeroing: Future[None] | None = None
-        self._no_zeros = threading.Event()
         self.min_offset = 0
         self.max_offset = 0
         self.write_fault = ""  # why the next file could not be made, until one could
@@ -49,18 +61,17 @@ class CommitLog:
         self._end = 0
         self._ahead_offset = _NEVER  # reaching it asks the helper thread for pages or for the next file
         self._touched_offset = 0
-        self._helper: ThreadPoolExecutor | None = None
-        self._prepared: Future[MappedFile] | None = None
-        self._files_lock = threading.Lock()  # sync() against truncate/close; never taken on the hot path
+        self._files_lock = threading.Lock()  # sync() against truncate/close; never taken on the fast path
         self._synced_offset = 0
         self._directory_dirty = False
 
     # -- files -------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Open what is there. Every file counts as full until the store's recovery has truncated the log."""
+        """Opens the files. Every file counts as full until the store's recovery has truncated the log.
+        StoreError: a file's size or name does not fit."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / PREPARED_NAME).unlink(missing_ok=True)
+        self.allocator.clear()
         paths = listed_files(self.directory)
         while paths and paths[-1].stat().st_size == 0:  # crash while the file was created
             paths.pop().unlink()
@@ -86,12 +97,13 @@ class CommitLog:
 
     @staticmethod
     def _leading_gap(first: MappedFile) -> int:
-        """reset_to() begins a log in mid-file after a short blank record."""
+        """Size of the short blank record that reset_to() writes where a log begins in the middle of a file; 0
+        if there is none."""
         size, magic = BLANK.unpack_from(first.map, 0)
         return size if magic == MAGIC_BLANK and BLANK_BYTES <= size < first.file_bytes else 0
 
     def read_ahead(self, on: bool) -> None:
-        """Also of files to come: pages that nobody has asked for are read with those that were, or not."""
+        """Turns the system's read-ahead on or off, also for files to come."""
         self.reads_ahead = on
         for file in self._files:
             file.read_ahead(on)
@@ -107,8 +119,9 @@ class CommitLog:
         self._ahead_offset = self._touched_offset if self.file_bytes >= PREPARE_FILE_BYTES_MIN else _NEVER
 
     def _roll(self) -> None:
-        """Make the file that contains max_offset (a file's end) the one that is written to."""
+        """Begins a new file at max_offset, which is the end of the last one. OSError: there is no room."""
         assert self.max_offset == self._end
+        self.sync_fault.check()
         try:
             file = self._next_file(self.max_offset)
         except OSError as error:
@@ -123,78 +136,35 @@ class CommitLog:
 
     def _next_file(self, start: int) -> MappedFile:
         path = self.directory / file_name(start)
-        if self._prepared is not None and self._files:
-            prepared, self._prepared = self._prepared, None
-            self._stop_zeroing()
-            if prepared.exception() is None:  # else here and now: there may be room again
-                file = prepared.result()
-                file.start_offset = start
-                file.rename(path)
-                return file
-        return MappedFile(path, start, self.file_bytes, allocate=True)
+        prepared = self.allocator.take(path, start) if self._files else None
+        return prepared or MappedFile(path, start, self.file_bytes, allocate=True)
 
     def _look_ahead(self) -> None:
-        """Once per some MiB: touch more pages; from the middle of a file on, prepare the next one."""
-        if self._helper is None:
-            self._helper = ThreadPoolExecutor(1, "commitlog-ahead")
-        file = self._files[-1]
+        """Called once per some MiB: touches more pages and, from the middle of a file on, prepares the next
+        one."""
+        file, allocator = self._files[-1], self.allocator
         if self._touched_offset < self._end:
             start = self._touched_offset - self._base
             self._touched_offset = min(max(self._touched_offset, self.max_offset) + TOUCH_BYTES, self._end)
-            self._helper.submit(file.touch, start & -4096, self._touched_offset - self._base)
+            allocator.touch(file, start & -4096, self._touched_offset - self._base)
         middle = self._base + self.file_bytes // 2
-        if self._prepared is None and self.max_offset >= middle:
-            self._start_preparing()
-        elif self._prepared is not None:
-            self._zero_more(self._prepared)
+        if allocator.prepared is None and self.max_offset >= middle:
+            allocator.prepare()
+        else:
+            allocator.zero_more()
         next_touch = self._touched_offset - TOUCH_BYTES // 2 if self._touched_offset < self._end else _NEVER
-        self._ahead_offset = min(next_touch, middle if self._prepared is None else _NEVER)
+        self._ahead_offset = min(next_touch, middle if allocator.prepared is None else _NEVER)
+
+    def refuse(self) -> None:
+        """After a sync fault: makes the next write call close_file(), which raises the SyncError."""
+        self._end = self.max_offset
 
     def has_room(self) -> bool:
-        """For more files, as far as is known. After a write_fault the helper thread tries to make the next
-        file: ask again."""
-        if not self.write_fault:
-            return True
-        if self._prepared is None:
-            self._start_preparing()
-        elif self._prepared.done():
-            if self._prepared.exception() is None:
-                self.write_fault = ""
-                return True
-            self._prepared = None
-        return False
-
-    def _start_preparing(self) -> None:
-        if self._helper is None:
-            self._helper = ThreadPoolExecutor(1, "commitlog-ahead")
-        self._prepared = self._helper.submit(self._prepare)
-
-    def _zero_more(self, prepared: Future[MappedFile]) -> None:
-        """Piece by piece, so that touching pages never waits long: the file is full of zeros well before it
-        is needed."""
-        is_due = self._zeros_ahead and prepared.done() and self._zeroed_bytes < self.file_bytes
-        if not is_due or (self._zeroing is not None and not self._zeroing.done()):
-            return
-        if prepared.exception() is None and self._helper is not None:
-            start = self._zeroed_bytes
-            self._zeroed_bytes = min(start + ZEROS_BYTES, self.file_bytes)
-            self._no_zeros.clear()
-            self._zeroing = self._helper.submit(
-                prepared.result().write_zeros, start, self._zeroed_bytes, self._no_zeros
-            )
-
-    def _stop_zeroing(self) -> None:
-        """Nothing writes zeros into a file that belongs to the log: waits for a piece at most."""
-        self._no_zeros.set()
-        if self._zeroing is not None:
-            self._zeroing.exception()
-        self._zeroing, self._zeroed_bytes = None, 0
-
-    def _prepare(self) -> MappedFile:
-        """In the helper thread. After a failure (disk full) it is tried again where the file is needed."""
-        file = MappedFile(self.directory / PREPARED_NAME, 0, self.file_bytes, allocate=True)
-        file.touch(0, TOUCH_BYTES)
-        return file
+        """Whether there is room for another file, as far as is known. After a write_fault, makes the helper
+        thread try to create the next file; call it again later."""
+        if self.write_fault and self.allocator.retry():
+            self.write_fault = ""
+        return not self.write_fault
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -214,11 +184,11 @@ class CommitLog:
         properties: bytes,
         prepared_offset: int = 0,
     ) -> int:
-        """Write one record at the end (of the next file if it does not fit); its offset.
+        """Appends one record, to the next file if it does not fit into this one. Returns its offset.
 
-        topic_raw: record.topic_bytes(). sys_flag's host bits agree with the hosts' widths. prepared_offset:
-        of the half message, for one that commits it. struct.error: a number out of its field's range;
-        OSError: no room for a new file. Neither leaves anything behind.
+        topic_raw: record.topic_bytes(). sys_flag: its host bits must agree with the hosts' widths. Timestamps
+        in ms. prepared_offset: of the half message that this record commits, or 0. struct.error: a number is
+        out of its field's range; OSError: no room for a new file. Neither leaves anything behind.
         """
         hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
         size = FIXED_BYTES + hosts_extra + len(body) + len(topic_raw) + len(properties)
@@ -241,17 +211,50 @@ class CommitLog:
             self._look_ahead()
         return offset
 
+    def append_with_prop_crc(
+        self,
+        topic_raw: bytes,
+        queue_id: int,
+        queue_offset: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        store_timestamp: int,
+        reconsume_times: int,
+        body: bytes,
+        properties: bytes,
+        prepared_offset: int = 0,
+    ) -> int:
+        """As append(), with the checksum of the record as its last property. ValueError: the properties are
+        too long with it. The whole record is stored at once, since a thread may be sending it to a replica
+        already."""
+        properties = with_empty_crc(properties)
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise ValueError(f"properties of {len(properties)} bytes, with the checksum")
+        hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
+        size = FIXED_BYTES + hosts_extra + len(body) + len(topic_raw) + len(properties)
+        offset = self.max_offset if self.fits(size) else self.close_file(size)
+        record = record_bytes(
+            size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, store_timestamp,
+            store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
+        )  # fmt: skip
+        self.store(with_prop_crcs(record))
+        return offset
+
     def _store_parts(self, at: int, parts: Iterable[bytes]) -> None:
         for part in parts:
             self._map[at : at + len(part)] = part
             at += len(part)
 
     def fits(self, count: int) -> bool:
-        """There is room for so many bytes of records in the file that is written to."""
+        """Whether `count` bytes of records fit into the current file."""
         return self.max_offset + count + BLANK_BYTES <= self._end
 
     def store(self, records: bytes) -> None:
-        """Whole records that say that they are at max_offset; they fit."""
+        """Appends whole records, the first of which has max_offset as its own offset. The caller has checked
+        that they fit."""
         at = self.max_offset - self._base
         self._map[at : at + len(records)] = records
         self.max_offset += len(records)
@@ -259,9 +262,11 @@ class CommitLog:
             self._look_ahead()
 
     def close_file(self, size: int) -> int:
-        """Fill the rest of the file with a blank record and roll; where records of `size` bytes go."""
+        """Fills the rest of the file with a blank record and begins a new file. Returns the offset of records
+        of `size` bytes. ValueError: they fit into no file; OSError: no room, or a sync has failed."""
         if size + BLANK_BYTES > self.file_bytes:
             raise ValueError(f"a record of {size} bytes does not fit into a file of {self.file_bytes}")
+        self.sync_fault.check()
         if self.max_offset < self._end:
             at = self.max_offset - self._base
             BLANK.pack_into(self._map, at, self._end - self.max_offset, MAGIC_BLANK)
@@ -270,7 +275,9 @@ class CommitLog:
         return self.max_offset
 
     def receive_view(self) -> memoryview:
-        """Writable bytes from max_offset to the end of its file, never empty; follow with received()."""
+        """Returns the writable bytes from max_offset to the end of its file, at least one. The caller fills
+        some of them and calls received(). OSError: no room for a new file, or a sync has failed."""
+        self.sync_fault.check()
         if self.max_offset == self._end:
             self._roll()
         elif self.max_offset > self._ahead_offset:
@@ -278,14 +285,15 @@ class CommitLog:
         return self._files[-1].view[self.max_offset - self._base :]
 
     def received(self, count: int) -> None:
-        """`count` bytes of the master's log were written at max_offset."""
-        assert 0 <= count <= self._end - self.max_offset
+        """Adds `count` bytes of the master's log that were written at max_offset."""
+        assert 0 <= count <= self._files[-1].end_offset - self.max_offset
         self.max_offset += count
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
-        """At most `limit` contiguous bytes at `offset`, never past max_offset, `end` or a file's end."""
+        """Returns at most `limit` contiguous bytes at `offset`, never past max_offset, `end` or a file's end;
+        an empty view if there are none."""
         stop = min(offset + limit, self.max_offset if end is None else min(end, self.max_offset))
         if stop <= offset or offset < self.min_offset:
             return memoryview(b"")
@@ -293,18 +301,18 @@ class CommitLog:
         at = offset - file.start_offset
         return file.view[at : min(stop - file.start_offset, self.file_bytes)]
 
-    def views(self, runs: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """The bytes of each (start, end), ascending; a run is within one file."""
-        low, high = runs[0][0], runs[-1][1]
+    def views(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Returns the bytes of each range (start, end); ranges ascend, and each is within one file."""
+        low, high = ranges[0][0], ranges[-1][1]
         file = self._file_of(low)
         base, view = file.start_offset, file.view
         if low < self.min_offset or high > min(file.end_offset, self.max_offset):
-            return [self.view(start, end - start) for start, end in runs]
-        return [view[start - base : end - base] for start, end in runs]
+            return [self.view(start, end - start) for start, end in ranges]
+        return [view[start - base : end - base] for start, end in ranges]
 
     def open_file(self, offset: int) -> int:
-        """A descriptor of the file with the byte at `offset`. The caller closes it; till then it can be read
-        from, even when the log has deleted the file."""
+        """Returns a descriptor of the file with the byte at `offset`. Until the caller closes it, it can be
+        read from, even after the log has deleted the file."""
         assert self.min_offset <= offset < self.max_offset
         return self._file_of(offset).duplicate()
 
@@ -312,89 +320,46 @@ class CommitLog:
         return self._files[(offset - self._files[0].start_offset) // self.file_bytes]
 
     def is_record_start(self, offset: int) -> bool:
-        """A whole record begins here, or the log ends here: a cut at `offset` goes through no record."""
+        """Whether a whole record begins at `offset`, or the log ends there: a cut there splits no record."""
         view = self.view(offset, self.file_bytes)
         return offset == self.max_offset or parse(view, 0, len(view), offset=offset) is not None
 
     def file_starts(self) -> list[int]:
-        """First existing offset of every file, ascending."""
+        """Returns the first existing offset of every file, ascending."""
         return [max(file.start_offset, self.min_offset) for file in self._files]
 
     # -- retention ---------------------------------------------------------------------------------------
 
     def oldest_files(self, limit_offset: int) -> list[tuple[int, int]]:
-        """(end offset, wall ms of the last write) of the files that end at or before limit_offset, oldest
-        first, never of the last one."""
+        """Returns (end offset, wall clock ms of the last write) of the files that end at or before
+        limit_offset, oldest first, without the last file."""
         old = [file for file in self._files[:-1] if file.end_offset <= limit_offset]
         return [(file.end_offset, int(file.path.stat().st_mtime * 1000)) for file in old]
 
     def take_oldest(self) -> MappedFile:
-        """The log begins with the next file; delete() what is returned, in any thread. It is synced long
-        since (oldest_files), so sync() has nothing to do with it."""
+        """Removes the oldest file from the log and returns it; the caller calls its delete(), in any thread.
+        The file was synced long ago, since it is one of oldest_files(), so sync() does not use it."""
         assert len(self._files) > 1
         file = self._files.pop(0)
         self.min_offset = self._files[0].start_offset
         return file
 
-    # -- cutting -----------------------------------------------------------------------------------------
-
-    def truncate(self, offset: int) -> None:
-        """The log ends at `offset` from now on, also after a crash: later files go first, newest first, then
-        everything behind the cut becomes zero, so that no stale record can be taken for a good one."""
-        if offset < self.min_offset:
-            self.reset_to(offset)
-            return
-        assert offset <= self.max_offset, (offset, self.max_offset)
-        with self._files_lock:
-            while len(self._files) > 1 and self._files[-1].start_offset >= offset:
-                self._files.pop().delete()
-                sync_directory(self.directory)
-            if self._files and self._files[-1].start_offset <= offset < self._files[-1].end_offset:
-                file = self._files[-1]
-                file.zero_from(offset - file.start_offset, allocate=True)
-            self.max_offset = offset
-            self._synced_offset = min(self._synced_offset, offset)
-            self._use_last_file()
-
-    def reset_to(self, offset: int) -> None:
-        """Forget everything: an empty log whose first byte will be `offset` (a replica that begins mid-log).
-
-        In mid-file a short blank record stands before it, so that recovery finds the beginning again.
-        """
-        gap = offset % self.file_bytes
-        assert gap == 0 or gap >= BLANK_BYTES, "not a record boundary"
-        with self._files_lock:
-            while self._files:
-                self._files.pop().delete()
-            sync_directory(self.directory)
-            self.min_offset = self.max_offset = offset
-            self._synced_offset = offset
-            self._use_last_file()
-            if gap:
-                start = offset - gap
-                path = self.directory / file_name(start)
-                file = MappedFile(path, start, self.file_bytes, allocate=True)
-                BLANK.pack_into(file.map, 0, gap, MAGIC_BLANK)
-                file.sync()
-                self._files.append(file)
-                sync_directory(self.directory)
-                self._use_last_file()
-
     # -- durability --------------------------------------------------------------------------------------
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before it is durable."""
-        return self._synced_offset
+        """Everything in front of this offset is durable."""
+        return min(self._synced_offset, self.max_offset)  # during a cut, the latter
 
     def sync_from(self, offset: int) -> None:
-        """After a crash: what it wrote behind `offset` is here, but perhaps in memory only."""
+        """Syncs everything behind `offset`: after a crash it may be in the page cache only."""
         self._synced_offset, self._directory_dirty = min(self._synced_offset, offset), True
         self.sync()
 
     def sync(self) -> int:
-        """fdatasync what was written since the last time; any thread. The offset that is durable now."""
-        with self._files_lock:
+        """Syncs what was written since the last call; any thread. Returns the offset up to which the log is
+        durable. SyncError: a sync has failed, now or earlier, and nothing counts as durable any more."""
+        with self._files_lock, self.sync_fault.latching():
             directory_dirty, self._directory_dirty = self._directory_dirty, False
             try:
                 return self._sync(directory_dirty)
@@ -414,15 +379,11 @@ class CommitLog:
         self._synced_offset = target
         return target
 
-    def close(self) -> None:
-        """Sync and let go of the files; the prepared one is deleted."""
-        self.sync()
-        self._stop_zeroing()
-        if self._helper is not None:
-            self._helper.shutdown(wait=True)
-        if self._prepared is not None and self._prepared.exception() is None:
-            self._prepared.result().delete()
-        self._prepared = None
+    def close(self, *, sync: bool = True) -> None:
+        """Closes the files and deletes the prepared one. sync: make everything durable first."""
+        if sync:
+            self.sync()
+        self.allocator.close()
         with self._files_lock:
             while self._files:
                 self._files.pop().close()

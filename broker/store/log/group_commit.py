@@ -1,8 +1,8 @@
-"""SYNC_FLUSH: one fdatasync for all messages that wait for the disk, in a thread of its own.
+"""SYNC_FLUSH: one fdatasync, in a thread of its own, for all messages that wait for the disk.
 
-A round covers everything that was written when it begins; what comes meanwhile shares the next one. After a
-failed fdatasync nobody knows what of it is on disk, and the next call may say "well" about lost pages: so the
-first failure is the last round, and this broker acknowledges nothing any more.
+A round covers everything that was written before it began; messages that arrive meanwhile share the next
+round. The first failure ends all rounds (see sync_fault.py): the broker acknowledges nothing any more.
+Source: RocketMQ 5.3.3 GroupCommitService.
 """
 
 import asyncio
@@ -10,18 +10,20 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from broker.store.log.sync_fault import SyncError
+
 logger = logging.getLogger(__name__)
 
 
 class GroupCommit:
-    """Owned by the event loop's thread. How far the log is durable is asked of the log itself: what a round
-    found may have been cut off since."""
+    """Owned by the event loop's thread. Listeners must ask the log how far it is durable: what a round has
+    synced may have been cut off since."""
 
     def __init__(self, sync: Callable[[], int], *, on_fault: Callable[[str], None] = lambda _: None) -> None:
-        """sync: CommitLog.sync, called in the thread."""
+        """sync: CommitLog.sync, called in the thread. on_fault: called once, with the text of the failure."""
         self._sync, self._on_fault = sync, on_fault
         self.listeners: list[Callable[[], None]] = []
-        """Called after each round."""
+        """Called after each successful round."""
         self._thread = ThreadPoolExecutor(1, "group-commit")
         self._round: asyncio.Future[int] | None = None
         self._wanted = False
@@ -30,7 +32,7 @@ class GroupCommit:
         self.fault = ""
 
     def want(self) -> None:
-        """What is in the log now is to become durable soon."""
+        """Requests that everything in the log now becomes durable soon."""
         if self._closed or self.fault:
             return
         if self._round is not None:
@@ -46,7 +48,8 @@ class GroupCommit:
             return
         if (error := round_.exception()) is not None:
             self.fault = f"the disk does not keep what is written: {error}"
-            logger.critical("%s; nothing is acknowledged any more", self.fault, exc_info=error)
+            if not isinstance(error, SyncError):  # which is logged where it occurred
+                logger.critical("%s; nothing is acknowledged any more", self.fault, exc_info=error)
             self._on_fault(self.fault)
             return
         self.rounds += 1
@@ -58,8 +61,10 @@ class GroupCommit:
             self.want()
 
     async def close(self) -> None:
-        """Waits for the round that is under way."""
+        """Waits for the current round, and ends the thread."""
         self._closed = True
-        if self._round is not None:
-            await asyncio.wait([self._round])
-        await asyncio.to_thread(self._thread.shutdown)
+        try:
+            if self._round is not None:
+                await asyncio.wait([self._round])
+        finally:
+            await asyncio.to_thread(self._thread.shutdown)

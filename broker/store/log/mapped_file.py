@@ -1,6 +1,8 @@
-"""One fixed-size file of a log, mapped into memory, named by the offset of its first byte (20 digits).
+"""MappedFile: one fixed-size file, mapped into memory and named by the offset of its first byte (20 digits).
+Also the names, locks and marks in a store's directory.
 
-Never calls mmap.flush: it would stop every thread (fdatasync in a helper thread does the same work).
+Never calls mmap.flush, which would stop every thread; fdatasync in a helper thread does the same. Source of
+the names: RocketMQ 5.3.3 DefaultMappedFile.
 """
 
 import contextlib
@@ -15,6 +17,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from broker.store.log.sync_fault import sync_all, sync_file
+
 NAME_DIGITS: Final = 20
 _NAME = re.compile(r"\d{20}\Z")
 _FLOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, process (0)
@@ -28,27 +32,31 @@ _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; not yet named in Python 3.11's m
 
 
 class StoreError(Exception):
-    """The files on disk cannot be used as they are; the text says which and why."""
+    """The files on disk cannot be used as they are; the text says which ones and why."""
 
 
 def file_name(start_offset: int) -> str:
+    """The name of the file that begins at this offset."""
     return f"{start_offset:0{NAME_DIGITS}d}"
 
 
 def is_file_name(name: str) -> bool:
-    """May a directory be called so? Topics of damaged or foreign records never lead out of ours."""
+    """Whether a directory may have this name. A topic from a damaged or foreign record must not lead out of
+    the store's directory."""
     return 0 < len(name.encode()) <= 255 and name not in (".", "..") and not {"/", "\0"} & set(name)
 
 
 def listed_files(directory: Path) -> list[Path]:
-    """The log's files by ascending start offset; anything with another kind of name is ignored."""
+    """The log's files by ascending start offset, without files of other names; [] if there is no
+    directory."""
     if not directory.is_dir():
         return []
     return sorted(path for path in directory.iterdir() if _NAME.match(path.name))
 
 
 def lock_directory(root: Path) -> int:
-    """The descriptor that holds the lock, until it is closed. StoreError: another process has it."""
+    """Locks the store for this process. Returns the descriptor that holds the lock until it is closed.
+    StoreError: another process has the lock."""
     descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         take_lock(descriptor)
@@ -60,24 +68,24 @@ def lock_directory(root: Path) -> int:
 
 
 def take_lock(descriptor: int) -> None:
-    """Until the descriptor is closed: the whole file, as ours know each other, and its first byte, which is
-    what RocketMQ's broker locks. BlockingIOError: somebody has one of them."""
+    """Locks the whole file, which is what our brokers check, and its first byte, which is what RocketMQ's
+    broker locks; until the descriptor is closed. BlockingIOError: another process has one of the locks."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if hasattr(fcntl, "F_OFD_SETLK"):  # of the open file, not of the process; Linux
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
 
 
 def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
+    """Makes created, renamed and deleted names durable. SyncError: some of them may not be."""
     fd = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        sync_all(fd, directory)
     finally:
         os.close(fd)
 
 
 def write_mark(path: Path, text: str) -> None:
-    """A file whose presence means something: durable when it returns."""
+    """Writes a small file whose presence is a sign; durable when it returns."""
     with path.open("w") as file:
         file.write(text)
         file.flush()
@@ -86,12 +94,14 @@ def write_mark(path: Path, text: str) -> None:
 
 
 class MappedFile:
-    """`view` is writable and pins the map: close() lets the map live on until the last view of it is gone."""
+    """`view` is writable and keeps the map alive: after close() the map exists until its last view is
+    gone."""
 
     __slots__ = ("_fd", "file_bytes", "map", "path", "start_offset", "view")
 
     def __init__(self, path: Path, start_offset: int, file_bytes: int, *, allocate: bool) -> None:
-        """Open or create. allocate: reserve the blocks (no SIGBUS on a full disk); else a sparse file."""
+        """Opens or creates the file. allocate: reserve its blocks, so that a full disk is an OSError here and
+        no SIGBUS later; otherwise the file is sparse."""
         self.path = path
         self.start_offset = start_offset
         self.file_bytes = file_bytes
@@ -117,26 +127,28 @@ class MappedFile:
             os.ftruncate(self._fd, self.file_bytes)
 
     def duplicate(self) -> int:
-        """A descriptor of this file that outlives close() and delete(); the caller closes it."""
+        """Returns a descriptor of this file that stays valid after close() and delete(); the caller closes
+        it."""
         return os.dup(self._fd)
 
     def read(self, start: int, count: int) -> bytes:
-        """Of what may be a hole: in the map, a look at one takes a block of a tmpfs; on a full one that is a
-        SIGBUS."""
+        """Returns bytes that may be in a hole. To read a hole in the map takes a block of a tmpfs, and if
+        that is full it is a SIGBUS."""
         return os.pread(self._fd, count, start)
 
     def reserve(self, start: int, count: int) -> None:
-        """Blocks for these bytes of a sparse file. OSError if the disk has none: better than a SIGBUS."""
+        """Reserves blocks for these bytes of a sparse file. OSError: the disk has none; without this call,
+        the write would be a SIGBUS."""
         os.posix_fallocate(self._fd, start, count)
 
     def zero_from(self, position: int, *, allocate: bool) -> None:
-        """All bytes from `position` on become zero, durably, whatever was there and however long it was."""
+        """Sets all bytes from `position` on to zero, durably."""
         os.ftruncate(self._fd, position)
         self._extend(allocate)
-        os.fsync(self._fd)
+        sync_all(self._fd, self.path)
 
     def is_zero_from(self, position: int) -> bool:
-        """Looks at what the file system has data of: holes would become pages in memory."""
+        """Whether all bytes from `position` on are zero. Skips holes, which would become pages in memory."""
         while position < self.file_bytes:
             try:
                 start = os.lseek(self._fd, position, os.SEEK_DATA)
@@ -152,7 +164,8 @@ class MappedFile:
         return True
 
     def touch(self, start: int, end: int) -> None:
-        """Fault pages in ahead of the writer; from a helper thread. Without kernel support: no effect."""
+        """Faults in these pages ahead of the writer; called in a helper thread. No effect on a kernel before
+        5.14."""
         try:
             pin = ctypes.c_char.from_buffer(self.map)  # while it lives, the map does
         except ValueError:  # the file was closed meanwhile
@@ -163,13 +176,14 @@ class MappedFile:
                 return  # an old kernel
 
     def read_ahead(self, on: bool) -> None:
-        """May the system read pages of it that nobody has asked for yet?"""
+        """Turns the system's read-ahead of this file on or off."""
         pin = ctypes.c_char.from_buffer(self.map)
         _MADVISE(ctypes.addressof(pin), self.file_bytes, _MADV_NORMAL if on else _MADV_RANDOM)
 
     def write_zeros(self, start: int, end: int, stop: threading.Event) -> None:
-        """From a helper thread, into a file that nobody writes to, until `stop`: its blocks are written once
-        then. Errors do not matter: the file is as good without."""
+        """Writes zeros, so that the blocks of these bytes are allocated, until `stop` is set. Called in a
+        helper thread, for a file that nobody writes to. Errors are ignored: the zeros only save time
+        later."""
         for at in range(start, end, len(_ZEROS)):
             if stop.is_set():
                 return
@@ -177,13 +191,16 @@ class MappedFile:
                 os.pwrite(self._fd, _ZEROS[: end - at], at)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        """Makes the file's content durable. SyncError: it may not be."""
+        sync_file(self._fd, self.path)
 
     def rename(self, path: Path) -> None:
+        """Moves the file within its file system; not durable before sync_directory()."""
         os.rename(self.path, path)
         self.path = path
 
     def close(self) -> None:
+        """Closes the file, once; the map lives until its last view is gone."""
         if self._fd < 0:
             return
         os.close(self._fd)
@@ -193,5 +210,6 @@ class MappedFile:
             self.map.close()
 
     def delete(self) -> None:
+        """Unlinks the file and closes it; not durable before sync_directory()."""
         self.path.unlink(missing_ok=True)
         self.close()

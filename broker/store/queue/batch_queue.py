@@ -3,10 +3,10 @@
     0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64 | 20 STORETIMESTAMP i64 | 28 base offset i64
     36 messages i16 | 38 compacted offset i32, -1 | 42 reserved i32, 0
 
-Queue offsets count messages: a unit has those from its base offset on, and is searched for. Its own place in
-the files says nothing, and nothing fills the files of a queue that begins mid-way. Only where the cut of a
-log leaves no unit at all, a filler keeps the numbering: without a record, of the last number that was given.
-Source: RocketMQ 5.3.3 BatchConsumeQueue.
+Queue offsets count messages. A unit has the messages from its base offset on, and is found by binary search:
+its position in the files does not follow from a queue offset. So the files of a queue that begins mid-way
+need no fillers. If a cut of the log leaves no unit at all, one filler keeps the numbering: a unit without a
+record, of the last queue offset that was given. Source: RocketMQ 5.3.3 BatchConsumeQueue.
 """
 
 import logging
@@ -16,20 +16,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
-from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
-from broker.store.mapped_file import MappedFile
+from broker.store.log.disk_jobs import Job
+from broker.store.log.mapped_file import MappedFile
+from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
 
 log = logging.getLogger(__name__)
 
 BATCH_UNIT = struct.Struct(">qiqqqhii")
 BATCH_UNIT_BYTES: Final = BATCH_UNIT.size
-MESSAGES_MAX: Final = 32_767
-"""In one record: the count is an i16."""
+BATCH_FILE_BYTES: Final = 300_000 * BATCH_UNIT_BYTES
+"""Default of mapperFileSizeBatchConsumeQueue."""
 _COMPACTED: Final = -1
 
 
 class BatchUnit(NamedTuple):
-    """A record of base_offset to end_offset - 1; log_offset, size, tags_code as in a ConsumeQueue's unit."""
+    """The unit of a record with the messages base_offset to end_offset - 1. log_offset, size and tags_code
+    are those of a ConsumeQueue's unit; timestamp in ms."""
 
     log_offset: int
     size: int
@@ -40,15 +42,16 @@ class BatchUnit(NamedTuple):
 
     @property
     def end_offset(self) -> int:
+        """Queue offset behind the last message."""
         return self.base_offset + self.messages
 
     def packed(self) -> bytes:
-        """struct.error: more than MESSAGES_MAX messages."""
+        """Returns the unit's bytes. struct.error: it has more than MESSAGES_MAX messages."""
         return BATCH_UNIT.pack(*self, _COMPACTED, 0)
 
 
 class BatchQueue(ConsumeQueue):
-    """min_offset, max_offset, next_offset, and what is asked for by offset: all count messages."""
+    """All queue offsets, in attributes and arguments, count messages."""
 
     __slots__ = ("_end_unit",)
     unit_bytes: ClassVar[int] = BATCH_UNIT_BYTES
@@ -62,6 +65,7 @@ class BatchQueue(ConsumeQueue):
     # -- start -------------------------------------------------------------------------------------------
 
     def load(self, *, log_min_offset: int) -> None:
+        """Opens the files and finds the end, as ConsumeQueue.load()."""
         self._open_files()
         if self._files:
             last = self._files[-1]
@@ -82,8 +86,8 @@ class BatchQueue(ConsumeQueue):
         return low
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """min_offset: of the first record that still exists (none does: max_offset). A unit that a power loss
-        left unwritten is none of an old record."""
+        """Sets min_offset to that of the first record that still exists, or to max_offset if none does. A
+        unit that a power loss left unwritten does not count as one of a deleted record."""
         low, high = self._first_unit(), self._end_unit
         while low < high:
             middle = (low + high) // 2
@@ -94,7 +98,7 @@ class BatchQueue(ConsumeQueue):
             self.min_offset = found.base_offset
         elif low > self._first_unit():
             self.min_offset = self._unit_at(low - 1).end_offset
-        else:  # the cut that follows leaves nothing, and the next record says how it goes on
+        else:  # the cut that follows leaves no unit, and the next record has its own base offset
             self.min_offset = 0 if self._files else self.max_offset
 
     def _first_unit(self) -> int:
@@ -111,7 +115,8 @@ class BatchQueue(ConsumeQueue):
         timestamp: int = 0,
         messages: int = 1,
     ) -> None:
-        """Unit of the record whose first message has this queue offset. A repeat is skipped, a gap reported.
+        """Appends the unit of the record whose first message has this queue offset. A unit that is there
+        already is skipped; a gap is logged as an error.
 
         OSError: no room on the disk; nothing has changed, and the same unit may be appended later.
         """
@@ -127,8 +132,8 @@ class BatchQueue(ConsumeQueue):
         self.max_offset = queue_offset + messages
         self.next_offset = max(self.next_offset, self.max_offset)
 
-    def append_run(self, queue_offset: int, units: bytes, log_bytes: int) -> None:
-        """Packed units; those of them that are in front of queue_offset, or there already, are skipped."""
+    def append_units(self, queue_offset: int, units: bytes, log_bytes: int) -> None:
+        """Appends packed units, except those in front of queue_offset and those that are there already."""
         for log_offset, size, tags_code, timestamp, base, messages, _, _ in BATCH_UNIT.iter_unpack(units):
             if base >= queue_offset:
                 self.append(base, log_offset, size, tags_code, timestamp, messages)
@@ -145,21 +150,23 @@ class BatchQueue(ConsumeQueue):
     # -- reading -----------------------------------------------------------------------------------------
 
     def unit(self, index: int) -> Unit:
-        """Place, size and tags code of the record with the message `index`; of the next one, in a gap."""
+        """Returns (CommitLog offset, size, tags code) of the record with the message `index`, or, in a gap,
+        of the next record. IndexError: the queue ends in front of it."""
         found = self._find(index)
         if found >= self._end_unit:
             raise IndexError(f"{self.topic}/{self.queue_id} ends at {self.max_offset}: no message {index}")
         return self._unit_at(found)[:3]
 
     def units(self, index: int, count: int) -> Iterator[Unit]:
-        """One for each message."""
+        """Returns unit() of each message from `index` on, at most `count`."""
         return map(self.unit, range(index, min(index + count, self.max_offset)))
 
     def records(self, queue_offset: int) -> Iterator[BatchUnit]:
-        """From the one with this message on, to the queue's end."""
+        """Returns the units from the one with this message on, to the queue's end."""
         return map(self._unit_at, range(self._find(queue_offset), self._end_unit))
 
     def log_end_offset(self) -> int:
+        """End of the last record that the queue points to; 0 if there is none."""
         if self._end_unit <= self._first_unit():
             return 0
         unit = self._unit_at(self._end_unit - 1)
@@ -171,7 +178,7 @@ class BatchQueue(ConsumeQueue):
         return _unpacked(file.map, position - file.start_offset)
 
     def _find(self, queue_offset: int) -> int:
-        """Number of the unit that has the message, or of the first one behind it."""
+        """Number of the unit with the message, or of the first unit behind it."""
         low, high = self._first_unit(), self._end_unit
         while low < high:
             middle = (low + high) // 2
@@ -181,8 +188,9 @@ class BatchQueue(ConsumeQueue):
 
     # -- cutting -----------------------------------------------------------------------------------------
 
-    def truncate(self, log_offset: int) -> None:
-        """Drop the units of records that end after log_offset, and units that a power loss left unwritten."""
+    def cut(self, log_offset: int) -> list[Job]:
+        """As ConsumeQueue.cut()."""
+        jobs = list[Job]()
         keep, first = self._search_end(log_offset), self._first_unit()
         if keep < self._end_unit:
             cut = self._unit_at(keep)
@@ -190,13 +198,15 @@ class BatchQueue(ConsumeQueue):
                 self.max_offset = self._unit_at(keep - 1).end_offset
             else:
                 self.max_offset = cut.base_offset if _is_written(cut) else self.min_offset
-            if keep == first and self.max_offset:  # nothing else would say how far the queue has counted
+            if keep == first and self.max_offset:  # nothing else keeps the last queue offset
                 filler = BatchUnit(0, FILLER_SIZE, 0, 0, self.max_offset - 1, 1).packed()
                 self._files[0].map[:BATCH_UNIT_BYTES] = filler
                 keep += 1
-            self._drop_units(keep)
+            jobs = self._cut_files(keep * BATCH_UNIT_BYTES)
+            self._end_unit = keep
             self.min_offset = min(self.min_offset, self.max_offset)
         self.next_offset = self.max_offset
+        return jobs
 
     @property
     def _end_position(self) -> int:
@@ -211,27 +221,18 @@ class BatchQueue(ConsumeQueue):
             low, high = (middle + 1, high) if _is_written(unit) and is_whole else (low, middle)
         return low
 
-    def _drop_units(self, keep: int) -> None:
-        position = keep * BATCH_UNIT_BYTES
-        while len(self._files) > 1 and self._files[-1].start_offset >= position:
-            self._delete_last_file()
-        file = self._files[-1]
-        if position < file.end_offset:
-            file.zero_from(max(position - file.start_offset, 0), allocate=False)
-        self._use_last_file()
-        self._end_unit = keep
-        self._synced_end = min(self._synced_end, position)
-
     def expire(self, log_min_offset: int) -> list[MappedFile]:
+        """As ConsumeQueue.expire()."""
         gone = self._take_old_files(log_min_offset)
         has_old = self.max_offset > self.min_offset and self.unit(self.min_offset)[0] < log_min_offset
         if gone or has_old:
             self.correct_min_offset(log_min_offset)
         return gone
 
-    def destroy(self) -> None:
-        super().destroy()
+    def cut_all(self) -> list[Job]:
+        """As ConsumeQueue.cut_all()."""
         self._end_unit = 0
+        return super().cut_all()
 
 
 def _unpacked(data: bytes | mmap.mmap, at: int) -> BatchUnit:

@@ -1,17 +1,17 @@
-"""Reading a BatchQueue: whole records for a pull, also where it asks for a message in the middle of one.
+"""Reads a BatchQueue: a pull gets whole records, also if it asks for a message in the middle of one.
 
-max_nums counts messages; the first matching record is given whatever it has. Source: RocketMQ 5.3.3
+max_nums counts messages; the first matching record is returned however many it has. Source: RocketMQ 5.3.3
 DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
 from collections.abc import Iterable
 from itertools import islice
 
-from broker.store.batch_queue import BatchQueue, BatchUnit
-from broker.store.commit_log import CommitLog
-from broker.store.inner_batch import NEED_UNWRAP, sys_flag_at
-from broker.store.reading import SCAN_UNITS_MIN, GetResult, GetStatus, outside
-from broker.store.record import HEADER_BYTES
+from broker.message.inner_batch import NEED_UNWRAP, sys_flag_at
+from broker.message.record import HEADER_BYTES
+from broker.store.log.commit_log import CommitLog
+from broker.store.queue.batch_queue import BatchQueue, BatchUnit
+from broker.store.queue.reading import SCAN_UNITS_MIN, GetResult, GetStatus, outside
 
 
 def read_batch_queue(
@@ -22,8 +22,8 @@ def read_batch_queue(
     max_bytes: int,
     tag_codes: frozenset[int] | None,
 ) -> GetResult:
-    """As reading.read_queue(); tag_codes let every batch pass that has no tag itself: the tags are its
-    messages', and the consumer looks at them when it has taken the batch apart."""
+    """As reading.read_queue(). A batch that has no tag itself passes any tag_codes: its messages have tags,
+    and the consumer filters by them when it has split the batch."""
     low, high = queue.min_offset, queue.max_offset
     if not low <= offset < high:
         return outside(offset, low, high)
@@ -44,7 +44,7 @@ def read_batch_queue(
     if not found:
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, next_offset, low, high, [])
-    views = log.views(_runs(found))
+    views = log.views(_ranges(found))
     return GetResult(GetStatus.FOUND, next_offset, low, high, views, count, total)
 
 
@@ -54,13 +54,13 @@ def _is_wanted(log: CommitLog, unit: BatchUnit, tag_codes: frozenset[int] | None
     return not unit.tags_code and bool(sys_flag_at(log.view(unit.log_offset, HEADER_BYTES), 0) & NEED_UNWRAP)
 
 
-def _runs(units: Iterable[BatchUnit]) -> list[tuple[int, int]]:
-    """(start, end) in the log, adjacent records merged."""
-    runs: list[tuple[int, int]] = []
+def _ranges(units: Iterable[BatchUnit]) -> list[tuple[int, int]]:
+    """Returns the ranges (start, end) of the records in the CommitLog, adjacent ones merged."""
+    ranges: list[tuple[int, int]] = []
     for unit in units:
         end = unit.log_offset + unit.size
-        if runs and runs[-1][1] == unit.log_offset:
-            runs[-1] = (runs[-1][0], end)
+        if ranges and ranges[-1][1] == unit.log_offset:
+            ranges[-1] = (ranges[-1][0], end)
         else:
-            runs.append((unit.log_offset, end))
-    return runs
+            ranges.append((unit.log_offset, end))
+    return ranges

@@ -2,9 +2,9 @@
 
     0 CommitLog offset i64 | 8 record size i32 | 12 tags code i64
 
-Unit n stands at byte n * 20 of an endless sequence of fixed-size sparse files. Holds only what consumers may
-read: units are appended when confirmOffset has passed their record. `next_offset` is beyond that: the queue
-offset of the next record to be written to the log. Source: RocketMQ 5.3.3 ConsumeQueue.
+Unit n is at byte n * 20 of an endless sequence of fixed-size sparse files. The queue has only what consumers
+may read: a unit is appended when confirmOffset has passed its record. `next_offset` may be further: it is the
+queue offset of the next record that is written to the log. Source: RocketMQ 5.3.3 ConsumeQueue.
 """
 
 import logging
@@ -14,11 +14,14 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
-from broker.store.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
-from broker.store.record import java_hash
+from broker.message.record import java_hash
+from broker.store.log.disk_jobs import Job, run
+from broker.store.log.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
+from broker.store.log.sync_fault import sync_file
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ UNIT = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
 RESERVE_BYTES: Final = (64 << 10) // UNIT_BYTES * UNIT_BYTES  # whole units: none is half in a hole
 FILLER_SIZE: Final = 2147483647
-FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # stands where a queue that begins at n > 0 has no unit
+FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # in front of the first unit of a queue that begins at n > 0
 _PACK = UNIT.pack_into
 _UNPACK_PLACE = struct.Struct(">q").unpack_from
 
@@ -34,7 +37,8 @@ Unit = tuple[int, int, int]
 
 
 class ConsumeQueue:
-    """min_offset <= max_offset <= next_offset, in units. batch_queue.py has the kind with wider units."""
+    """min_offset <= max_offset <= next_offset, in units. BatchQueue is the kind with wider units. Owned by
+    the event loop's thread; only sync(), and jobs of a cut, run in others."""
 
     unit_bytes: ClassVar[int] = UNIT_BYTES
     reserve_bytes: ClassVar[int] = RESERVE_BYTES
@@ -69,7 +73,7 @@ class ConsumeQueue:
         self.file_bytes = file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
         self.put_bytes = 0  # of records that got a unit since the start
-        self.waiters: list[tuple[int, Callable[[], None]]] = []  # (wanted offset, callback); see MessageStore
+        self.waiters: dict[Callable[[], None], int] = {}  # callback -> wanted offset; see QueueTable
         self._files: list[MappedFile] = []
         self._base = self._end = 0  # byte positions of the last file
         self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk is a SIGBUS
@@ -80,17 +84,18 @@ class ConsumeQueue:
     # -- start -------------------------------------------------------------------------------------------
 
     def load(self, *, log_min_offset: int) -> None:
-        """Open the files and find the end: the first unit that was never written."""
+        """Opens the files and finds the end: the first unit that was never written. log_min_offset: where the
+        CommitLog begins. StoreError: a file has another size than configured."""
         self._open_files()
         if not self._files:
             return
         last = self._files[-1]
         self.max_offset = self.next_offset = last.start_offset // UNIT_BYTES + self._units_in(last)
-        self._synced_end = self._end_position  # or it is cut where it may not be
+        self._synced_end = self._end_position
         self.correct_min_offset(log_min_offset)
 
     def _open_files(self) -> None:
-        """All that have a unit; of a queue that has none yet, the first one."""
+        """Opens all files that have a unit; if none has, the first file."""
         paths = listed_files(self.directory)
         while paths and paths[-1].stat().st_size == 0:
             paths.pop().unlink()
@@ -104,7 +109,7 @@ class ConsumeQueue:
         self._use_last_file()
 
     def _units_in(self, file: MappedFile) -> int:
-        """Written units stand at the front of a file: search for the first one that is none."""
+        """Number of written units, which are at the front of the file, by binary search."""
         low, high = 0, self.file_bytes // UNIT_BYTES
         while low < high:
             middle = (low + high) // 2
@@ -113,22 +118,24 @@ class ConsumeQueue:
         return low
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """min_offset: the first unit whose record still exists (all of them gone: max_offset)."""
+        """Sets min_offset to the first unit whose record still exists, or to max_offset if none does."""
         self.min_offset = self._search(log_min_offset, self._first_unit())
 
     def _first_unit(self) -> int:
         return self._files[0].start_offset // UNIT_BYTES if self._files else self.max_offset
 
     def _search(self, log_offset: int, low: int) -> int:
-        """First unit at or after `low` with a record at or after log_offset. Fillers count as before it."""
+        """Returns the first unit at or after `low` whose record is at or after log_offset. A filler counts as
+        a unit in front of it."""
         high = self.max_offset
         if low < high and self.unit(low)[1] != FILLER_SIZE and self.unit(low)[0] >= log_offset:
-            return low  # the common case; also right when a reported hole was filled further behind
+            return low  # the common case; also right if there are fillers for a logged gap further behind
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.unit(middle)
             is_before = offset < log_offset or size == FILLER_SIZE
-            low, high = (middle + 1, high) if size and is_before else (low, middle)  # 0: lost, so it is young
+            # size 0: the unit was lost, so it is recent
+            low, high = (middle + 1, high) if size and is_before else (low, middle)
         return low
 
     def _use_last_file(self) -> None:
@@ -142,7 +149,8 @@ class ConsumeQueue:
     # -- writing -----------------------------------------------------------------------------------------
 
     def append(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
-        """Unit of the record with this queue offset. A repeat is skipped; a gap is filled and reported.
+        """Appends the unit of the record with this queue offset. A unit that is there already is skipped; a
+        gap is filled and logged as an error.
 
         OSError: no room on the disk; nothing has changed, and the same unit may be appended later.
         """
@@ -160,9 +168,9 @@ class ConsumeQueue:
         if queue_offset > self.next_offset:
             self.next_offset = queue_offset
 
-    def append_run(self, queue_offset: int, units: bytes, log_bytes: int) -> None:
-        """Packed units of consecutive records, log_bytes in all, from this queue offset on. As append(), but
-        some may be there after an OSError."""
+    def append_units(self, queue_offset: int, units: bytes, log_bytes: int) -> None:
+        """Appends the packed units of consecutive records from this queue offset on; log_bytes: total size of
+        the records. As append(), but after an OSError some of them may have been appended."""
         if queue_offset != self.max_offset:
             for number, unit in enumerate(UNIT.iter_unpack(units), queue_offset):
                 self.append(number, *unit)
@@ -181,7 +189,7 @@ class ConsumeQueue:
         self.put_bytes += log_bytes
 
     def _make_room(self, position: int) -> None:
-        """Reserve the blocks of the next units. Files are sparse: most queues never fill one."""
+        """Reserves the blocks of the next units. Files are sparse, since most queues never fill one."""
         if position >= self._end:
             self._open_file_at(position)
         start = position - self._base
@@ -198,7 +206,8 @@ class ConsumeQueue:
         self._use_last_file()
 
     def _skip_to(self, queue_offset: int) -> None:
-        """The queue begins mid-way (a replica that joined late), or its log has a hole (reported)."""
+        """Sets max_offset to queue_offset: the queue begins mid-way (a replica that joined late), or units
+        are missing in between (logged as an error)."""
         if self.max_offset > self.min_offset:
             log.error("%s/%d: unit %d follows %d", self.topic, self.queue_id, queue_offset, self.max_offset)
         else:
@@ -219,7 +228,7 @@ class ConsumeQueue:
         self.max_offset = queue_offset
 
     def _fill(self, position: int) -> None:
-        """Fillers from the last unit of the last file up to byte `position`."""
+        """Writes fillers from the end of the units in the last file up to byte `position`."""
         begin = max(self.max_offset * UNIT_BYTES, self._base)
         file = self._files[-1]
         if position > begin:
@@ -229,55 +238,71 @@ class ConsumeQueue:
     # -- reading -----------------------------------------------------------------------------------------
 
     def unit(self, index: int) -> Unit:
+        """Returns (CommitLog offset, size, tags code) of the unit `index`, which must exist."""
         position = index * UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
         unit: Unit = UNIT.unpack_from(file.map, position - file.start_offset)
         return unit
 
     def units(self, index: int, count: int) -> Iterator[Unit]:
-        """At most `count` units from `index` on, from one file, below max_offset."""
+        """Returns at most `count` units from `index` on, from one file, below max_offset."""
         position = index * UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
         end = min((index + count) * UNIT_BYTES, self.max_offset * UNIT_BYTES, file.end_offset)
         return UNIT.iter_unpack(file.view[position - file.start_offset : end - file.start_offset])
 
     def log_end_offset(self) -> int:
-        """End of the last record that the queue points to; 0 when it is empty."""
+        """End of the last record that the queue points to; 0 if it is empty."""
         if self.max_offset <= self._first_unit():
             return 0
         offset, size, _ = self.unit(self.max_offset - 1)
         return offset + size if size != FILLER_SIZE else 0
 
     def ended_before(self, log_offset: int) -> bool:
-        """It has counted, and no record of it is at or behind log_offset."""
+        """Whether the queue has had messages, and none of their records is at or behind log_offset."""
         return 0 < self.next_offset == self.max_offset and self.log_end_offset() <= log_offset
 
     def go_on_from(self, end: int) -> None:
-        """A new master's queue: without a record, dispatched or not, it counts on from `end`."""
+        """At a new master: if the queue has no record, dispatched or not, its next queue offset is `end`."""
         if self.min_offset == self.max_offset == self.next_offset < end:
             self.next_offset = end
 
     # -- cutting -----------------------------------------------------------------------------------------
 
     def truncate(self, log_offset: int) -> None:
-        """Drop the units of records that end after log_offset, and units that a power loss left unwritten."""
-        keep = self._search_end(log_offset)
+        """Removes the units of records that end after log_offset, and units that a power loss left unwritten.
+        Durable when it returns."""
+        run(self.cut(log_offset))
+
+    def cut(self, log_offset: int) -> list[Job]:
+        """As truncate(), but for readers only; the returned jobs do it on disk. Nothing may be appended
+        before they are done."""
+        keep, jobs = self._search_end(log_offset), list[Job]()
         if keep < self.max_offset:
-            position = keep * UNIT_BYTES
-            while len(self._files) > 1 and self._files[-1].start_offset >= position:
-                self._delete_last_file()
-            file = self._files[-1]
-            if position < file.end_offset:
-                file.zero_from(max(position - file.start_offset, 0), allocate=False)
-            self._use_last_file()
+            jobs = self._cut_files(keep * UNIT_BYTES)
             self.max_offset = keep
             self.min_offset = min(self.min_offset, keep)
-            self._synced_end = min(self._synced_end, position)
         self.next_offset = self.max_offset
+        return jobs
+
+    def _cut_files(self, position: int) -> list[Job]:
+        """Returns jobs that remove everything at or behind this byte position."""
+        jobs: list[Job] = []
+        while len(self._files) > 1 and self._files[-1].start_offset >= position:
+            jobs.append(partial(self._delete, self._files.pop()))
+        file = self._files[-1]
+        if position < file.end_offset:
+            jobs.append(partial(file.zero_from, max(position - file.start_offset, 0), allocate=False))
+        self._use_last_file()
+        return [*jobs, partial(self._synced_at_most, position)]
+
+    def _synced_at_most(self, position: int) -> None:
+        """Corrects the end that a sync has set which was running during the cut."""
+        self._synced_end = min(self._synced_end, position)
 
     def drop_stale(self) -> None:
-        """After a crash, and truncate(): the system may have written later units and not the first one that
-        is missing. They must not come back when that one is there again."""
+        """To be called after a crash, and after truncate(): the system may have written later units, but not
+        the first missing one. Zeros them, so that they do not reappear once that one is appended."""
         if self._files:
             file, at = self._files[-1], self._end_position - self._files[-1].start_offset
             if not file.is_zero_from(at):
@@ -298,8 +323,8 @@ class ConsumeQueue:
         return low
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:
-        """The log begins at log_min_offset. Files without a unit of it, taken out: delete() them, in any
-        thread. The last file stays."""
+        """Takes out the files whose records are all in front of log_min_offset, where the log begins now, and
+        returns them. The caller calls their delete(), in any thread. The last file stays."""
         gone = self._take_old_files(log_min_offset)
         first_unit = max(self.min_offset, self._first_unit())
         if gone or (self.max_offset > first_unit and self.unit(first_unit)[0] < log_min_offset):
@@ -307,7 +332,7 @@ class ConsumeQueue:
         return gone
 
     def _take_old_files(self, log_min_offset: int) -> list[MappedFile]:
-        """By their last unit, which begins with its record's place in the log."""
+        """Takes out old files; the last unit of a file begins with the CommitLog offset of its record."""
         gone: list[MappedFile] = []
         while len(self._files) > 1:
             first = self._files[0]
@@ -317,8 +342,9 @@ class ConsumeQueue:
         return gone
 
     def sync(self) -> None:
-        """fdatasync every file that could be dirty, and sync the names of new ones: a queue that is missing
-        after a power cut would count from 0 again. Any thread, beside appends."""
+        """Makes the units durable, and the names of new files: a queue whose directory is missing after a
+        power cut would count from 0 again. Any thread, concurrently with appends. SyncError: a sync
+        failed."""
         have_names, self._names_are_durable = self._names_are_durable, True
         try:
             self._sync_files()
@@ -334,7 +360,7 @@ class ConsumeQueue:
             with suppress(FileNotFoundError):  # truncated meanwhile
                 fd = os.open(file.path, os.O_RDWR)
                 try:
-                    os.fdatasync(fd)
+                    sync_file(fd, file.path)
                 finally:
                     os.close(fd)
         self._synced_end = target
@@ -344,20 +370,23 @@ class ConsumeQueue:
             with suppress(FileNotFoundError):  # destroyed meanwhile
                 sync_directory(directory)
 
-    def _delete_last_file(self) -> None:
-        """Durably, one by one: after a power cut no file is back behind a missing or a short one."""
-        self._files.pop().delete()
+    def _delete(self, file: MappedFile) -> None:
+        """Deletes the file durably. Files are deleted one by one, so that after a power cut no file is back
+        behind a missing or a short one."""
+        file.delete()
         sync_directory(self.directory)
 
-    def destroy(self) -> None:
-        while self._files:
-            self._delete_last_file()
+    def cut_all(self) -> list[Job]:
+        """As cut(), but removes everything: the queue is empty and counts from 0."""
+        jobs: list[Job] = [partial(self._delete, file) for file in reversed(self._files)]
+        self._files = []
         self._use_last_file()
-        self._synced_end = 0
-        shutil.rmtree(self.directory, ignore_errors=True)
         self.min_offset = self.max_offset = self.next_offset = 0
+        forget = partial(shutil.rmtree, self.directory, ignore_errors=True)
+        return [*jobs, partial(self._synced_at_most, 0), forget]
 
     def close(self) -> None:
+        """Closes the files, without a sync."""
         while self._files:
             self._files.pop().close()
         self._use_last_file()

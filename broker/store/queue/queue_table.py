@@ -1,8 +1,8 @@
-"""All ConsumeQueues of a store by (topic, queueId), and who waits at them for the next message.
+"""All ConsumeQueues of a store by (topic, queueId), and the callbacks that wait for their next message.
 
-Owned by the event loop thread. A queue exists in memory from the first message or waiter on, on disk from its
-first unit on. It is a BatchQueue where its topic has queue.type=BatchCQ, or where its first record says so: a
-replica has records before it has their topics. It stays what it is.
+Owned by the event loop thread. A queue exists in memory from its first message or waiter on, and on disk from
+its first unit on. It is a BatchQueue if its topic has queue.type=BatchCQ, or if its first record says so,
+since a replica may get records before their topics. Its kind never changes.
 """
 
 import logging
@@ -11,15 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
 
-from broker.store.batch_queue import BatchQueue
-from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.index import MessageIndex
-from broker.store.indexed_keys import Keyed
-from broker.store.inner_batch import INNER_BATCH, keys_of
-from broker.store.mapped_file import is_file_name
-from broker.store.record import Buffer, Parsed, index_keys, java_hash, parse
-from broker.store.settings import BATCH_FILE_BYTES
+from broker.message.inner_batch import INNER_BATCH
+from broker.message.record import Parsed
+from broker.store.log.disk_jobs import Job
+from broker.store.log.mapped_file import is_file_name
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.consume_queue import ConsumeQueue
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +26,16 @@ WAITERS_MAX: Final = 65_536
 
 
 class BatchTopics(Protocol):
-    """What a store must know of topics: broker/topics.py."""
+    """What a store needs of the topics (broker/metadata/topics.py). on_batch_topic is set by the store, and
+    called with each topic that has queue.type=BatchCQ."""
 
     on_batch_topic: Callable[[str], None] | None
 
     def is_batch(self, name: str) -> bool: ...
 
 
-def _never(topic: str) -> bool:
-    return False
-
-
 def _directories(base: Path) -> Iterator[tuple[str, int]]:
-    """(topic, queueId) of each queue that has one."""
+    """Returns (topic, queueId) of each queue that has a directory."""
     for topic_path in sorted(base.iterdir()) if base.is_dir() else ():
         for path in sorted(topic_path.iterdir()):
             if path.name.isdecimal():
@@ -47,20 +43,25 @@ def _directories(base: Path) -> Iterator[tuple[str, int]]:
 
 
 class QueueTable:
-    """`table` is read directly by the data path: topic -> queueId -> queue. BatchQueues are not in it."""
+    """`table` is read directly by the fast path: topic -> queueId -> queue, without BatchQueues."""
 
-    def __init__(self, base: Path, file_bytes: int, batch_file_bytes: int = BATCH_FILE_BYTES) -> None:
+    def __init__(self, base: Path, file_bytes: int, batch_file_bytes: int, topics: BatchTopics) -> None:
+        """base: directory of the ConsumeQueues; BatchQueues are in one beside it. topics: says which topics
+        have queue.type=BatchCQ, and calls become_batch() when one gets it."""
         self._base, self._batch_base = base, base.with_name(f"batch{base.name}")
         self._file_bytes, self._batch_file_bytes = file_bytes, batch_file_bytes
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
         self._batch_table: dict[str, dict[int, BatchQueue]] = {}
-        self.has_batch_type: Callable[[str], bool] = _never
+        self.has_batch_type: Callable[[str], bool] = topics.is_batch
+        topics.on_batch_topic = self.become_batch
         self.woken: list[ConsumeQueue] = []
-        """Queues with waiters that got a unit; wake() calls these."""
+        """Queues with waiters that got a unit since the last wake()."""
         self.waiter_count = 0
+        self._failures = RateLimitedLogger(log, level=logging.ERROR)
 
     def load(self, log_min_offset: int) -> None:
-        """Open every queue that has a directory. StoreError: a file has another size than configured."""
+        """Opens every queue that has a directory. log_min_offset: where the CommitLog begins. StoreError: a
+        file has another size than configured."""
         self._base.mkdir(exist_ok=True)
         for topic, queue_id in _directories(self._base):
             self._new(topic, queue_id).load(log_min_offset=log_min_offset)
@@ -68,17 +69,20 @@ class QueueTable:
             self._new_batch(topic, queue_id).load(log_min_offset=log_min_offset)
 
     def each(self) -> list[ConsumeQueue]:
+        """All queues of both kinds."""
         return [queue for _, queues in self.topics() for queue in queues.values()]
 
     def topics(self) -> Iterator[tuple[str, Mapping[int, ConsumeQueue]]]:
-        """Every topic that has a queue."""
+        """Each topic that has a queue, and its queues by queueId."""
         return chain(self.table.items(), self._batch_table.items())
 
     def of_topic(self, topic: str) -> Mapping[int, ConsumeQueue]:
+        """The topic's queues by queueId; empty if it has none."""
         return self.table.get(topic) or self._batch_table.get(topic, {})
 
     def get(self, topic: str, queue_id: int, sys_flag: int = 0) -> ConsumeQueue:
-        """The queue, created (without a file) when it is new; sys_flag: of the record that it is for."""
+        """Returns the queue, and makes it, without a file, if it is new. sys_flag: of the record for which it
+        is needed."""
         queue = self.find(topic, queue_id)
         if queue is not None:
             return queue
@@ -87,9 +91,10 @@ class QueueTable:
         return self._new(topic, queue_id)
 
     def of_record(
-        self, parsed: Parsed, sys_flag: int, on_new: Callable[[str, int], None] | None
+        self, parsed: Parsed, sys_flag: int, on_new: Callable[[str, int], None]
     ) -> ConsumeQueue | None:
-        """As get(); on_new hears of one that was not there. None: its topic can have no directory."""
+        """As get(), for a record from the log; on_new is called if the queue is new. None: the topic's name
+        cannot be that of a directory."""
         topic, queue_id = parsed[1].decode("utf-8", "replace"), parsed[2]
         if not is_file_name(topic):
             log.error("a record of queue %d has the topic %r: no queue for it", queue_id, topic)
@@ -97,8 +102,7 @@ class QueueTable:
         queue = self.find(topic, queue_id)
         if queue is None:
             queue = self.get(topic, queue_id, sys_flag)
-            if on_new is not None:
-                on_new(topic, queue_id)
+            on_new(topic, queue_id)
         return queue
 
     def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -114,6 +118,7 @@ class QueueTable:
         return queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue; None if there is none."""
         queues = self.table.get(topic)
         queue = None if queues is None else queues.get(queue_id)
         if queue is None and self._batch_table:
@@ -123,49 +128,54 @@ class QueueTable:
     # -- retention ---------------------------------------------------------------------------------------
 
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
-        """At a new master: all messages of this queue up to `end` were deleted, here or elsewhere."""
+        """At a new master: all messages of this queue in front of `end` were deleted, here or at another
+        broker. See ConsumeQueue.go_on_from()."""
         self.get(topic, queue_id).go_on_from(end)
 
     def emptied(self, begin: int) -> dict[tuple[str, int], int]:
-        """(topic, queueId) -> next offset, of queues whose messages are all deleted; the log begins there."""
+        """Returns the next queue offsets by (topic, queueId) of queues whose messages are all deleted. begin:
+        where the CommitLog begins."""
         queues = self.each() if begin else []
         return {(each.topic, each.queue_id): each.next_offset for each in queues if each.ended_before(begin)}
 
     # -- all of them -------------------------------------------------------------------------------------
 
     def truncate(self, log_offset: int, *, crashed: bool = False) -> None:
-        """crashed: what lies behind their ends may be of before the crash."""
+        """Truncates all queues, see ConsumeQueue.truncate(). crashed: bytes behind their ends may be left of
+        before the crash, and are zeroed."""
         for queue in self.each():
             queue.truncate(log_offset)
             if crashed:
                 queue.drop_stale()
 
-    def destroy(self) -> None:
-        for queue in self.each():
-            queue.destroy()
+    def cut(self, log_offset: int) -> list[Job]:
+        """As truncate(), but for readers only; the returned jobs do it on disk."""
+        return [job for queue in self.each() for job in queue.cut(log_offset)]
+
+    def cut_all(self) -> list[Job]:
+        """As cut(), but removes all units of all queues."""
+        return [job for queue in self.each() for job in queue.cut_all()]
 
     def close(self) -> None:
+        """Closes all files, without a sync."""
         for queue in self.each():
             queue.close()
 
     # -- inner batches -----------------------------------------------------------------------------------
 
-    def follow(self, topics: BatchTopics) -> None:
-        """These say which topics have queue.type=BatchCQ."""
-        self.has_batch_type = topics.is_batch
-        topics.on_batch_topic = self.become_batch
-
     def is_batch(self, topic: str) -> bool:
-        """Will a new queue of the topic be a BatchQueue?"""
+        """Whether a new queue of the topic will be a BatchQueue."""
         return topic in self._batch_table or self.has_batch_type(topic)
 
     def has_messages(self, topic: str, *, in_batches: bool) -> bool:
-        """Has it queues of that kind with a numbering to go on with? A deleted topic can have some."""
+        """Whether the topic has queues of that kind in which queue offsets were given. A deleted topic may
+        have some."""
         table: Mapping[str, Mapping[int, ConsumeQueue]] = self._batch_table if in_batches else self.table
         return any(queue.next_offset for queue in table.get(topic, {}).values())
 
     def become_batch(self, topic: str) -> None:
-        """The topic has queue.type=BatchCQ: where nothing but waiters is, they wait at a BatchQueue."""
+        """The topic has queue.type=BatchCQ: its queues without a message become BatchQueues, and keep their
+        waiters."""
         queues = self.table.get(topic, {})
         for queue in [queue for queue in queues.values() if not queue.next_offset]:
             del queues[queue.queue_id]
@@ -173,81 +183,50 @@ class QueueTable:
         if not queues:
             self.table.pop(topic, None)
 
-    # -- keys --------------------------------------------------------------------------------------------
-
-    def keyed(
-        self, queue: ConsumeQueue | None, offset: int, parsed: Parsed, buffer: Buffer, pos: int
-    ) -> list[Keyed]:
-        """For the index, of the record at `offset`, which is at buffer[pos]. queue: its own, if any."""
-        size, topic, _, _, _, timestamp, properties = parsed
-        if queue is None:
-            prefix_hash = java_hash(f"{topic.decode('utf-8', 'replace')}#")
-        else:
-            prefix_hash = queue.key_prefix_hash
-        own = (prefix_hash, offset, timestamp, *index_keys(properties))
-        if not isinstance(queue, BatchQueue):
-            return [own]
-        inner = keys_of(buffer[pos : pos + size])
-        return [own, *((prefix_hash, offset, timestamp, *keys) for keys in inner)]
-
-    def catch_up(self, index: MessageIndex, log: CommitLog, end: int, records_max: int) -> bool:
-        """Index up to records_max records in front of `end`. True: more to do."""
-        index.settle()
-        if index.offset >= end:
-            return False
-        begin = max(index.offset, log.min_offset)
-        view = log.view(begin, log.file_bytes, end=end)
-        pos, count, index.offset, keys_found = 0, 0, begin, list[Keyed]()
-        while pos < len(view) and count < records_max:
-            parsed = parse(view, pos, len(view), offset=begin + pos)
-            if parsed is None:
-                break
-            if parsed[1]:
-                queue = self.find(parsed[1].decode("utf-8", "replace"), parsed[2])
-                keys_found += self.keyed(queue, begin + pos, parsed, view, pos)
-            pos += parsed[0]
-            count += 1
-        index.add(keys_found, begin + pos)
-        index.settle()
-        return pos > 0 and not index.fault and index.offset < end
-
-    def topic_counts(self) -> dict[str, int]:
-        """Messages that each topic has ever had, by the offsets of its queues."""
-        return {topic: sum(q.max_offset for q in queues.values()) for topic, queues in self.topics()}
-
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Next offset that consumers will see; bounded by confirmOffset. 0 for an unknown queue."""
+        """The queue offset of the next message that consumers will see, which confirmOffset limits; 0 for an
+        unknown queue."""
         queue = self.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset of the oldest message; 0 for an unknown queue."""
         queue = self.find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     # -- waiting -----------------------------------------------------------------------------------------
 
     def wait_for(self, topic: str, queue_id: int, offset: int, callback: Callable[[], None]) -> bool:
-        """Call back once, when the queue has a unit at `offset`. False: too many wait already."""
+        """Registers a callback that is called once, when the queue has a unit at `offset`. A callback waits
+        at most once at a queue; a new offset replaces the old one. False: WAITERS_MAX wait already."""
         if self.waiter_count >= WAITERS_MAX:
             return False
-        self.waiter_count += 1
-        self.get(topic, queue_id).waiters.append((offset, callback))
+        waiters = self.get(topic, queue_id).waiters
+        if callback not in waiters:
+            self.waiter_count += 1
+        waiters[callback] = offset
         return True
 
     def stop_waiting(self, topic: str, queue_id: int, callback: Callable[[], None]) -> None:
+        """Removes the callback, if it waits."""
         queue = self.find(topic, queue_id)
-        if queue is not None:
-            kept = [waiter for waiter in queue.waiters if waiter[1] is not callback]
-            self.waiter_count -= len(queue.waiters) - len(kept)
-            queue.waiters = kept
+        if queue is not None and queue.waiters.pop(callback, None) is not None:
+            self.waiter_count -= 1
 
     def wake(self) -> None:
+        """Calls the callbacks whose offset is there. An exception of one is logged and affects no other: the
+        caller may be in the middle of a put, of replication, or of another connection's acknowledgement."""
         woken, self.woken = self.woken, []
         for queue in woken:
-            waiters, queue.waiters = queue.waiters, []
-            for waiter in waiters:
-                if waiter[0] < queue.max_offset:
-                    self.waiter_count -= 1
-                    waiter[1]()
-                else:
-                    queue.waiters.append(waiter)
+            waiters, end = queue.waiters, queue.max_offset
+            for callback in [callback for callback, offset in waiters.items() if offset < end]:
+                if waiters.pop(callback, None) is None:
+                    continue  # an earlier callback has removed it
+                self.waiter_count -= 1
+                try:
+                    callback()
+                except Exception as error:  # noqa: BLE001 - logged
+                    self._failures.tell(
+                        now_ms(), "a waiter for %s, queue %d, failed: %r", queue.topic, queue.queue_id, error,
+                        exc_info=error,
+                    )  # fmt: skip

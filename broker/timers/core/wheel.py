@@ -1,4 +1,4 @@
-"""Timers in the order in which they are due, and how far they are delivered. Pure.
+"""Timers in the order of their delivery time, and how far they are delivered. Pure.
 
 The truth is the timer queue in the log. The wheel keeps eight bytes for each timer that is still to come: its
 offset in that queue, in a slot per delivery time. Timers are delivered in phases: first the queue is read to

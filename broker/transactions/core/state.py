@@ -1,9 +1,9 @@
-"""Which transactions are open, when their producers are asked, and from where it can all be read again. Pure.
+"""The open transactions, when their producers are asked, and the offsets to read them again from. Pure.
 
-A transaction is known by its root: the queue offset of its half message. Each question to the producer
-appends the half message again, as a copy that names the root; an op record says which copies are done with.
-So the two queues tell everything: whoever reads the half queue from half_position and the op queue from
-op_position on has this book again. Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl.
+A transaction is identified by its root: the queue offset of its half message. Each check of the producer
+appends the half message again, as a copy that names the root; an op record names the copies that have ended.
+So a reader of the half queue from half_position and of the op queue from op_position has this state again.
+Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from typing import Final
 
 OPEN_MAX: Final = 500_000
 ENDED_MAX: Final = 65_536
-"""Transactions whose end is remembered: who repeats a request is told the same."""
+"""Ended transactions that are remembered: a repeated request gets the same answer."""
 OPS_MAX: Final = 8_192
 STALE_MAX: Final = 1_024
 
@@ -40,8 +40,8 @@ class Half:
     stored_ms: int = 0
 
 
-class TransactionBook:
-    """half_end, op_end: behind the last record of either queue that is in here."""
+class TransactionState:
+    """half_end, op_end: the next offset of either queue that is not applied here."""
 
     def __init__(self, half_end: int = 0, op_end: int = 0) -> None:
         self.half_end, self.op_end = half_end, op_end
@@ -61,7 +61,8 @@ class TransactionBook:
     # -- reading the queues again ------------------------------------------------------------------------
 
     def replay_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """All op records first, then the halves. An offset may be of any copy, or of the root."""
+        """Applies an op record; all op records come before the half messages. An offset may name any copy, or
+        the root."""
         ended = list(half_offsets)
         self._replayed_ends.update(ended)
         self._note_op(op_offset, max(ended, default=-1))
@@ -75,13 +76,13 @@ class TransactionBook:
             self._put(half)
 
     def replayed(self) -> None:
-        """The queues are at their ends."""
+        """Both queues have been read to their ends."""
         self._replayed_ends.clear()
 
     # -- living ------------------------------------------------------------------------------------------
 
     def stored(self, half: Half) -> None:
-        """A half message, or the next copy of one, was appended."""
+        """Adds a half message, or the next copy of one, that was appended to the queue."""
         self.half_end = max(self.half_end, half.queue_offset + 1)
         self._put(half)
 
@@ -89,11 +90,11 @@ class TransactionBook:
         return self._open.get(root)
 
     def end_of(self, root: int) -> End | None:
-        """How it ended; None: not known, or any more."""
+        """How it ended; None: it has not, or that is no longer known."""
         return self._ended.get(root)
 
     def end(self, root: int, how: End) -> Half | None:
-        """The copy that the op record must name; None: it is not open."""
+        """Ends a transaction. Returns the copy that the op record must name; None: it is not open."""
         half = self._open.pop(root, None)
         if half is not None:
             self._ended[root] = how
@@ -105,7 +106,8 @@ class TransactionBook:
         self._note_op(op_offset, half_offset)
 
     def next_due(self, now_ms: int) -> Half | None:
-        """It stays the next one until it ends, is stored again or is put off."""
+        """Returns a half message whose producer is to be asked; it stays the next one until it ends, is
+        stored again or is put off. None: none is due."""
         self._drop_stale()
         while self._due and self._due[0][0] <= now_ms:
             due_ms, queue_offset, root = self._due[0]
@@ -124,12 +126,12 @@ class TransactionBook:
 
     @property
     def half_position(self) -> int:
-        """Everything before it has ended, or has a copy behind it."""
+        """Every half message before this offset has ended, or has a copy behind it."""
         return next(iter(self._open.values())).queue_offset if self._open else self.half_end
 
     def holding(self, records_max: int) -> Half | None:
-        """The oldest open one, when so much behind it has ended that who begins there reads mostly that; it
-        is to be copied to the end. As much as is open may lie there too: copies make room for copies."""
+        """Returns the oldest open half message when more than records_max ended ones are behind it: it is to
+        be copied to the end of the queue. The open ones, and a copy of each, may be there as well."""
         if self.half_end - self.half_position <= records_max + 2 * len(self._open):
             return None
         return next(iter(self._open.values()))

@@ -3,7 +3,7 @@
 What a client may assume is the measure, nothing of how brokers work: an acknowledged message is there, where
 and as it was acknowledged; what a consumer saw stays; a refused message is not there; a committed offset is
 never forgotten. From the brokers' and controllers' own files: one master per epoch, one log of controllers,
-replicas with equal bytes. tests/unit/test_chaos_checkers.py has bad histories for each checker.
+replicas with equal bytes. tests/unit/cli/lab/test_chaos_checkers.py has bad histories for each checker.
 """
 
 import bisect
@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cli.chaos.history import (
+from cli.lab.chaos.history import (
     DAMAGED,
     AnyEntry,
     Commit,

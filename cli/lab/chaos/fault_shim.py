@@ -1,4 +1,6 @@
-"""Runs a program whose wall clock and disk can be changed: python -m cli.chaos.weather FILE MODULE ARGS.
+"""Runs a program whose wall clock and disk can be changed.
+
+python -m cli.lab.chaos.fault_shim FILE MODULE ARGS.
 
 FILE is 16 bytes of shared memory: how far the wall clock is off, and how much longer a flush to disk takes.
 Both are looked up at every call, so that a change is a jump. The program itself knows nothing of this: time
@@ -16,7 +18,7 @@ from pathlib import Path
 _WORDS = struct.Struct("<qq")  # clock offset in ns; ms that a flush takes longer
 
 
-class Weather:
+class FaultShim:
     """The nemesis' end of it."""
 
     def __init__(self, path: Path) -> None:

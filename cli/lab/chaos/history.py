@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal, Self
 
 import msgspec
 
-from remoting.records import ControllerEvent, HaSample, RoleChange
+from keelmq.remoting.records import ControllerEvent, HaSample, RoleChange
 
 SENDER_STEP = 1_000_000_000
 DAMAGED = -1

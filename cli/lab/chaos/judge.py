@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from cli.chaos.checkers import Recovery, check, end_of, recoveries, sort
-from cli.chaos.history import AnyEntry, HistoryError, Run, read_history
-from cli.chaos.summary import findings_text, is_clean, table, verdict
-from cli.demo_end import TELEMETRY, keep_telemetry_only, print_report_command
-from remoting.records import AnyRecord, SendGap, decode_record, encode_record, name_of
+from cli.lab.chaos.checkers import Recovery, check, end_of, recoveries, sort
+from cli.lab.chaos.history import AnyEntry, HistoryError, Run, read_history
+from cli.lab.chaos.summary import findings_text, is_clean, table, verdict
+from cli.lab.demo_end import TELEMETRY, keep_telemetry_only, print_report_command
+from keelmq.remoting.records import AnyRecord, SendGap, decode_record, encode_record, name_of
 
 HISTORY = "history.jsonl"
 CLUSTER_NAME, BROKER_NAME = "KeelCluster", "broker-a"

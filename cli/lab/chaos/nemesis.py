@@ -7,11 +7,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from cli.chaos.history import Fault, Stuck
-from cli.chaos.net import OUR_HOST
-from cli.chaos.plan import Step
-from cli.chaos.stage import DISK_BYTES, Stage
-from cli.cluster import Program
+from cli.lab.chaos.history import Fault, Stuck
+from cli.lab.chaos.net import OUR_HOST
+from cli.lab.chaos.plan import Step
+from cli.lab.chaos.stage import DISK_BYTES, Stage
+from cli.lab.cluster import Program
 
 ACCEPTED_TIMEOUT_S = 60.0
 IN_SYNC_TIMEOUT_S = 90.0
@@ -232,20 +232,20 @@ class Nemesis:
         return heal
 
     async def _slow(self, program: Program) -> Heal:
-        weather = self._stage.place.weathers[program.name]
-        weather.set_flush(self._dice.choice(FLUSH_LONGER_MS))
+        fault_shim = self._stage.place.fault_shims[program.name]
+        fault_shim.set_flush(self._dice.choice(FLUSH_LONGER_MS))
 
         async def heal() -> None:
-            weather.set_flush(0)
+            fault_shim.set_flush(0)
 
         return heal
 
     async def _clock(self, program: Program) -> Heal:
         """A jump, and at the end a jump back."""
-        weather = self._stage.place.weathers[program.name]
-        weather.set_clock(self._dice.choice(CLOCK_JUMPS_MS))
+        fault_shim = self._stage.place.fault_shims[program.name]
+        fault_shim.set_clock(self._dice.choice(CLOCK_JUMPS_MS))
 
         async def heal() -> None:
-            weather.set_clock(0)
+            fault_shim.set_clock(0)
 
         return heal

@@ -40,7 +40,7 @@ def missing() -> str | None:
         if shutil.which(tool) is None:
             return f"no {tool} on this machine (package {package})"
     trial = (
-        "from cli.chaos.net import Net; from pathlib import Path; import tempfile\n"
+        "from cli.lab.chaos.net import Net; from pathlib import Path; import tempfile\n"
         "with tempfile.TemporaryDirectory() as d:\n"
         " n = Net(Path(d)); n.enter(); n.add('a'); n.add('b'); n.cut([('a', 'b')])"
     )
@@ -50,7 +50,7 @@ def missing() -> str | None:
         text=True,
         check=False,
         timeout=PROBE_TIMEOUT_S,
-        cwd=Path(__file__).parent.parent.parent,
+        cwd=Path(__file__).parents[3],
     )
     if tried.returncode == 0:
         return None

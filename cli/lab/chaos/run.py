@@ -9,22 +9,23 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.chaos.history import History, HistoryError, Run, Stuck, entries_of
-from cli.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, judge, telemetry_of
-from cli.chaos.nemesis import Nemesis, StuckError
-from cli.chaos.net import Net, NetError, missing
-from cli.chaos.plan import FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
-from cli.chaos.stage import DISK_BYTES, ChaosPlace, Stage
-from cli.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
-from cli.cluster import Cluster
-from cli.demo_view import View, make_view
-from client import MessageQueue, PullConsumer, PullError
-from client.route import DEFAULT_TOPIC
-from remoting.client import RemotingClient
-from remoting.clock import now_ms, wall_ms
-from remoting.config import in_words
-from remoting.operation import Ok
-from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
+from cli.lab.chaos.history import History, HistoryError, Run, Stuck, entries_of
+from cli.lab.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, judge, telemetry_of
+from cli.lab.chaos.nemesis import Nemesis, StuckError
+from cli.lab.chaos.net import Net, NetError, missing
+from cli.lab.chaos.plan import FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
+from cli.lab.chaos.stage import DISK_BYTES, ChaosPlace, Stage
+from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
+from cli.lab.cluster import Cluster
+from cli.lab.demo_view import View, make_view
+from keelmq.client import MessageQueue, PullConsumer, PullError
+from keelmq.client.cluster.routes import DEFAULT_TOPIC
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.config import in_words
+from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 
 SEEDS = 1_000_000
 QUEUES = 4
@@ -82,13 +83,15 @@ class Chaos:
         finally:
             for task in self._watching:
                 task.cancel()
-            await asyncio.gather(*self._watching, return_exceptions=True)
+            ending = StopSteps("keelmq chaos")
+            ending.add("the watchers", lambda: asyncio.gather(*self._watching, return_exceptions=True))
             for senders in self._senders:
-                await senders.cancel()
+                ending.add("a producer", senders.cancel)
             for consumer in self._consumers:
-                await consumer.close()
-            await self._client.close()
-            await self._stage.close()
+                ending.add("a consumer", consumer.close)
+            ending.add("connections", self._client.close)
+            ending.add("the stage", self._stage.close)
+            await stop_after(ending.run, sys.exc_info()[1])
 
     async def _act(self, steps: list[Step]) -> None:
         """StuckError, also when that was not at the end: then everything is read back nevertheless."""
@@ -207,7 +210,7 @@ def run_chaos(options: ChaosOptions) -> int:
     steps = make_plan(seed, kinds_of(families), count)
     try:
         broker_ids = _play(options, seed, directory, steps, networked=bool(NETWORK_FAMILIES & set(families)))
-    except NetError as error:
+    except (NetError, StopError) as error:
         print(f"keelmq chaos: {error}\nLogs stay in {directory}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.chaos.history import Exit, Log, View
-from cli.chaos.net import Net
-from cli.chaos.traffic import Recorder
-from cli.chaos.weather import Weather
-from cli.cluster import HOST, Cluster, Place, Program, write_config
-from cli.watch import Picture, Watcher
+from cli.lab.chaos.fault_shim import FaultShim
+from cli.lab.chaos.history import Exit, Log, View
+from cli.lab.chaos.net import Net
+from cli.lab.chaos.traffic import Recorder
+from cli.lab.cluster import HOST, Cluster, Place, Program, write_config
+from cli.lab.observer import Picture, Watcher
 
 LOOK_S = 0.25
 GUARD_S = 0.1
@@ -24,15 +24,15 @@ EVERYWHERE = "0.0.0.0"
 
 
 class ChaosPlace(Place):
-    """Every program below a weather of its own, and with `net` on a host of its own. Controllers and name
-    servers are known by their host's name, which outlives its address; brokers announce addresses."""
+    """Each program has its own fault shim and, with `net`, its own host. Controllers and name servers are
+    known by their host's name, which outlives its address; brokers register addresses."""
 
     def __init__(self, directory: Path, net: Net | None) -> None:
         self.net, self._directory = net, directory
-        self.weathers: dict[str, Weather] = {}
+        self.fault_shims: dict[str, FaultShim] = {}
 
     def host(self, name: str) -> str:
-        self.weathers[name] = Weather(self._directory / f"{name}.weather")
+        self.fault_shims[name] = FaultShim(self._directory / f"{name}.weather")
         if self.net is None:
             return HOST
         address = self.net.add(name)
@@ -43,8 +43,8 @@ class ChaosPlace(Place):
 
     def command(self, program: Program) -> list[str]:
         where = [] if self.net is None else self.net.command(program.name)
-        weather = str(self.weathers[program.name].path)
-        run = [sys.executable, "-m", "cli.chaos.weather", weather, program.module]
+        fault_shim = str(self.fault_shims[program.name].path)
+        run = [sys.executable, "-m", "cli.lab.chaos.fault_shim", fault_shim, program.module]
         return [*where, *run, "-c", str(program.config_path)]
 
     def move(self, program: Program) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from cli.chaos.checkers import Recovery, World, duplicated, recoveries, shown
+from cli.lab.chaos.checkers import Recovery, World, duplicated, recoveries, shown
 
 TWO = "two at once"
 

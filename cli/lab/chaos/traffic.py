@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from cli.chaos.history import DAMAGED, AnyEntry, Commit, End, Fetch, Read, Send, make_number, sender_of
-from cli.ledger import make_body, read_body
-from client import (
+from cli.lab.ack_log import make_body, read_body
+from cli.lab.chaos.history import DAMAGED, AnyEntry, Commit, End, Fetch, Read, Send, make_number, sender_of
+from keelmq.client import (
     Message,
     MessageExt,
     MessageQueue,
@@ -27,11 +27,11 @@ from client import (
     SendError,
     SendErrorKind,
 )
-from client.route import RouteCache, RouteError
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Operation, Outcome, Wire
-from remoting.operations.broker_metadata import (
+from keelmq.client.cluster.routes import RouteCache, RouteError
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Wire
+from keelmq.remoting.operations.broker_metadata import (
     QUERY_CONSUMER_OFFSET,
     UPDATE_CONSUMER_OFFSET,
     ConsumerOffsetRequest,

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import layouts_broker
-from cli.admin_shell import Action, OptionalNamesrvAddr, Output, checked_addresses, command, explain
-from cli.targets import (
+from cli.command_line import checked_addresses
+from cli.mqadmin.layouts import broker as layouts_broker
+from cli.mqadmin.shell import Action, OptionalNamesrvAddr, Output, command, explain
+from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
     Target,
@@ -18,12 +19,12 @@ from cli.targets import (
     on_each,
     shown,
 )
-from client.admin import AdminClient, AdminError, Said
-from client.admin.groups import CONSUME_STATS_TIMEOUT_MS
-from client.route import parse_addresses
-from remoting.codes import MASTER_ID
-from remoting.operation import Empty, Operation
-from remoting.operations.broker_admin import (
+from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.admin.groups import CONSUME_STATS_TIMEOUT_MS
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operation import Empty, Operation
+from keelmq.remoting.operations.broker_admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
     CLEAN_UNUSED_TOPIC,
     DELETE_EXPIRED_COMMITLOG,
@@ -218,7 +219,8 @@ def set_read_ahead(
     cluster_name: Cluster = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """How the log is read from disk: 1 helps brokers whose consumers are far behind, each elsewhere."""
+    """How the log is read from disk: 1 helps brokers whose consumers are far behind, each at another
+    offset."""
     check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts
-from cli.admin_shell import (
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.shell import (
     REFUSED,
     Action,
     BrokerName,
@@ -16,11 +16,10 @@ from cli.admin_shell import (
     dump,
     explain,
 )
-from client.admin import AdminClient, AdminError, gather_some
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operations.broker import EpochEntryCache
-from remoting.operations.route import BrokerData, ClusterInfo
+from cli.mqadmin.targets import brokers_of, names_of_cluster
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.remoting.operations.broker import EpochEntryCache
+from keelmq.runtime.clock import wall_ms
 
 RUNTIME_INFO_TIMEOUT_MS = 3_000
 
@@ -100,22 +99,3 @@ async def _row(
     except AdminError as error:
         return layouts.BrokerRow(cluster, broker_name, broker_id, address, problem=explain(error))
     return layouts.BrokerRow(cluster, broker_name, broker_id, address, table)
-
-
-def names_of_cluster(info: ClusterInfo, cluster_name: str, namesrv_addr: str) -> list[str]:
-    """Its broker names. Raises AdminError: no such cluster."""
-    if cluster_name not in info.cluster_addr_table:
-        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        remark = f"no cluster named {cluster_name} (known: {known})"
-        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
-    return sorted(info.cluster_addr_table[cluster_name])
-
-
-def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[BrokerData]:
-    """Those of the names that are known. Raises AdminError: none of them is."""
-    brokers = [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
-    if not brokers and names:
-        known = ", ".join(sorted(info.broker_addr_table)) or "none"
-        remark = f"no broker named {', '.join(names)} (known: {known})"
-        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.BROKER_NOT_EXIST)
-    return brokers

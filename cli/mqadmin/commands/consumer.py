@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import layouts_group
-from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
-from cli.layouts_group import GroupRow
-from cli.targets import ask_brokers, shown
-from client.admin import AdminClient, AdminError, gather_some
-from client.admin.groups import GroupProgress, QueueProgress
-from remoting.codes import ResponseCode
-from remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
-from remoting.operations.route import TopicRouteData
-from remoting.queue_map import QueueKey, queue_json
+from cli.mqadmin.layouts import group as layouts_group
+from cli.mqadmin.layouts.group import GroupRow
+from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
+from cli.mqadmin.targets import ask_brokers, shown
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.client.admin.groups import GroupProgress, QueueProgress
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
+from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.remoting.queue_map import QueueKey, queue_json
 
 RETRY_PREFIX = "%RETRY%"
 NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts, layouts_election
-from cli.admin_shell import (
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.layouts import election as layouts_election
+from cli.mqadmin.shell import (
     IN_PART,
     REFUSED,
     Action,
@@ -19,9 +20,9 @@ from cli.admin_shell import (
     dump,
     per_server,
 )
-from cli.commands.cluster import names_of_cluster
-from client.admin import AdminClient, AdminError
-from remoting.codes import ResponseCode
+from cli.mqadmin.targets import names_of_cluster
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
 
 
 @command("getControllerMetaData")

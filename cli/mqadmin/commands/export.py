@@ -12,18 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
-from cli.commands.speed import counter_of, day_sum
-from cli.layouts_group import version_text
-from cli.targets import BrokerAddr, Cluster, brokers_of_cluster, check_target, find_target, on_each
-from client.admin import AdminClient, AdminError
-from client.route import parse_addresses
-from remoting.clock import wall_ms
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operation import Empty
-from remoting.operations.broker_admin import GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.route import BrokerData, TopicConfig, TopicList
+from cli.mqadmin.commands.speed import counter_of, day_sum
+from cli.mqadmin.layouts.group import version_text
+from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
+from cli.mqadmin.targets import BrokerAddr, Cluster, brokers_of_cluster, check_target, find_target, on_each
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.broker_admin import GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.route import BrokerData, TopicConfig, TopicList
+from keelmq.runtime.clock import wall_ms
 
 DIRECTORY = Path(tempfile.gettempdir()) / "rocketmq" / "export"
 OF_GROUPS = ("%RETRY%", "%DLQ%")

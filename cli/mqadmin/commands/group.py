@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from cli import layouts_broker
-from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
-from cli.commands.topic_admin import true_or_false
-from cli.targets import (
+from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.layouts import broker as layouts_broker
+from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
+from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
     brokers_of_cluster,
@@ -22,12 +22,12 @@ from cli.targets import (
     on_each,
     shown,
 )
-from client.admin import AdminClient, AdminError
-from remoting.codes import ResponseCode
-from remoting.operation import Empty
-from remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody
 
 Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
 PREFIXES = ("%RETRY%", "%DLQ%")

@@ -1,31 +1,23 @@
 """mqadmin: what replication does, as the brokers themselves tell it (907)."""
 
-from typing import Annotated
-
 import typer
 
-from cli import layouts_ha
-from cli.admin_shell import (
+from cli.mqadmin.layouts import ha as layouts_ha
+from cli.mqadmin.shell import (
     REFUSED,
     Action,
     ClusterName,
     OptionalNamesrvAddr,
     Output,
-    checked_addresses,
     command,
     dump,
     exit_code_of,
     explain,
 )
-from cli.commands.cluster import brokers_of, names_of_cluster
-from client.admin import AdminClient
-from client.route import parse_addresses
-from remoting.codes import MASTER_ID
-
-BrokerAddr = Annotated[
-    str | None,
-    typer.Option("-b", "--brokerAddr", callback=checked_addresses, help="These brokers, host:port;host:port"),
-]
+from cli.mqadmin.targets import BrokerAddr, brokers_of, names_of_cluster
+from keelmq.client.admin import AdminClient
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.codes import MASTER_ID
 
 
 @command("haStatus", repeats=True)

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import layouts
-from cli.admin_shell import Action, ControllerAddress, Output, checked_addresses, command, dump
-from client.admin import AdminClient, AdminError
-from remoting.codes import ResponseCode
-from remoting.operation import Operation
-from remoting.operations.controller import (
+from cli.command_line import checked_addresses
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.shell import Action, ControllerAddress, Output, command, dump
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Operation
+from keelmq.remoting.operations.controller import (
     ADD_CONTROLLER,
     REMOVE_CONTROLLER,
     TRANSFER_LEADER,

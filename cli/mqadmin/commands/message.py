@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts
-from cli.admin_shell import Action, BrokerName, NamesrvAddr, Output, command
-from cli.commands.topic_admin import true_or_false
-from client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
-from client.admin import AdminClient, AdminError
-from client.message import MessageExt, encode_properties
-from remoting.codes import ResponseCode
+from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.shell import Action, BrokerName, NamesrvAddr, Output, command
+from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.message import MessageExt, encode_properties
+from keelmq.remoting.codes import ResponseCode
 
 CONSUME_DEFAULT_NUMS = 128
 SEND_TIMEOUT_MS = 3_000

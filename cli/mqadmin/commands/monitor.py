@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
-from cli.commands.consumer import NOBODY, RETRY_PREFIX, members_of, progress_of
-from cli.layouts_group import monitor_round
-from cli.targets import ask_brokers
-from client.admin import AdminClient, AdminError, gather_some
-from client.admin.groups import QueueProgress
-from remoting.clock import wall_ms
-from remoting.operations.route import TopicRouteData
-from remoting.queue_map import QueueKey
+from cli.mqadmin.commands.consumer import NOBODY, RETRY_PREFIX, members_of, progress_of
+from cli.mqadmin.layouts.group import monitor_round
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.targets import ask_brokers
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.client.admin.groups import QueueProgress
+from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.remoting.queue_map import QueueKey
+from keelmq.runtime.clock import wall_ms
 
 ROUND_S = 60
 BLOCKED_MS = 60_000

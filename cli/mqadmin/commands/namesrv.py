@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts
-from cli.admin_shell import REFUSED, Action, NamesrvAddr, Output, command, per_server
-from client.admin import AdminClient, AdminError, gather_some
-from remoting.codes import PERM_WRITE, ResponseCode
-from remoting.operations.route import QueueData
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.shell import REFUSED, Action, NamesrvAddr, Output, command, per_server
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.remoting.codes import PERM_WRITE, ResponseCode
+from keelmq.remoting.operations.route import QueueData
 
 Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace, e.g. ORDER_TOPIC_CONFIG")]
 Key = Annotated[str, typer.Option("-k", "--key", help="Key")]

@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts_group
-from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
-from cli.commands.topic_admin import true_or_false
-from cli.layouts_group import ResetRow
-from cli.targets import ask_brokers, shown
-from client.admin import AdminClient, AdminError
-from client.admin.brokers import QueueStats
-from remoting.clock import wall_ms
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operations.broker import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetRequest
-from remoting.operations.broker_metadata import QUERY_CONSUMER_OFFSET, ConsumerOffsetRequest
-from remoting.operations.route import TopicRouteData
-from remoting.queue_map import QueueKey, queue_json
+from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.layouts import group as layouts_group
+from cli.mqadmin.layouts.group import ResetRow
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.targets import ask_brokers, shown
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.admin.brokers import QueueStats
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operations.broker import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetRequest
+from keelmq.remoting.operations.broker_metadata import QUERY_CONSUMER_OFFSET, ConsumerOffsetRequest
+from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.remoting.queue_map import QueueKey, queue_json
+from keelmq.runtime.clock import wall_ms
 
 LATEST = -1
 

@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts, layouts_message
-from cli.admin_shell import Action, NamesrvAddr, Output, command
-from cli.commands.message import message_value
-from cli.commands.offset import wall_time
-from cli.commands.topic_admin import true_or_false
-from client import MessageQueue, PullConsumer, PullStatus
-from client.admin import AdminClient, AdminError
-from client.message import MessageExt
-from remoting.codes import ResponseCode
+from cli.mqadmin.commands.message import message_value
+from cli.mqadmin.commands.offset import wall_time
+from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.layouts import message as layouts_message
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command
+from keelmq.client import MessageQueue, PullConsumer, PullStatus
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.message import MessageExt
+from keelmq.remoting.codes import ResponseCode
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 PRINT_MAX = 10_000

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts_message
-from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
-from cli.commands.message import message_value
-from cli.commands.printing import checked_charset
-from cli.commands.topic_admin import true_or_false
-from client import Message, MessageQueue, Producer, PullConsumer
-from client.admin import AdminClient, AdminError, gather_some
-from client.message import MessageExt, decode_messages
-from client.message_id import decode_offset_message_id
-from remoting.codes import ResponseCode
-from remoting.operation import Ok
-from remoting.operations.broker import (
+from cli.mqadmin.commands.message import message_value
+from cli.mqadmin.commands.printing import checked_charset
+from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.layouts import message as layouts_message
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from keelmq.client import Message, MessageQueue, Producer, PullConsumer
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.client.message import MessageExt, decode_messages
+from keelmq.client.message_id import decode_offset_message_id
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.broker import (
     QUERY_MESSAGE,
     VIEW_MESSAGE_BY_ID,
     QueryMessageRequest,

@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts_broker
-from cli.admin_shell import Action, NamesrvAddr, Output, command, explain
-from cli.commands.cluster import brokers_of, names_of_cluster
-from cli.commands.topic import HIDDEN
-from cli.layouts_broker import StatsRow
-from client import Message, Producer, SendError, SendResult
-from client.admin import AdminClient, AdminError, gather_some
-from remoting.codes import MASTER_ID
-from remoting.operations.broker_admin import BrokerStatsData, StatsItem
-from remoting.operations.route import TopicRouteData
+from cli.mqadmin.commands.topic import HIDDEN
+from cli.mqadmin.layouts import broker as layouts_broker
+from cli.mqadmin.layouts.broker import StatsRow
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.targets import brokers_of, names_of_cluster
+from keelmq.client import Message, Producer, SendError, SendResult
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operations.broker_admin import BrokerStatsData, StatsItem
+from keelmq.remoting.operations.route import TopicRouteData
 
 SEND_TIMEOUT_MS = 3_000
 WARM_UP_BYTES = 16
@@ -77,6 +77,9 @@ def send_msg_status(
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         lines, value = [], []
+        brokers_of(
+            await admin.cluster_info(namesrv_addr), [broker_name], namesrv_addr
+        )  # AdminError: no such one
         async with Producer(namesrv_addr, "mqadmin") as producer:
             await _timed(producer, broker_name, WARM_UP_BYTES, timeout_ms)
             for _ in range(count):

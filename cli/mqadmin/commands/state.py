@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts_election
-from cli.admin_shell import Action, ControllerAddress, Output, command, dump
-from client.admin import AdminClient
+from cli.mqadmin.layouts import election as layouts_election
+from cli.mqadmin.shell import Action, ControllerAddress, Output, command, dump
+from keelmq.client.admin import AdminClient
 
 
 @command("getElections", repeats=True)

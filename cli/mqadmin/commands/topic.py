@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from cli import layouts
-from cli.admin_shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
-from cli.commands.cluster import brokers_of, names_of_cluster
-from client.admin import AdminClient, AdminError, gather_some
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operations.route import BrokerData, TopicRouteData
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
+from cli.mqadmin.targets import brokers_of, names_of_cluster
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operations.route import BrokerData, TopicRouteData
 
 HIDDEN = ("%RETRY%", "%DLQ%")
 """Prefixes of topics that topicList -c leaves out."""
@@ -99,6 +99,7 @@ def delete_topic(
         brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
         if dry_run:
             return await _would_delete(admin, brokers, topic)
+        await _must_exist(admin, namesrv_addr, brokers, topic, cluster_name)
         at_brokers = []
         for of_masters in (True, False):  # slaves have it from their master then, and say so
             addresses = [
@@ -124,6 +125,26 @@ def delete_topic(
         return Output(value, text, (*kept, *servers_said.problems), exit_code=code)
 
     return action
+
+
+async def _must_exist(
+    admin: AdminClient, namesrv_addr: str, brokers: list[BrokerData], topic: str, cluster_name: str
+) -> None:
+    """Raises AdminError if neither the name servers nor any master of the cluster know the topic. Brokers and
+    name servers answer a deletion of nothing with success, as RocketMQ's do."""
+    try:
+        route = await admin.topic_route(namesrv_addr, topic)
+    except AdminError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+    else:
+        if any(each.cluster == cluster_name for each in route.broker_datas):
+            return
+    masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
+    said = await admin.each(";".join(masters), admin.topics) if masters else []
+    if masters and all(each.answer is not None and topic not in each.answer for each in said):
+        remark = f"topic {topic} is not in cluster {cluster_name}: nothing was deleted"
+        raise AdminError("deleteTopic", namesrv_addr, remark, ResponseCode.TOPIC_NOT_EXIST)
 
 
 async def _would_delete(admin: AdminClient, brokers: list[BrokerData], topic: str) -> Output:

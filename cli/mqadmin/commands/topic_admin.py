@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from cli import layouts_broker
-from cli.admin_shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, per_server
-from cli.commands.topic import Topic
-from cli.targets import (
+from cli.mqadmin.commands.topic import Topic
+from cli.mqadmin.layouts import broker as layouts_broker
+from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, per_server
+from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
     ask_brokers,
@@ -22,15 +22,17 @@ from cli.targets import (
     on_each,
     shown,
 )
-from client.admin import AdminClient, AdminError
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operation import Empty
-from remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs
-from remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
-from remoting.operations.route import QueueData, TopicConfig
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs
+from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
+from keelmq.remoting.operations.route import QueueData, TopicConfig
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 UNIT, UNIT_SUB = 1, 2
+PERM_MAX = 7
+"""Read, write and inherit."""
 
 
 def true_or_false(text: str, name: str) -> bool:
@@ -61,6 +63,8 @@ def update_topic(
 ) -> Action:
     """Create or change a topic at a master (-b), or at every master of a cluster (-c)."""
     check_target(broker_addr, cluster_name, namesrv_addr)
+    if not 0 <= perm <= PERM_MAX:
+        raise typer.BadParameter(f"-p/--perm is 2 (write), 4 (read) or 6 (both), not {perm}")
     flags = UNIT * true_or_false(unit, "-u/--unit") + UNIT_SUB * true_or_false(unit_sub, "-s/--hasUnitSub")
     config = TopicConfig(
         topic_name=topic,
@@ -234,7 +238,8 @@ def allocate_queues(
 def shares(
     queues: Sequence[QueueData], topic: str, members: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Member -> its queues: neighbours, and the first members one more if it does not come out even."""
+    """Returns member -> its queues: consecutive ones; the first members get one more when the division has a
+    remainder."""
     every = [
         {"brokerName": each.broker_name, "queueId": number, "topic": topic}
         for each in sorted(queues, key=lambda each: each.broker_name)

@@ -1,6 +1,6 @@
 """mqadmin queryMsgTraceById: what became of a message, by what its clients wrote into the trace topic.
 
-Source: RocketMQ 5.3.3 QueryMsgTraceByIdSubCommand, TraceView; the records: client/core/traces.py.
+Source: RocketMQ 5.3.3 QueryMsgTraceByIdSubCommand, TraceView; the records: keelmq/client/core/traces.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,16 +8,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli import layouts_message
-from cli.admin_shell import Action, NamesrvAddr, Output, command
-from cli.commands.query import LONG_MAX, QUERY_NUMS, found_messages
-from cli.layouts_message import TraceRow
-from client.admin import AdminClient, AdminError
-from client.core.traces import NULL, fields_of
-from client.message import MessageExt
-from client.tracing import TRACE_TOPIC
-from remoting.codes import ResponseCode
-from remoting.operations.broker import QueryMessageRequest
+from cli.mqadmin.commands.query import LONG_MAX, QUERY_NUMS, found_messages
+from cli.mqadmin.layouts import message as layouts_message
+from cli.mqadmin.layouts.message import TraceRow
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.core.traces import NULL, fields_of
+from keelmq.client.message import MessageExt
+from keelmq.client.tracing import TRACE_TOPIC
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.broker import QueryMessageRequest
 
 PUB, BEFORE, AFTER, END = "Pub", "SubBefore", "SubAfter", "EndTransaction"
 FIELDS: Final[dict[str, tuple[str, ...]]] = {

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from client.admin.brokers import QueueStats
-from client.admin.groups import QueueProgress
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.route import TopicConfig
-from remoting.queue_map import QueueKey
+from keelmq.client.admin.brokers import QueueStats
+from keelmq.client.admin.groups import QueueProgress
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.route import TopicConfig
+from keelmq.remoting.queue_map import QueueKey
 
 _STATUS = "%-32s  %-4s  %-20s  %-20s    %s"
 _CONSUME = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from client import MessageExt, SendResult
-from client.admin import Said
-from remoting.operations.broker import EpochEntryCache
-from remoting.operations.controller import (
+from keelmq.client import MessageExt, SendResult
+from keelmq.client.admin import Said
+from keelmq.remoting.operations.broker import EpochEntryCache
+from keelmq.remoting.operations.controller import (
     BrokerReplicasInfo,
     ControllerMetadata,
     ElectMasterResponseBody,
     MasterInfo,
     ReplicaIdentity,
 )
-from remoting.operations.route import TopicRouteData
+from keelmq.remoting.operations.route import TopicRouteData
 
 _CLUSTER = "%-22s  %-22s  %-4s  %-22s %-16s  %16s  %16s  %-22s  %11s  %-12s  %-8s  %10s"
 _CLUSTER_TITLES = (

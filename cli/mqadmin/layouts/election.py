@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from remoting.codes import ResponseCode
-from remoting.operations.controller import ElectionExplanation, PastElection, ReplicaIdentity
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.controller import ElectionExplanation, PastElection, ReplicaIdentity
 
 _CANDIDATE = "%-4s  %-22s  %-7s  %-6s  %-6s  %-16s  %-14s  %-10s  %s"
 _CANDIDATE_TITLES = (

@@ -7,10 +7,10 @@ ProducerConnectionSubCommand, ResetOffsetByTimeCommand.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cli.layouts_broker import time_text
-from client.admin.groups import QueueProgress
-from remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
-from remoting.queue_map import QueueKey
+from cli.mqadmin.layouts.broker import time_text
+from keelmq.client.admin.groups import QueueProgress
+from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
+from keelmq.remoting.queue_map import QueueKey
 
 _GROUP = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
 _QUEUE = "%-64s  %-32s  %-4s  %-20s  %-20s  "

@@ -5,7 +5,7 @@ Columns and lines of ours stand behind RocketMQ's, so that scripts which count c
 
 from datetime import datetime
 
-from remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
+from keelmq.remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
 
 _SLAVE = "%-32s  %-16s %16s %16s %16s %16s  %-9s  %9s  %s"
 _TITLES = (

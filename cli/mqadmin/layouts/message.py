@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from client import MessageExt, MessageQueue
+from keelmq.client import MessageExt, MessageQueue
 
 _FOUND_TITLES = "%-50s %4s %40s"
 _FOUND = "%-50s %4d %40d"

@@ -1,10 +1,10 @@
-"""What AdminClient asks of one broker: how it is, its settings, its topics."""
+"""AdminClient's requests to one broker: status, settings and topics."""
 
 from dataclasses import dataclass
 
-from client.admin.asking import ADMIN_TIMEOUT_MS, AdminError, Asking, body_of, properties_of
-from remoting.operation import Empty
-from remoting.operations.broker import (
+from keelmq.client.admin.transport import ADMIN_TIMEOUT_MS, AdminError, AdminTransport, body_of, properties_of
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
     GET_ALL_TOPIC_CONFIG,
     GET_BROKER_CONFIG,
@@ -19,16 +19,16 @@ from remoting.operations.broker import (
     HaRuntimeInfo,
     TopicRequest,
 )
-from remoting.operations.broker_admin import (
+from keelmq.remoting.operations.broker_admin import (
     UPDATE_BROKER_CONFIG,
     VIEW_BROKER_STATS_DATA,
     BrokerStatsData,
     ViewStatsRequest,
 )
-from remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
-from remoting.operations.clients import GET_TOPIC_STATS_INFO
-from remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper
-from remoting.queue_map import QueueKey, load_queue_map
+from keelmq.remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
+from keelmq.remoting.operations.clients import GET_TOPIC_STATS_INFO
+from keelmq.remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper
+from keelmq.remoting.queue_map import QueueKey, load_queue_map
 
 TEMPLATE_TOPIC = "TBW102"
 
@@ -50,8 +50,8 @@ class TopicStats:
     put_tps: float
 
 
-class BrokerQuestions(Asking):
-    """One broker each."""
+class BrokerQuestions(AdminTransport):
+    """Requests to one broker each."""
 
     # brokers
 
@@ -61,7 +61,7 @@ class BrokerQuestions(Asking):
         return body_of(answer, EpochEntryCache, GET_BROKER_EPOCH_CACHE, broker_addr)
 
     async def ha_status(self, broker_addr: str) -> HaRuntimeInfo:
-        """What a master tells of its slaves, or a slave of its link."""
+        """Returns a master's view of its slaves, or a slave's view of its link."""
         answer = await self.ask(broker_addr, GET_BROKER_HA_STATUS, Empty())
         return body_of(answer, HaRuntimeInfo, GET_BROKER_HA_STATUS, broker_addr)
 
@@ -73,13 +73,13 @@ class BrokerQuestions(Asking):
         return properties_of(await self.ask(broker_addr, GET_BROKER_CONFIG, Empty(), timeout_ms=timeout_ms))
 
     async def update_broker_config(self, broker_addr: str, key: str, value: str) -> str:
-        """The broker's remark: something that the operator should know, mostly nothing."""
+        """Returns the broker's remark for the operator, usually empty."""
         body = f"{key}={value}\n".encode()
         return (await self.ask(broker_addr, UPDATE_BROKER_CONFIG, Empty(), body)).remark
 
     async def view_stats(self, broker_addr: str, name: str, key: str) -> BrokerStatsData:
-        """A counter, TOPIC_PUT_NUMS of a topic say, within the last minute, hour and day. AdminError 1: there
-        is none."""
+        """Returns a counter, e.g. TOPIC_PUT_NUMS of a topic, over the last minute, hour and day. AdminError
+        1: there is none."""
         header = ViewStatsRequest(stats_name=name, stats_key=key)
         answer = await self.ask(broker_addr, VIEW_BROKER_STATS_DATA, header)
         return body_of(answer, BrokerStatsData, VIEW_BROKER_STATS_DATA, broker_addr)
@@ -124,6 +124,6 @@ class BrokerQuestions(Asking):
         await self.ask(broker_addr, DELETE_TOPIC_IN_BROKER, TopicRequest(topic=topic))
 
     async def topic_consumers(self, broker_addr: str, topic: str) -> list[str]:
-        """The consumer groups of the topic."""
+        """Returns the consumer groups of the topic."""
         answer = await self.ask(broker_addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=topic))
         return list(body_of(answer, GroupList, QUERY_TOPIC_CONSUME_BY_WHO, broker_addr).group_list)

@@ -1,13 +1,13 @@
-"""What AdminClient asks of controllers. Any of them may be named: the leader is found from it (1005)."""
+"""AdminClient's requests to controllers. Any controller may be named; the leader is found from it (1005)."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from client.admin.asking import AdminError, Asking, body_of, first_of, properties_of
-from client.route import parse_addresses
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.controller import (
+from keelmq.client.admin.transport import AdminError, AdminTransport, body_of, first_of, properties_of
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.controller import (
     CLEAN_BROKER_DATA,
     ELECT_MASTER,
     EXPLAIN_ELECTION,
@@ -36,13 +36,14 @@ MEMBERS_TIMEOUT_MS = 20_000
 """A controller that is added gets the whole log first."""
 
 
-class ControllerQuestions(Asking):
+class ControllerQuestions(AdminTransport):
     """SyncStateSets, elections, settings and members."""
 
     # controllers
 
     async def controller_metadata(self, controller_addr: str) -> ControllerMetadata:
-        """The view of the first controller of the list that answers; a view with a leader is preferred."""
+        """Returns the view of the first controller of the list that answers; a view with a leader is
+        preferred."""
 
         async def ask(address: str) -> ControllerMetadata:
             answer = await self.ask(address, GET_METADATA_INFO, Empty(), timeout_ms=CONTROLLER_TIMEOUT_MS)
@@ -65,7 +66,7 @@ class ControllerQuestions(Asking):
         return await self.sync_state_sets_at(leader, broker_names)
 
     async def sync_state_sets_at(self, leader: str, broker_names: Sequence[str]) -> BrokerReplicasInfo:
-        """Of a controller that is known to lead. Names that it does not know are left out of the answer."""
+        """Asks a controller that is known to lead. Names that it does not know are absent from the answer."""
         if not broker_names:  # refused otherwise
             return BrokerReplicasInfo()
         answer = await self.ask(
@@ -76,7 +77,7 @@ class ControllerQuestions(Asking):
     async def elect_master(
         self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int
     ) -> tuple[MasterInfo, ElectMasterResponseBody]:
-        """Make broker_id the master. AdminError: 2011 it is already, 2012 it cannot be (and others)."""
+        """Makes broker_id the master. AdminError: 2011 it already is, 2012 it cannot be (and others)."""
         leader = await self.controller_leader(controller_addr)
         header = ElectMasterRequest(
             cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id, designate_elect=True
@@ -88,8 +89,8 @@ class ControllerQuestions(Asking):
     async def explain_election(
         self, controller_addr: str, *, cluster_name: str, broker_name: str, broker_id: int | None
     ) -> ElectionExplanation:
-        """What elect_master would come to; nothing is changed. broker_id None: nobody is named, the election
-        that the controller itself would hold. AdminError 3: a RocketMQ controller, which cannot tell."""
+        """Returns what elect_master would decide; changes nothing. broker_id None: the election that the
+        controller itself would hold. AdminError 3: a RocketMQ controller, which does not support it."""
         leader = await self.controller_leader(controller_addr)
         header = ElectMasterRequest(
             cluster_name=cluster_name,
@@ -113,7 +114,8 @@ class ControllerQuestions(Asking):
         broker_ids: str = "",
         clean_living: bool = False,
     ) -> str:
-        """Forget replicas, all of the group if broker_ids ("1;2") is blank. The controller's remark."""
+        """Removes replicas, all of the group if broker_ids ("1;2") is blank. Returns the controller's
+        remark."""
         leader = await self.controller_leader(controller_addr)
         header = CleanBrokerDataRequest(
             cluster_name=cluster_name,
@@ -124,20 +126,20 @@ class ControllerQuestions(Asking):
         return (await self.ask(leader, CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS)).remark
 
     async def elections(self, controller_addr: str, broker_name: str, count: int) -> list[PastElection]:
-        """Newest first, of one group, or of all ("")."""
+        """Returns past elections, newest first, of one group, or of all ("")."""
         header = ElectionsRequest(broker_name=broker_name, count=count)
         answer = await self.ask_any(controller_addr, GET_ELECTIONS, header)
         return list(body_of(answer, Elections, GET_ELECTIONS, controller_addr).elections)
 
     async def import_state(self, controller_addr: str, state: bytes) -> int:
-        """How many groups came with what export_state gave."""
+        """Imports what export_state returned. Returns the number of groups."""
         leader = await self.controller_leader(controller_addr)
         return (await self.ask(leader, IMPORT_STATE, Empty(), state)).header.groups
 
     async def change_controllers(
         self, controller_addr: str, operation: Operation[Any, ControllerMetadata], header: Wire
     ) -> tuple[ControllerMetadata, str]:
-        """addController, removeController or transferLeader: the group afterwards, and a remark."""
+        """addController, removeController or transferLeader. Returns the members afterwards, and a remark."""
         leader = await self.controller_leader(controller_addr)
         answer = await self.ask(leader, operation, header, timeout_ms=MEMBERS_TIMEOUT_MS)
         return answer.header, answer.remark
@@ -154,5 +156,5 @@ class ControllerQuestions(Asking):
         return (await self.ask(address, UPDATE_CONTROLLER_CONFIG, UpdateConfigRequest(), body)).remark
 
     async def export_state(self, controller_addr: str) -> dict[str, Any]:
-        """All that the controllers know, by the first that answers: also one that does not lead."""
+        """Returns the whole state of the first controller that answers, which may be a follower."""
         return dict((await self.ask_any(controller_addr, EXPORT_STATE, Empty())).body)

@@ -5,15 +5,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from client.admin.asking import AdminError, Asking, body_of
-from remoting.operation import Empty, Ok, Operation
-from remoting.operations.broker_admin import (
+from keelmq.client.admin.transport import AdminError, AdminTransport, body_of
+from keelmq.remoting.operation import Empty, Ok, Operation
+from keelmq.remoting.operations.broker_admin import (
     CLONE_GROUP_OFFSET,
     GET_BROKER_CONSUME_STATS,
     BrokerConsumeStatsRequest,
     CloneOffsetRequest,
 )
-from remoting.operations.broker_metadata import (
+from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -21,7 +21,7 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroupConfig,
     SubscriptionGroups,
 )
-from remoting.operations.clients import (
+from keelmq.remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_ALL_PRODUCER_INFO,
     GET_CONSUME_STATS,
@@ -37,7 +37,7 @@ from remoting.operations.clients import (
     ProducerGroupRequest,
     ResetOffsetRequest,
 )
-from remoting.queue_map import QueueKey, load_queue_map
+from keelmq.remoting.queue_map import QueueKey, load_queue_map
 
 CONSUME_STATS_TIMEOUT_MS = 50_000
 """Of all groups of a broker."""
@@ -47,7 +47,8 @@ CALL_TIMEOUT_MS = 12_000
 
 @dataclass(frozen=True)
 class QueueProgress:
-    """Of a group in a queue. last_timestamp: when its last consumed message was stored (ms), 0: unknown."""
+    """Progress of a group in a queue. last_timestamp: when its last consumed message was stored (ms), 0:
+    unknown."""
 
     broker_offset: int
     consumer_offset: int
@@ -66,17 +67,18 @@ class QueueProgress:
 
 @dataclass(frozen=True)
 class GroupProgress:
-    """Of a group at one broker. tps: messages that it was given per second, mean of the last minute."""
+    """Progress of a group at one broker. tps: messages delivered to it per second, mean of the last
+    minute."""
 
     queues: dict[QueueKey, QueueProgress] = field(default_factory=dict)
     tps: float = 0.0
 
 
-class GroupQuestions(Asking):
-    """One broker each."""
+class GroupQuestions(AdminTransport):
+    """Requests to one broker each."""
 
     async def consume_stats(self, broker_addr: str, group: str, topic: str | None = None) -> GroupProgress:
-        """Empty: the group has consumed nothing there."""
+        """Returns an empty progress if the group has consumed nothing there."""
         header = ConsumeStatsRequest(consumer_group=group, topic=topic)
         return _progress(
             await self.ask(broker_addr, GET_CONSUME_STATS, header), GET_CONSUME_STATS, broker_addr
@@ -118,7 +120,7 @@ class GroupQuestions(Asking):
     async def running_info(
         self, broker_addr: str, group: str, client_id: str, *, jstack: bool = False
     ) -> dict[str, Any]:
-        """What one consumer says about itself; mqTable: QueueKey -> its state."""
+        """Returns one consumer's own report; mqTable: QueueKey -> its state."""
         header = ConsumerCallRequest(consumer_group=group, client_id=client_id, jstack_enable=jstack)
         answer = await self.ask(broker_addr, GET_CONSUMER_RUNNING_INFO, header, timeout_ms=CALL_TIMEOUT_MS)
         try:
@@ -132,7 +134,7 @@ class GroupQuestions(Asking):
     async def consume_directly(
         self, broker_addr: str, group: str, client_id: str, offset_msg_id: str
     ) -> dict[str, Any]:
-        """One consumer handles one message now, whatever its group has consumed: {consumeResult, order,
+        """One consumer consumes one message now, whatever its group has consumed: {consumeResult, order,
         autoCommit, remark, spentTimeMills}."""
         header = ConsumerCallRequest(consumer_group=group, client_id=client_id, msg_id=offset_msg_id)
         answer = await self.ask(broker_addr, CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CALL_TIMEOUT_MS)
@@ -168,8 +170,8 @@ class GroupQuestions(Asking):
         offset: int | None = None,
         force: bool = True,
     ) -> dict[QueueKey, int]:
-        """To the first message stored at `timestamp` (ms; -1: the end) or later, or to `offset` (of one
-        queue). The new offsets; consumers hear of them with their next pull."""
+        """Resets to the first message stored at `timestamp` (ms; -1: the end) or later, or to `offset` (of
+        one queue). Returns the new offsets; consumers learn them with their next pull."""
         header = ResetOffsetRequest(
             topic=topic, group=group, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=force
         )
@@ -184,7 +186,7 @@ class GroupQuestions(Asking):
     async def clone_offset(
         self, broker_addr: str, source: str, target: str, topic: str | None = None, *, offline: bool = True
     ) -> None:
-        """The group `target` begins where `source` is."""
+        """Sets the offsets of the group `target` to those of `source`."""
         header = CloneOffsetRequest(src_group=source, dest_group=target, topic=topic, offline=offline)
         await self.ask(broker_addr, CLONE_GROUP_OFFSET, header)
 

@@ -1,8 +1,8 @@
-"""What AdminClient asks of name servers: routes and topics, of the first that answers; changes, of one."""
+"""AdminClient's requests to name servers: reads go to the first that answers, changes to each one."""
 
-from client.admin.asking import Asking, body_of, properties_of
-from remoting.operation import Empty
-from remoting.operations.namesrv_admin import (
+from keelmq.client.admin.transport import AdminTransport, body_of, properties_of
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.namesrv_admin import (
     DELETE_KV_CONFIG,
     GET_NAMESRV_CONFIG,
     PUT_KV_CONFIG,
@@ -10,7 +10,7 @@ from remoting.operations.namesrv_admin import (
     KVConfigKey,
     PutKVConfigRequest,
 )
-from remoting.operations.route import (
+from keelmq.remoting.operations.route import (
     ADD_WRITE_PERM_OF_BROKER,
     DELETE_TOPIC_IN_NAMESRV,
     GET_ALL_TOPIC_LIST,
@@ -26,8 +26,8 @@ from remoting.operations.route import (
 )
 
 
-class NameServerQuestions(Asking):
-    """Name servers do not tell each other: a change goes to each(), one by one."""
+class NameServerQuestions(AdminTransport):
+    """Name servers do not exchange data: a change goes to each(), one by one."""
 
     # name servers: the first that answers
 
@@ -53,7 +53,7 @@ class NameServerQuestions(Asking):
         await self.ask(address, DELETE_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
 
     async def wipe_write_perm(self, address: str, broker_name: str) -> int:
-        """How many of its topics cannot be written now; 0 for an unknown broker, too."""
+        """Returns how many of its topics are no longer writable; 0 also for an unknown broker."""
         header = RouteBrokerNameRequest(broker_name=broker_name)
         return (await self.ask(address, WIPE_WRITE_PERM_OF_BROKER, header)).header.wipe_topic_count
 
@@ -69,6 +69,6 @@ class NameServerQuestions(Asking):
         return properties_of(await self.ask(address, GET_NAMESRV_CONFIG, Empty()))
 
     async def update_namesrv_config(self, address: str, key: str, value: str) -> str:
-        """The server's remark: something that the operator should know, mostly nothing."""
+        """Returns the server's remark for the operator, usually empty."""
         body = f"{key}={value}\n".encode()
         return (await self.ask(address, UPDATE_NAMESRV_CONFIG, Empty(), body)).remark

@@ -1,7 +1,7 @@
-"""How AdminClient asks: one server, several at once, or the first of a list that answers.
+"""The transport of AdminClient: asks one server, several at once, or the first of a list that answers.
 
-An answer is the operation's own model. Everything else is an AdminError that says what was asked, of whom,
-what came back, and whether a change may have happened nevertheless (`unknown`).
+Returns the operation's own model. Everything else is an AdminError with the request, the server, the answer,
+and whether a change may have happened nevertheless (`unknown`).
 """
 
 import asyncio
@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from client.route import parse_addresses
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Operation, Unknown, Wire
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Operation, Unknown, Wire
 
 ADMIN_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_MS = 3_000
 AT_ONCE_MAX = 128
 """Servers that are asked at a time: one connection each."""
 STAGGER_MS = 300
-"""After so much silence of one server the next of a list is asked as well."""
+"""After so long without an answer, the next server of a list is asked as well."""
 
 Resp = TypeVar("Resp", bound=Wire)
 T = TypeVar("T")
 
 
 class AdminError(Exception):
-    """`code`: the answer's code, None when nobody answered. `unknown`: a change may have happened."""
+    """`code`: the response's code, None when no server answered. `unknown`: a change may have happened."""
 
     def __init__(
         self, question: str, address: str, remark: str, code: int | None = None, *, unknown: bool = False
@@ -43,7 +43,7 @@ class AdminError(Exception):
 
     @property
     def code_name(self) -> str:
-        """RocketMQ's name of the code, "" if nobody answered."""
+        """RocketMQ's name of the code, "" if no server answered."""
         if self.code is None:
             return ""
         return ResponseCode(self.code).name if self.code in set(ResponseCode) else str(self.code)
@@ -51,7 +51,7 @@ class AdminError(Exception):
 
 @dataclass(frozen=True)
 class Said(Generic[T]):
-    """One of several servers: what it answered, or why it did not. `remark`: what it added to a success."""
+    """The result of one of several servers: its answer, or the error. `remark`: a success's remark."""
 
     address: str
     answer: T | None = None
@@ -59,9 +59,9 @@ class Said(Generic[T]):
     remark: str = ""
 
 
-class Asking:
+class AdminTransport:
     """`client`: a RemotingClient to share; without it this object owns one and closes it. `timeout_ms`: for
-    each question, instead of the defaults."""
+    each request, instead of the defaults."""
 
     def __init__(self, client: RemotingClient | None = None, *, timeout_ms: int | None = None) -> None:
         self._own_client = client is None
@@ -79,7 +79,7 @@ class Asking:
             await self._client.close()
 
     async def each(self, addresses: str, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
-        """Ask every server of the list, all at once; the answers in the list's order."""
+        """Asks every server of the list, all at once; the answers are in the list's order."""
 
         async def one(address: str) -> Said[T]:
             try:
@@ -90,7 +90,7 @@ class Asking:
 
         return await gather_some(one(address) for address in parse_addresses(addresses))
 
-    # questions
+    # requests
 
     async def ask(
         self,
@@ -101,7 +101,7 @@ class Asking:
         *,
         timeout_ms: int = ADMIN_TIMEOUT_MS,
     ) -> Ok[Resp]:
-        """Any question. AdminError: no answer, or another code than 0."""
+        """Sends any request. AdminError: no response, or another code than 0."""
         timeout_ms = self.timeout_ms or timeout_ms
         outcome = await self._client.call(address, operation, header, body, timeout_ms=timeout_ms)
         match outcome:
@@ -116,8 +116,8 @@ class Asking:
         raise AssertionError(outcome)  # Outcome has no other member
 
     async def ask_any(self, addresses: str, operation: Operation[Any, Resp], header: Wire) -> Ok[Resp]:
-        """The next address is asked when one does not answer soon, or does not know the topic (it may have
-        just started); any other refusal is the answer."""
+        """Asks the next address when one does not answer soon, or does not know the topic (it may have just
+        started); any other refusal is final."""
 
         def is_final(error: AdminError) -> bool:
             return error.code is not None and error.code != ResponseCode.TOPIC_NOT_EXIST
@@ -147,8 +147,9 @@ async def first_of(
     is_enough: Callable[[T], bool] = lambda _: True,
     is_final: Callable[[AdminError], bool] = lambda _: False,
 ) -> T:
-    """Ask one after the other until an answer is enough. One that says nothing for STAGGER_MS is not waited
-    for alone: the next is asked, too. Else the first answer; else the first refusal; else the last error."""
+    """Asks one server after the other until an answer is enough. After STAGGER_MS without an answer the next
+    one is asked as well. Otherwise returns the first answer, else raises the first refusal, else the last
+    error."""
     answers: list[T] = []
     errors: list[AdminError] = []
     waiting: set[asyncio.Future[T]] = set()

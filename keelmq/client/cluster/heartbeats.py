@@ -1,25 +1,29 @@
-"""How brokers know a client: heartbeats (34) to all of them, and a farewell (35).
+"""Registers a client at brokers: heartbeats (34) to all of them, and unregistration (35).
 
 A broker forgets a client whose connection closes, so a lost connection is answered with a heartbeat at once,
-not at the next tick: without it the group would be shared out without us, and transactions asked of nobody.
+not at the next tick: otherwise the group would rebalance without this client, and the broker would have no
+producer to check transactions with.
 """
 
 import asyncio
 import itertools
 import logging
+import math
 import os
+import random
 import socket
 from collections.abc import Callable, Collection
 
-from remoting.client import RemotingClient
-from remoting.operation import Empty, Ok
-from remoting.operations.clients import (
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty, Ok
+from keelmq.remoting.operations.clients import (
     HEART_BEAT,
     UNREGISTER_CLIENT,
     HeartbeatData,
     UnregisterClientRequest,
 )
-from remoting.tasks import wait_for_event
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +32,21 @@ HEARTBEAT_TIMEOUT_MS = 3_000
 FAREWELL_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
 """Brokers that are told at a time."""
-AGAIN_MS = 1_000
-"""A broker that did not take a heartbeat is tried again after so long."""
+AGAIN = Backoff(first_ms=1_000, max_ms=4_000)
+"""A broker that did not take a heartbeat is tried again."""
 
 _counter = itertools.count(1)
 
 
 def make_client_id(instance_name: str | None = None) -> str:
-    """Unique for each object of each process, unless an instance name says otherwise: two clients of one id
+    """Unique for each object of each process, unless an instance name is given: two clients with the same id
     in a group would take each other's queues."""
     return f"{socket.gethostname()}@{instance_name or f'{os.getpid()}#{next(_counter)}'}"
 
 
 class Membership:
-    """`data`: what we are, asked anew for each heartbeat. `addresses`: the brokers that should know.
-    `on_lost`: one that knew us does not any more; its route may be old."""
+    """`data`: the content of a heartbeat, asked for each one. `addresses`: the brokers that should know this
+    client. `on_lost`: a broker that knew it does not any more; its route may be old."""
 
     def __init__(
         self,
@@ -60,17 +64,18 @@ class Membership:
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """Something changed: subscriptions, routes, a connection."""
+        """Sends heartbeats now: subscriptions, routes or a connection changed."""
         self._wake.set()
 
     def lost(self, address: str) -> None:
-        """Its connection closed."""
+        """The connection to this address closed."""
         if address in self._known:
             self._forget(address)
             self._wake.set()
 
     def all_know(self) -> bool:
-        """Every broker that should know has taken a heartbeat over the connection that it has with us."""
+        """Whether every broker that should know this client accepted a heartbeat over its present
+        connection."""
         return self._known.issuperset(self._addresses())
 
     def _forget(self, address: str) -> None:
@@ -80,20 +85,24 @@ class Membership:
                 self._on_lost()
 
     async def run(self) -> None:
-        """For ever: every interval, and when something changed."""
+        """Sends heartbeats every interval, and after changes, until cancelled."""
+        failures = 0
         while True:
-            all_know = await self.beat()
-            await wait_for_event(self._wake, self._interval_ms if all_know else AGAIN_MS)
+            failures = 0 if await self.beat() else failures + 1
+            pause_ms = math.ceil(AGAIN.pause_ms(failures, random.random()))
+            await wait_for_event(
+                self._wake, min(pause_ms, self._interval_ms) if failures else self._interval_ms
+            )
 
     async def beat(self) -> bool:
-        """One heartbeat to every broker, all at once. False: somebody did not take it."""
+        """Sends one heartbeat to every broker, all at once. False: a broker did not accept it."""
         addresses = set(self._addresses())
         answers = await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
         self._known &= addresses
         return all(answers)
 
     async def tell(self, addresses: Collection[str]) -> None:
-        """A heartbeat to those of them that do not know us yet."""
+        """Sends a heartbeat to those of the brokers that do not know this client yet."""
         await asyncio.gather(*(self._beat(address) for address in sorted(set(addresses) - self._known)))
 
     async def _beat(self, address: str) -> bool:
@@ -109,7 +118,8 @@ class Membership:
         return False
 
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Tell everybody who knows us. Bounded; who does not hear it sees the connection close."""
+        """Unregisters at all brokers that know this client. Bounded in time; a broker that does not get it
+        sees the connection close."""
         client_id = self._data().client_id
         header = UnregisterClientRequest(
             clientID=client_id, producer_group=producer_group, consumer_group=consumer_group

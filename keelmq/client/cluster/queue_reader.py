@@ -1,27 +1,26 @@
-"""Questions about queues: asked of the right broker, and asked again, with a fresh route, until answered.
+"""QueueReader: requests about one queue, repeated with a fresh route until they are answered.
 
-Every question here may be repeated at will, so each failure (lost connection, timeout, refused) refreshes the
-route and asks again until the deadline. A queue is read from its master, or from the replica that the broker
-suggests, or from any while there is no master. What changes offsets goes to the master alone.
+Every request here is safe to repeat, so each failure (lost connection, timeout, refusal) refreshes the route
+and asks again until the deadline. A queue is read from its master, from the replica that the broker
+suggests, or from any replica while there is no master. Requests that change offsets go to the master only.
 """
 
 import asyncio
-import contextlib
+import random
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, TypeVar
 
-from client.core.queues import MessageQueue
-from client.core.subscription import ALL, ExpressionType, Subscription
-from client.message import MessageExt, decode_messages
-from client.route import RouteCache, RouteError
-from client.silence import PROBE_INTERVAL_MS, SilenceWatch
-from remoting.client import RemotingClient
-from remoting.clock import now_ms
-from remoting.codes import MASTER_ID, ResponseCode
-from remoting.operation import Failed, Ok, Operation, Outcome, RemoteProtocolError, Unknown, Wire
-from remoting.operations.broker import (
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
+from keelmq.client.cluster.routes import RouteCache, RouteError
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
+from keelmq.client.message import MessageExt, decode_messages
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, RemoteProtocolError, Unknown, Wire
+from keelmq.remoting.operations.broker import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     PULL_MESSAGE,
@@ -31,17 +30,20 @@ from remoting.operations.broker import (
     QueueRequest,
     SearchOffsetRequest,
 )
-from remoting.operations.broker_metadata import (
+from keelmq.remoting.operations.broker_metadata import (
     QUERY_CONSUMER_OFFSET,
     UPDATE_CONSUMER_OFFSET,
     ConsumerOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import now_ms
 
 READ_TIMEOUT_MS = 5_000
 ATTEMPT_TIMEOUT_MS = 3_000
-RETRY_PAUSE_MIN_MS = 20
-RETRY_PAUSE_MAX_MS = 100
+RETRY = Backoff(first_ms=20, max_ms=500, factor=1.5)
+BUSY_RETRY = Backoff(first_ms=100, max_ms=2_000)
+"""After SYSTEM_BUSY: the broker asks for less."""
 PULL_SUSPEND_FLAG = 0x2
 PULL_SUBSCRIPTION_FLAG = 0x4
 PULL_MAX_NUMS = 32
@@ -50,7 +52,7 @@ Resp = TypeVar("Resp", bound=Wire)
 
 
 class PullStatus(IntEnum):
-    """The response code is the status."""
+    """The outcome of a pull; its value is the response code."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND
@@ -64,7 +66,7 @@ DONE = frozenset({ResponseCode.SUCCESS})
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """`next_begin_offset`: where to go on, whatever the status. `max_offset` of the queue is exclusive."""
+    """`next_begin_offset`: the offset of the next pull, whatever the status. `max_offset` is exclusive."""
 
     status: PullStatus
     messages: tuple[MessageExt, ...]
@@ -80,7 +82,7 @@ class PullErrorKind(Enum):
 
 
 class PullError(Exception):
-    """`code`: of the refusal, None when nobody answered."""
+    """`code`: of the refusal, None when no broker answered."""
 
     def __init__(self, kind: PullErrorKind, remark: str, code: int | None = None) -> None:
         super().__init__(f"{kind.value}: {remark}")
@@ -88,23 +90,13 @@ class PullError(Exception):
 
 
 class QueueReader:
-    """Of one consumer group. Owns neither the client nor the routes. `probe_interval_ms`: see
-    client/silence.py."""
+    """Of one consumer group. Owns neither the client, nor the routes, nor the monitor."""
 
     def __init__(
-        self,
-        client: RemotingClient,
-        routes: RouteCache,
-        group: str,
-        *,
-        probe_interval_ms: int = PROBE_INTERVAL_MS,
+        self, client: RemotingClient, routes: RouteCache, monitor: BrokerMonitor, group: str
     ) -> None:
-        self._client, self._routes, self._group = client, routes, group
+        self._client, self._routes, self._monitor, self._group = client, routes, monitor, group
         self._suggested: dict[MessageQueue, int] = {}
-        self._silence = SilenceWatch(client, routes, probe_interval_ms=probe_interval_ms)
-
-    async def close(self) -> None:
-        await self._silence.close()
 
     async def pull(
         self,
@@ -116,8 +108,9 @@ class QueueReader:
         suspend_ms: int,
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
-        """`suspend_ms` > 0: long polling, on top of timeout_ms. The subscription goes along, so that a broker
-        which has not had our heartbeat yet can answer, too. PullError."""
+        """Returns messages from `offset` on. `suspend_ms` > 0: long polling, in addition to timeout_ms. The
+        request carries the subscription, so a broker that has had no heartbeat yet can answer as well.
+        PullError."""
         header = PullMessageRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -164,7 +157,7 @@ class QueueReader:
         return await self._offset(queue, GET_MIN_OFFSET, timeout_ms)
 
     async def max_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
-        """Exclusive: the offset that the next readable message gets."""
+        """Exclusive: the offset of the next message to become readable."""
         return await self._offset(queue, GET_MAX_OFFSET, timeout_ms)
 
     async def _offset(
@@ -176,7 +169,7 @@ class QueueReader:
     async def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int:
-        """Of the first message that was stored at that time (ms since 1970) or later."""
+        """The offset of the first message stored at that time (ms since 1970) or later."""
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         answer = await self.ask(queue, SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms=timeout_ms)
         return answer.header.offset
@@ -184,8 +177,8 @@ class QueueReader:
     async def committed_offset(
         self, queue: MessageQueue, *, zero_if_young: bool = False, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int | None:
-        """None: the group has never committed in this queue. `zero_if_young`: 0 then, if all that was ever
-        in the queue is still there and recent, by the broker's judgement."""
+        """None: the group has never committed in this queue. `zero_if_young`: 0 instead, if the broker finds
+        that the queue still has all of its messages, and that they are recent."""
         header = ConsumerOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -197,7 +190,7 @@ class QueueReader:
         return answer.header.offset if answer.code == ResponseCode.SUCCESS else None
 
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
-        """`offset`: of the next message that the group wants."""
+        """`offset`: of the next message that the group is to consume."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
@@ -219,31 +212,36 @@ class QueueReader:
         from_suggested: bool = False,
         may_wait: bool = False,
     ) -> Ok[Resp]:
-        """Until one of the good codes comes, or the deadline passes: PullError with the last problem.
-        `may_wait`: a broker that is alive may be silent for long."""
+        """Repeats the request until one of the good codes comes, or raises PullError with the last problem
+        at the deadline. `may_wait`: the broker may leave the request unanswered for long."""
         deadline_ms = now_ms() + timeout_ms
         problem = PullError(PullErrorKind.UNREACHABLE, "no attempt was made")
-        fresh, pause_ms = False, RETRY_PAUSE_MIN_MS
+        fresh, failures = False, 0
         while (left_ms := deadline_ms - now_ms()) > 0:
             broker_id = self._suggested.get(queue, MASTER_ID) if from_suggested else MASTER_ID
             found = await self._address(queue, broker_id, fresh=fresh, master_only=master_only)
             if isinstance(found, PullError):
                 problem = found
             else:
-                with self._silence.waiting(found, queue) if may_wait else contextlib.nullcontext():
+                token = self._monitor.expect_poll(found, queue, now_ms()) if may_wait else None
+                try:
                     outcome: Outcome[Resp] = await self._client.call(
                         found, operation, header, body, timeout_ms=min(left_ms, attempt_ms), good=good
                     )
-                if not isinstance(outcome, Unknown):
-                    self._silence.heard(found)
+                finally:
+                    if token is not None:
+                        self._monitor.settled_poll(token)
                 if isinstance(outcome, Ok):
+                    self._monitor.heard(found)
                     return outcome
                 problem = _problem(found, outcome)
+                if problem.kind is PullErrorKind.REFUSED:
+                    self._monitor.heard(found)
                 if from_suggested:
                     self._suggested.pop(queue, None)
-            fresh = True
-            await asyncio.sleep(pause_ms / 1_000)
-            pause_ms = min(2 * pause_ms, RETRY_PAUSE_MAX_MS)
+            fresh, failures = True, failures + 1
+            policy = BUSY_RETRY if problem.code == ResponseCode.SYSTEM_BUSY else RETRY
+            await asyncio.sleep(policy.pause_ms(failures, random.random()) / 1_000)
         raise problem
 
     async def _address(
@@ -271,7 +269,7 @@ class QueueReader:
 
 
 def subscription_of(topic: str, expression: str | None, sql: str | None, *, version: int = 0) -> Subscription:
-    """From "TagA || TagB", or from an SQL92 condition."""
+    """Returns the Subscription for "TagA || TagB", or for an SQL92 condition. ValueError: both are given."""
     if sql is not None:
         if expression not in (None, ALL):
             raise ValueError("a subscription is by tags or by sql, not both")

@@ -1,23 +1,25 @@
-"""Fresh routes for a client that asks for nothing: an idle producer must stay known to the present masters.
+"""Refreshes the routes of a client that sends nothing, so that the current masters know an idle producer.
 
-Every poll_ms, as RocketMQ does (pollNameServerInterval), and at once when something says that a master is
-gone: its connection closed, or it did not take a heartbeat. Then again, soon at first, until every broker
-name has a master that knows us.
+Every poll_ms, as RocketMQ does (pollNameServerInterval), and at once when a master may be gone: its
+connection closed, or it did not accept a heartbeat. Then again with a back-off, until every broker name has
+a master that knows this client.
 """
 
 import asyncio
+import math
+import random
 from collections.abc import Callable, Collection
 
-from client.route import ROUTE_POLL_MS, RouteCache
-from remoting.tasks import wait_for_event
+from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteCache
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.tasks import wait_for_event
 
-AGAIN_MIN_MS = 50
-AGAIN_MAX_MS = 1_000
+AGAIN = Backoff(first_ms=50, max_ms=2_000)
 
 
 class RoutePoll:
-    """`settled`: whether the masters of the routes know us. `also`: topics whose routes are wanted though
-    nobody found them yet."""
+    """`settled`: whether the masters of the routes know this client. `also`: topics whose routes are wanted
+    although no message was sent to them yet."""
 
     def __init__(
         self,
@@ -33,16 +35,16 @@ class RoutePoll:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """A master may be gone."""
+        """Refreshes now: a master may be gone."""
         self._wake.set()
 
     async def run(self) -> None:
-        """For ever."""
-        again_ms, settled = AGAIN_MIN_MS, self._routes.knows(self._also)
+        """Until cancelled."""
+        failures, settled = 0, self._routes.knows(self._also)
         while True:
-            woken = await wait_for_event(
-                self._wake, self._poll_ms if settled else min(again_ms, self._poll_ms)
-            )
-            again_ms = AGAIN_MIN_MS if settled or woken else min(2 * again_ms, AGAIN_MAX_MS)
+            failures = 0 if settled else failures + 1
+            pause_ms = math.ceil(AGAIN.pause_ms(failures, random.random()))
+            if await wait_for_event(self._wake, self._poll_ms if settled else min(pause_ms, self._poll_ms)):
+                failures = 0
             answered = await self._routes.refresh_all(self._also, rotate=not settled)
             settled = answered and self._routes.has_all_masters() and self._settled()

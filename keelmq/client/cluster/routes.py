@@ -1,19 +1,20 @@
-"""Which queues a topic has and where they are: asked from the name servers, cached, refreshed on demand.
+"""Routes of topics, requested from the name servers, cached, and refreshed on demand.
 
-One refresh per topic at a time, shared by everybody who waits for it. Name servers are tried in turn: the one
-that answered stays in use until it fails, or until a caller says that its answer did not help (`rotate`).
+A topic has one refresh at a time, shared by all callers that wait for it. Name servers are tried in turn:
+the one that answered stays in use until it fails, or until a caller reports that its answer did not help
+(`rotate`).
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from client.core.queues import MessageQueue
-from remoting.client import RemotingClient
-from remoting.clock import now_ms
-from remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
-from remoting.operation import Failed, Ok, Unknown
-from remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest, TopicRouteData
+from keelmq.client.core.queues import MessageQueue
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Unknown
+from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest, TopicRouteData
+from keelmq.runtime.clock import now_ms
 
 DEFAULT_TOPIC = "TBW102"
 """Its route lists the brokers that create topics by themselves at the first send."""
@@ -24,12 +25,19 @@ DEFAULT_ROUTE_POLL_MS = 1_000
 NAME_SERVER_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
 """Topics that are asked for at a time."""
+TOPICS_KEPT = 64
+"""So many are remembered however long nobody sent to them: an idle producer stays known to their masters."""
+TOPICS_MAX = 10_000
+IDLE_MS = 60 * 60_000
+"""Above TOPICS_KEPT, a topic that nobody asked for in so long is forgotten, and its brokers with it."""
+GONE_MS = 10 * 60_000
+"""A topic that the name servers do not know any more is forgotten after so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """`write_queues`: those whose broker has a master now. `ordered_queues`: these, and those whose master is
-    away for a moment, so that a key keeps its queue. `addresses`: brokerName -> brokerId -> address."""
+    """`write_queues`: those whose broker has a master now. `ordered_queues`: these, and those whose master
+    is missing for a moment, so that a key keeps its queue. `addresses`: brokerName -> brokerId -> address."""
 
     topic: str
     write_queues: tuple[MessageQueue, ...] = ()
@@ -41,8 +49,22 @@ class TopicRoute:
     def master(self, broker_name: str) -> str | None:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
+    def why_not_writable(self, broker_name: str | None) -> str:
+        """Returns why nothing can be sent to a broker; None: to any broker."""
+        if broker_name is not None and broker_name not in self.addresses:
+            known = ", ".join(sorted(self.addresses)) or "no other"
+            return f"topic {self.topic} is not at broker {broker_name}, but at {known}"
+        if broker_name is not None:
+            return f"broker {broker_name} of topic {self.topic} has no master now"
+        if not self.ordered_queues:
+            return (
+                f"topic {self.topic} is read-only: neither it nor its brokers permit writing (perm without 2)"
+            )
+        return f"no broker of topic {self.topic} has a master now"
+
     def replica(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """This one, or the replica with the lowest id while it is away: the master if there is one."""
+        """Returns the address of this replica, else of the one with the lowest id: the master if there is
+        one."""
         addresses = self.addresses.get(broker_name, {})
         return addresses.get(broker_id) or (addresses[min(addresses)] if addresses else None)
 
@@ -68,7 +90,8 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> TopicRoute:
-    """Queues sorted by broker name and id. Borrowed: at most DEFAULT_TOPIC_QUEUE_NUMS queues per broker."""
+    """Queues are sorted by broker name and id. Borrowed: at most DEFAULT_TOPIC_QUEUE_NUMS queues per
+    broker."""
     addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     limit = DEFAULT_TOPIC_QUEUE_NUMS if borrowed else 1 << 31
     write: list[MessageQueue] = []
@@ -87,9 +110,20 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> T
     return TopicRoute(topic, tuple(write), tuple(read), tuple(ordered), addresses, borrowed)
 
 
+@dataclass(slots=True)
+class _Known:
+    """`used_ms`: when a caller asked for it last; polls do not count. `gone_ms`: since when the name servers
+    have answered that there is no such topic, None: they know it."""
+
+    route: TopicRoute
+    stale_at_ms: int
+    used_ms: int
+    gone_ms: int | None = None
+
+
 class RouteCache:
-    """Owns no connection: closing the client closes everything but the refreshes, see close(). `on_change`:
-    called with a route that has other queues or addresses than the one that was known."""
+    """Owns no connection; close() ends the refreshes only. `on_change`: called with a route whose queues or
+    addresses differ from the one that was known."""
 
     def __init__(
         self,
@@ -101,28 +135,48 @@ class RouteCache:
         self._client, self._on_change = client, on_change
         self._name_servers = parse_addresses(namesrv_addr)
         self._current = 0
-        self._routes: dict[str, tuple[TopicRoute, int]] = {}
+        self._routes: dict[str, _Known] = {}
+        self._room = TOPICS_KEPT  # above so many it is looked for what can be forgotten
+        self._closed = False
         self._refreshes: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def find(self, topic: str, *, borrow: bool = False) -> TopicRoute:
-        """The cached route (asked again in the background when it is old), else a fresh one; RouteError."""
-        cached = self._routes.get(topic)
-        if cached is None:
+        """Returns the cached route (refreshed in the background when it is old), else a fresh one.
+        RouteError."""
+        known = self._routes.get(topic)
+        if known is None:
             return await self.refresh(topic, borrow=borrow)
-        route, stale_at_ms = cached
-        if now_ms() >= stale_at_ms:
+        known.used_ms = now_ms()
+        if known.used_ms >= known.stale_at_ms:
             self._refreshing(topic, borrow)
-        return route
+        return known.route
 
     async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute:
-        """Ask now. `borrow`: an unknown topic gets DEFAULT_TOPIC's brokers. `rotate`: next server first."""
+        """Asks now. `borrow`: an unknown topic gets DEFAULT_TOPIC's brokers. `rotate`: the next name server
+        first. RouteError."""
+        self._rotate(topic, rotate)
+        route = await self._fresh(topic, borrow)
+        known = self._routes.get(topic)
+        if known is not None:
+            known.used_ms = now_ms()
+        return route
+
+    def _rotate(self, topic: str, rotate: bool) -> None:
         if rotate and topic not in self._refreshes:
             self._current = (self._current + 1) % len(self._name_servers)
-        return await asyncio.shield(self._refreshing(topic, borrow))
+
+    async def _fresh(self, topic: str, borrow: bool) -> TopicRoute:
+        task = self._refreshing(topic, borrow)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise RouteError("the client was closed") from None
+            raise
 
     def addresses(self, *, masters_only: bool = False) -> set[str]:
-        """Of all brokers in the routes that are known here."""
-        tables = [table for route, _ in self._routes.values() for table in route.addresses.values()]
+        """Addresses of all brokers in the cached routes."""
+        tables = [table for known in self._routes.values() for table in known.route.addresses.values()]
         return {
             address
             for table in tables
@@ -131,23 +185,26 @@ class RouteCache:
         }
 
     def knows(self, topics: Collection[str]) -> bool:
+        """Whether the routes of all these topics are cached."""
         return self._routes.keys() >= set(topics)
 
     def has_all_masters(self) -> bool:
-        """Of every broker name in the routes that are known here."""
+        """Whether every broker name in the cached routes has a master."""
         return all(
-            MASTER_ID in table for route, _ in self._routes.values() for table in route.addresses.values()
+            MASTER_ID in table for known in self._routes.values() for table in known.route.addresses.values()
         )
 
     async def refresh_all(self, also: Collection[str] = (), *, rotate: bool = False) -> bool:
-        """Ask for every topic that is known here, and for these. False: no name server answered for some."""
+        """Refreshes every cached topic, and these. False: no name server answered for some topic."""
+        self._forget_unused(also)
         gate = asyncio.Semaphore(AT_ONCE_MAX)
 
         async def one(topic: str, rotate: bool) -> bool:
-            cached = self._routes.get(topic)
+            known = self._routes.get(topic)
             async with gate:
+                self._rotate(topic, rotate)
                 try:
-                    await self.refresh(topic, borrow=cached is not None and cached[0].borrowed, rotate=rotate)
+                    await self._fresh(topic, known is not None and known.route.borrowed)
                 except RouteError as error:
                     return error.code is not None
             return True
@@ -156,15 +213,17 @@ class RouteCache:
         return all(await asyncio.gather(*(one(topic, rotate and not at) for at, topic in enumerate(topics))))
 
     def master_of(self, queue: MessageQueue) -> str:
-        """Its address as it is known here, or ""."""
-        cached = self._routes.get(queue.topic)
-        return (cached[0].master(queue.broker_name) if cached is not None else None) or ""
+        """Returns the address of the queue's master from the cache, or ""."""
+        known = self._routes.get(queue.topic)
+        return (known.route.master(queue.broker_name) if known is not None else None) or ""
 
     def refresh_soon(self, topic: str) -> None:
-        """In the background: the route works, but it is old."""
+        """Refreshes in the background: the route works, but is old."""
         self._refreshing(topic, False)
 
     async def close(self) -> None:
+        """Callers that wait for a refresh get a RouteError."""
+        self._closed = True
         tasks = list(self._refreshes.values())
         for task in tasks:
             task.cancel()
@@ -190,19 +249,48 @@ class RouteCache:
         else:
             data = await self._ask(DEFAULT_TOPIC) if borrow else None
             if data is None:
+                self._gone(topic)
                 raise RouteError(
                     f"no route of topic {topic} at the name server", ResponseCode.TOPIC_NOT_EXIST
                 )
             route, poll_ms = make_route(topic, data, borrowed=True), DEFAULT_ROUTE_POLL_MS
-        before, _ = self._routes.get(topic, (None, 0))
-        self._routes[topic] = (route, now_ms() + poll_ms)
-        if self._on_change is not None and before != route:
+        known, now = self._routes.get(topic), now_ms()
+        if known is None:
+            self._make_room()
+        used_ms = now if known is None else known.used_ms
+        self._routes[topic] = _Known(route, now + poll_ms, used_ms)
+        if self._on_change is not None and (known is None or known.route != route):
             self._on_change(route)
         return route
 
+    # -- what is forgotten -------------------------------------------------------------------------------
+
+    def _gone(self, topic: str) -> None:
+        known = self._routes.get(topic)
+        if known is not None and known.gone_ms is None:
+            known.gone_ms = now_ms()
+
+    def _forget_unused(self, kept: Collection[str]) -> None:
+        now = now_ms()
+        for topic, known in list(self._routes.items()):
+            gone = known.gone_ms is not None and now - max(known.gone_ms, known.used_ms) >= GONE_MS
+            idle = len(self._routes) > TOPICS_KEPT and now - known.used_ms >= IDLE_MS
+            if (gone or idle) and topic not in kept:
+                del self._routes[topic]
+
+    def _make_room(self) -> None:
+        """Makes room for one more. Clients that never poll forget unused topics here."""
+        if len(self._routes) >= self._room:
+            self._forget_unused(())
+            self._room = min(max(2 * len(self._routes), TOPICS_KEPT), TOPICS_MAX)
+        if len(self._routes) >= TOPICS_MAX:
+            unused = sorted(self._routes, key=lambda topic: self._routes[topic].used_ms)
+            for topic in unused[: TOPICS_MAX // 10]:
+                del self._routes[topic]
+
     async def _ask(self, topic: str) -> TopicRouteData | None:
-        """None: no name server knows the topic (each is asked: one that just started knows none).
-        RouteError: none answered."""
+        """Returns None if no name server knows the topic; each is asked, for one that just started knows
+        none. RouteError: none answered."""
         remarks: list[str] = []
         unknown_topic = False
         for _ in self._name_servers:

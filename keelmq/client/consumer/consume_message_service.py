@@ -1,7 +1,8 @@
-"""How messages reach a listener: many at a time (concurrent), or one by one for each queue (orderly).
+"""Calls the listener with messages: many at a time (concurrent), or in order for each queue (orderly).
 
-A listener is a coroutine function that gets a tuple of messages. It returns: they are consumed. It raises, or
-takes too long: they come again. `raise ReconsumeLater(delay_level=5)` says when, and how many were done.
+A listener is a coroutine function that gets a tuple of messages. When it returns, they are consumed. When it
+raises, or takes too long, they are redelivered. `raise ReconsumeLater(delay_level=5)` sets the delay and how
+many messages of the tuple are consumed.
 """
 
 import asyncio
@@ -10,26 +11,26 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from client.hooks import ConsumeTrace, Hooks
-from client.message import MessageExt
-from client.send_back import SendBack
-from client.settings import ConsumerSettings
-from client.worker import QueueWorker, Window
-from remoting.clock import now_ms, wall_ms
-from remoting.tasks import TaskSet
+from keelmq.client.consumer.process_queue import ProcessQueue, Window
+from keelmq.client.consumer.send_back import SendBack
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.hooks import ConsumeTrace, Hooks
+from keelmq.client.message import MessageExt
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
 
 KEEP_MS = 5_000
-"""What no broker takes back is given to the listener again after so long."""
+"""A message that no broker accepts back is given to the listener again after so long."""
 
 Listener = Callable[[tuple[MessageExt, ...]], Awaitable[None]]
 
 
 class ReconsumeLater(Exception):
-    """Raised by a listener: not an error, but not consumed. `delay_level`: 0 the broker's choice, longer each
-    time; 1 to 18; below 0: to the dead letters at once (orderly listeners: ignored). `done`: the first so
-    many messages of the batch are consumed."""
+    """Raised by a listener whose messages are to be redelivered; it is not logged as an error.
+    `delay_level`: 0 lets the broker choose, longer each time; 1 to 18; below 0: to the dead-letter queue at
+    once (orderly listeners ignore it). `done`: so many messages at the start of the tuple are consumed."""
 
     def __init__(self, remark: str = "", *, delay_level: int = 0, done: int = 0) -> None:
         super().__init__(remark or f"again later (delay level {delay_level})")
@@ -37,14 +38,14 @@ class ReconsumeLater(Exception):
 
 
 class _Calls:
-    """One call of the listener, with its time limit, its traces and its faults."""
+    """Calls the listener, with its timeout, hooks and error handling."""
 
     def __init__(self, listener: Listener, group: str, settings: ConsumerSettings, hooks: Hooks) -> None:
         self._listener, self._group, self._hooks = listener, group, hooks
         self._timeout_s = settings.consume_timeout_ms / 1_000
 
     async def call(self, messages: tuple[MessageExt, ...]) -> ReconsumeLater | None:
-        """None: consumed. Its cause, if it has one: how the listener failed."""
+        """Returns None if the messages are consumed. A ReconsumeLater with a cause: the listener failed."""
         started_ms, started_wall_ms = now_ms(), wall_ms()
         problem: BaseException | None = None
         if self._hooks:
@@ -74,8 +75,8 @@ class _Calls:
         return again
 
 
-class ConcurrentListening:
-    """A Sink. `send_back` None: broadcasting, where a message that failed is dropped."""
+class ConsumeMessageConcurrentlyService:
+    """A Sink. `send_back` None: broadcasting, where a failed message is dropped."""
 
     def __init__(
         self,
@@ -88,8 +89,8 @@ class ConcurrentListening:
         self._calls = _Calls(listener, group, settings, hooks)
         self._settings, self._group = settings, group
         self.send_back = send_back
-        self._jobs: asyncio.Queue[tuple[QueueWorker, Window, tuple[MessageExt, ...]]] = asyncio.Queue()
-        self._busy: Counter[QueueWorker] = Counter()
+        self._jobs: asyncio.Queue[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = asyncio.Queue()
+        self._busy: Counter[ProcessQueue] = Counter()
         self._ended = asyncio.Event()
 
     def start(self, tasks: TaskSet) -> None:
@@ -97,48 +98,50 @@ class ConcurrentListening:
             tasks.start(f"listener {index} of {self._group}", self._serve)
 
     async def handle(self, message: MessageExt) -> ReconsumeLater | None:
-        """For an operator: beside the messages of the queues, and no offset moves."""
+        """Consumes a message that an operator sent, beside those of the queues; no offset moves."""
         return await self._calls.call((message,))
 
-    def adopted(self, worker: QueueWorker) -> None:
+    def adopted(self, process_queue: ProcessQueue) -> None:
         pass
 
-    def arrived(self, worker: QueueWorker) -> None:
-        """Bounded by the workers' windows."""
+    def arrived(self, process_queue: ProcessQueue) -> None:
+        """Queues the calls; their number is bounded by the ProcessQueues' windows."""
         while True:
-            window, messages = worker.take(self._settings.consume_batch_size)
+            window, messages = process_queue.take(self._settings.consume_batch_size)
             if window is None or not messages:
                 return
-            self._jobs.put_nowait((worker, window, messages))
+            self._jobs.put_nowait((process_queue, window, messages))
 
-    async def released(self, worker: QueueWorker, *, closing: bool) -> None:
-        """When we close, listeners that run may finish, and count. Else the next owner begins now: an offset
-        that we commit later than he does would throw him back."""
+    async def released(self, process_queue: ProcessQueue, *, closing: bool) -> None:
+        """While closing, running listeners may finish, and count. Otherwise the next owner begins now: an
+        offset committed after its first commit would reset its progress."""
         if not closing:
             return
         try:
             async with asyncio.timeout(self._settings.close_timeout_ms / 1_000):
-                while self._busy[worker]:
+                while self._busy[process_queue]:
                     self._ended.clear()
                     await self._ended.wait()
         except TimeoutError:
-            logger.warning("listeners of %s still run: their messages come again", worker.queue)
+            logger.warning("listeners of %s still run: their messages come again", process_queue.queue)
 
     async def _serve(self) -> None:
         while True:
-            worker, window, messages = await self._jobs.get()
-            if not worker.is_current(window):
+            process_queue, window, messages = await self._jobs.get()
+            if not process_queue.is_current(window):
                 continue
-            self._busy[worker] += 1
+            self._busy[process_queue] += 1
             try:
-                await self._consume(worker, window, messages)
+                await self._consume(process_queue, window, messages)
             finally:
-                self._busy[worker] -= 1
-                if not self._busy[worker]:
-                    del self._busy[worker]  # a key would keep the worker, and what it holds
+                self._busy[process_queue] -= 1
+                if not self._busy[process_queue]:
+                    del self._busy[process_queue]  # a key would keep the ProcessQueue and its messages alive
                 self._ended.set()
 
-    async def _consume(self, worker: QueueWorker, window: Window, messages: tuple[MessageExt, ...]) -> None:
+    async def _consume(
+        self, process_queue: ProcessQueue, window: Window, messages: tuple[MessageExt, ...]
+    ) -> None:
         later = await self._calls.call(messages)
         done = len(messages) if later is None else max(0, min(later.done, len(messages)))
         kept: list[MessageExt] = []
@@ -146,23 +149,25 @@ class ConcurrentListening:
             assert later is not None
             if self.send_back is None:
                 logger.warning(
-                    "message %s of %s failed, and is dropped: broadcasting", message.msg_id, worker.queue
+                    "message %s of %s failed, and is dropped: broadcasting",
+                    message.msg_id,
+                    process_queue.queue,
                 )
             elif not await self.send_back.back(message, later.delay_level):
                 kept.append(message)
-        worker.finish(window, [message for message in messages if message not in kept])
+        process_queue.finish(window, [message for message in messages if message not in kept])
         if kept:
-            asyncio.get_running_loop().call_later(KEEP_MS / 1_000, self._again, worker, window, kept)
+            asyncio.get_running_loop().call_later(KEEP_MS / 1_000, self._again, process_queue, window, kept)
 
-    def _again(self, worker: QueueWorker, window: Window, messages: list[MessageExt]) -> None:
-        if worker.is_current(window):
+    def _again(self, process_queue: ProcessQueue, window: Window, messages: list[MessageExt]) -> None:
+        if process_queue.is_current(window):
             window.put_back(messages)
-            self.arrived(worker)
+            self.arrived(process_queue)
 
 
-class OrderlyListening:
-    """A Sink. One listener at a time for each queue, in the order of its offsets; a message that fails is
-    tried again where it is, and blocks its queue. `send_back` None: broadcasting."""
+class ConsumeMessageOrderlyService:
+    """A Sink. One listener call at a time for each queue, in the order of its offsets. A message that fails
+    is retried in place, and blocks its queue. `send_back` None: broadcasting."""
 
     def __init__(
         self,
@@ -181,43 +186,47 @@ class OrderlyListening:
         pass
 
     async def handle(self, message: MessageExt) -> ReconsumeLater | None:
-        """For an operator: beside the messages of the queues, and no offset moves."""
+        """Consumes a message that an operator sent, beside those of the queues; no offset moves."""
         return await self._calls.call((message,))
 
-    def adopted(self, worker: QueueWorker) -> None:
-        worker.tasks.start(f"listener of {worker.queue}", lambda: self._serve(worker))
+    def adopted(self, process_queue: ProcessQueue) -> None:
+        process_queue.tasks.start(f"listener of {process_queue.queue}", lambda: self._serve(process_queue))
 
-    def arrived(self, worker: QueueWorker) -> None:
-        pass  # worker.messages_there is set
+    def arrived(self, process_queue: ProcessQueue) -> None:
+        pass  # process_queue.messages_there is set
 
-    async def released(self, worker: QueueWorker, *, closing: bool) -> None:
-        """The next owner must not begin before our listener has ended."""
+    async def released(self, process_queue: ProcessQueue, *, closing: bool) -> None:
+        """Waits for the running listener: the next owner must not begin before it has ended."""
         try:
-            async with asyncio.timeout(self._settings.close_timeout_ms / 1_000), worker.consuming:
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1_000), process_queue.consuming:
                 pass
         except TimeoutError:
-            logger.warning("the listener of %s still runs, and is cancelled", worker.queue)
+            logger.warning("the listener of %s still runs, and is cancelled", process_queue.queue)
 
-    async def _serve(self, worker: QueueWorker) -> None:
+    async def _serve(self, process_queue: ProcessQueue) -> None:
         tries: Counter[int] = Counter()
-        while not worker.dropped:
-            await worker.messages_there.wait()
-            await worker.until_locked()
-            async with self._slots, worker.consuming:
-                if not worker.is_locked:
+        while not process_queue.dropped:
+            await process_queue.messages_there.wait()
+            await process_queue.until_locked()
+            async with self._slots, process_queue.consuming:
+                if not process_queue.is_locked:
                     continue  # the lock ran out while others consumed
-                window, messages = worker.take(self._settings.consume_batch_size)
+                window, messages = process_queue.take(self._settings.consume_batch_size)
                 if window is None or not messages:
-                    worker.messages_there.clear()
+                    process_queue.messages_there.clear()
                     continue
-                failed = await self._consume(worker, window, messages, tries)
+                failed = await self._consume(process_queue, window, messages, tries)
             if failed:
                 await asyncio.sleep(self._settings.orderly_suspend_ms / 1_000)
 
     async def _consume(
-        self, worker: QueueWorker, window: Window, messages: tuple[MessageExt, ...], tries: Counter[int]
+        self,
+        process_queue: ProcessQueue,
+        window: Window,
+        messages: tuple[MessageExt, ...],
+        tries: Counter[int],
     ) -> bool:
-        """True: some come again, the queue rests."""
+        """Returns True if some messages are retried, and the queue pauses."""
         shown = tuple(
             replace(each, reconsume_times=each.reconsume_times + tries[each.queue_offset])
             for each in messages
@@ -227,7 +236,7 @@ class OrderlyListening:
         kept = []
         for message, seen in list(zip(messages, shown, strict=True))[done:]:
             if self._gives_up(seen) and (
-                self.send_back is None or await self._to_dead_letters(self.send_back, seen)
+                self.send_back is None or await self._to_dead_letter_queue(self.send_back, seen)
             ):
                 continue
             tries[message.queue_offset] += 1
@@ -235,7 +244,7 @@ class OrderlyListening:
         for message in messages:
             if message not in kept:
                 tries.pop(message.queue_offset, None)
-        worker.finish(window, [message for message in messages if message not in kept])
+        process_queue.finish(window, [message for message in messages if message not in kept])
         if kept:
             window.put_back(kept)
         return bool(kept)
@@ -243,14 +252,15 @@ class OrderlyListening:
     def _gives_up(self, message: MessageExt) -> bool:
         return 0 <= self._settings.max_reconsume_times <= message.reconsume_times
 
-    async def _to_dead_letters(self, send_back: SendBack, message: MessageExt) -> bool:
-        """By way of the retry topic, with more tries than allowed: so the broker knows what it is."""
+    async def _to_dead_letter_queue(self, send_back: SendBack, message: MessageExt) -> bool:
+        """Sends the message to the retry topic with more attempts than allowed, so the broker moves it to
+        the dead-letter queue."""
         maximum = self._settings.max_reconsume_times
         return await send_back.copy(message, reconsume_times=maximum + 1, maximum=maximum)
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """We are, and not only what we waited for."""
+    """Whether this task itself was cancelled, and not only something that it awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 

@@ -1,35 +1,36 @@
-"""A member of a consumer group: tells brokers what it wants, and shares the queues out with the others.
+"""GroupMember: a member of a consumer group, with heartbeats, rebalancing and its ProcessQueues.
 
-Every member computes the assignment for itself (client/core/rebalance.py) from the brokers' list of members:
-at start, when a broker says that the list changed (40), when something failed a second ago, and every 20 s.
-Whatever fails leaves the assignment as it was. What is done with the messages is the business of a Sink.
+Every member computes its assignment itself (keelmq/client/core/rebalance.py) from the brokers' list of
+members: at the start, when a broker notifies it of a change (40), soon after a failure, and every 20 s. A
+failure leaves the assignment as it was. A Sink consumes the messages.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from client.core.queues import MessageQueue
-from client.core.rebalance import allocate_averagely, changes
-from client.core.subscription import ExpressionType, Subscription, java_hash
-from client.inspection import Handle, Inspection
-from client.membership import Membership, make_client_id
-from client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
-from client.queue_locks import LockHolder
-from client.reading import ATTEMPT_TIMEOUT_MS, PullError, PullErrorKind, QueueReader
-from client.route import RouteCache, RouteError, TopicRoute
-from client.settings import ConsumerSettings, MessageModel
-from client.worker import RETRY_PREFIX, QueueWorker, WorkerParts
-from remoting.client import RemotingClient
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Call, Empty, Failed, Ok, OperationTable
-from remoting.operations.clients import (
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
+from keelmq.client.cluster.heartbeats import Membership, make_client_id
+from keelmq.client.cluster.queue_reader import ATTEMPT_TIMEOUT_MS, PullError, PullErrorKind, QueueReader
+from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
+from keelmq.client.consumer.inspection import Handle, Inspection
+from keelmq.client.consumer.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
+from keelmq.client.consumer.process_queue import RETRY_PREFIX, ProcessQueue, ProcessQueueContext
+from keelmq.client.consumer.queue_locks import LockHolder
+from keelmq.client.consumer.settings import ConsumerSettings, MessageModel
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.rebalance import allocate_averagely, changes
+from keelmq.client.core.subscription import ExpressionType, Subscription, java_hash
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, Empty, Failed, Ok, OperationTable
+from keelmq.remoting.operations.clients import (
     CHECK_CLIENT_CONFIG,
     GET_CONSUMER_LIST_BY_GROUP,
     NOTIFY_CONSUMER_IDS_CHANGED,
@@ -39,35 +40,36 @@ from remoting.operations.clients import (
     HeartbeatData,
     SubscriptionData,
 )
-from remoting.tasks import TaskSet, wait_for_event
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
-AGAIN_MIN_MS = 50
-AGAIN_MAX_MS = 1_000
-"""What could not be balanced is tried again after so long; soon at first: a group's retry topic is made by
-its first heartbeat, and a route needs a moment."""
+AGAIN = Backoff(first_ms=50, max_ms=2_000)
+"""The pause before a failed rebalancing is repeated. Short at first: the first heartbeat creates the group's
+retry topic, and its route needs a moment."""
 LIST_TIMEOUT_MS = 3_000
 START_WAIT_MS = 3_000
-"""So long the start waits for brokers to say where the queues are read from."""
+"""How long the start waits for the start offsets."""
 
 
 class Sink(Protocol):
-    """Who consumes. All calls come from the event loop."""
+    """Consumes the messages of a GroupMember. All calls come from the event loop."""
 
-    def adopted(self, worker: QueueWorker) -> None:
-        """A queue is ours; its pulls begin now."""
+    def adopted(self, process_queue: ProcessQueue) -> None:
+        """A queue was assigned to this consumer; its pulls begin now."""
 
-    def arrived(self, worker: QueueWorker) -> None:
-        """worker.take() has something."""
+    def arrived(self, process_queue: ProcessQueue) -> None:
+        """process_queue.take() has messages."""
 
-    async def released(self, worker: QueueWorker, *, closing: bool) -> None:
-        """A queue is ours no longer (worker.dropped): wait for what must not overlap with its next owner.
-        `closing`: there is no next owner yet, what still ends counts."""
+    async def released(self, process_queue: ProcessQueue, *, closing: bool) -> None:
+        """A queue is no longer assigned (process_queue.dropped): waits for everything that must not overlap
+        with its next owner. `closing`: there is no next owner yet, so messages that still finish count."""
 
 
 class GroupMember:
-    """Owns the connections, the routes and the workers of one consumer."""
+    """Owns the connections, the routes, the broker monitor and the ProcessQueues of one consumer."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class GroupMember:
         orderly: bool = False,
         handle: Handle | None = None,
     ) -> None:
-        """`handle`: the listener, for messages that an operator gives it."""
+        """`handle`: the listener, for messages that an operator sends to it; None: the consumer polls."""
         self.group, self.settings = group, settings
         self.client_id = make_client_id(settings.instance_name)
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
@@ -91,17 +93,16 @@ class GroupMember:
             table, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
         self.routes = RouteCache(self.client, namesrv_addr, on_change=self._route_changed)
-        self.reader = QueueReader(
-            self.client, self.routes, group, probe_interval_ms=settings.probe_interval_ms
-        )
+        self.monitor = BrokerMonitor(self.client, self.routes, probe_interval_ms=settings.probe_interval_ms)
+        self.reader = QueueReader(self.client, self.routes, self.monitor, group)
         self.offsets = self._offset_store()
-        self.workers: dict[MessageQueue, QueueWorker] = {}
+        self.process_queues: dict[MessageQueue, ProcessQueue] = {}
         self.running = asyncio.Event()
         self.running.set()
         self._sink, self.consume_type = sink, consume_type
         self._needs_locks = orderly and not self.is_broadcasting
         limits = replace(settings.limits, span_max=None) if orderly else settings.limits
-        self._parts = WorkerParts(
+        self._parts = ProcessQueueContext(
             self.reader, self.offsets, settings, limits, self.running, arrived=sink.arrived
         )
         self._subscriptions: dict[str, Subscription] = {}
@@ -116,14 +117,13 @@ class GroupMember:
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._tell = False
-        self._masters: dict[str, str] = {}
         self._started = False
 
-    # -- life --------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Registered and, if the brokers answer, with its queues. PullError: a broker refuses an SQL92
-        subscription. Nothing else is fatal: what is missing is looked for again, every second."""
+        """Registers at the brokers and, if they answer, gets its queues. PullError: a broker refuses an
+        SQL92 subscription. No other failure is fatal: it is retried with a back-off."""
         await self._read_routes()
         await self._check_sql()
         self._started = True
@@ -134,18 +134,18 @@ class GroupMember:
         self._tasks.start("rebalance", lambda: self._rebalance_for_ever(balanced))
         self._tasks.start("offsets", self._persist_for_ever)
         if self._needs_locks:
-            self._tasks.start("queue locks", lambda: self._locks.run(self._own_workers))
+            self._tasks.start("queue locks", lambda: self._locks.run(self._own_process_queues))
 
     async def stop(self) -> None:
-        """Gives the queues back (their offsets first), says farewell, closes. May be called twice."""
+        """Gives the queues back, saving their offsets first, unregisters and closes. May be called twice."""
         await self._tasks.stop()
         if self._started:
             self._started = False
-            for queue in list(self.workers):
+            for queue in list(self.process_queues):
                 self._release(queue)
             await asyncio.gather(*self._releasing.values())
             await self._membership.leave(consumer_group=self.group)
-        await self.reader.close()
+        await self.monitor.close()
         await self.routes.close()
         await self.client.close()
 
@@ -156,11 +156,11 @@ class GroupMember:
         return dict(self._subscriptions)
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Takes effect at once if it is running. Replaces what was said of the topic before."""
+        """Takes effect at once while running. Replaces the previous subscription to the topic."""
         self._subscriptions[subscription.topic] = replace(subscription, version=wall_ms())
-        for queue, worker in self.workers.items():
+        for queue, process_queue in self.process_queues.items():
             if queue.topic == subscription.topic:
-                worker.want(self._subscriptions[queue.topic])
+                process_queue.want(self._subscriptions[queue.topic])
         self.rebalance_soon(tell=True)
 
     def unsubscribe(self, topic: str) -> None:
@@ -175,8 +175,8 @@ class GroupMember:
     def wire_subscriptions(self) -> list[SubscriptionData]:
         return [_wire(each) for _, each in sorted(self._subscriptions.items())]
 
-    def _own_workers(self) -> Iterable[QueueWorker]:
-        return self.workers.values()
+    def _own_process_queues(self) -> Iterable[ProcessQueue]:
+        return self.process_queues.values()
 
     def _heartbeat(self) -> HeartbeatData:
         consumer = ConsumerData(
@@ -189,8 +189,9 @@ class GroupMember:
         return HeartbeatData(clientID=self.client_id, consumer_data_set=[consumer])
 
     async def _until_positioned(self) -> None:
-        """Who begins with what comes from now on misses nothing that is sent right after the start."""
-        waits = [worker.positioned.wait() for worker in self.workers.values()]
+        """Waits for the start offsets, so a LAST_OFFSET consumer misses no message that is sent right after
+        the start."""
+        waits = [process_queue.positioned.wait() for process_queue in self.process_queues.values()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_WAIT_MS / 1_000):
                 await asyncio.gather(*waits)
@@ -203,7 +204,7 @@ class GroupMember:
                 logger.info("group %s: %s", self.group, error.remark)
 
     async def _check_sql(self) -> None:
-        """46: better told now than at every pull."""
+        """Raises PullError for a refused SQL92 subscription at the start, not at every pull (request 46)."""
         for subscription in self._subscriptions.values():
             if subscription.type is ExpressionType.TAG:
                 continue
@@ -219,16 +220,18 @@ class GroupMember:
                     )
                     raise PullError(PullErrorKind.REFUSED, remark, outcome.code)
 
-    # -- sharing out -------------------------------------------------------------------------------------
+    # -- rebalancing ------------------------------------------------------------------------------------
 
     async def _rebalance_for_ever(self, balanced: bool) -> None:
-        again_ms = AGAIN_MIN_MS
+        failures = 0
         while True:
             every_ms = self.settings.rebalance_interval_ms
-            woken = await wait_for_event(self._wake, every_ms if balanced else min(again_ms, every_ms))
-            again_ms = AGAIN_MIN_MS if balanced or woken else min(2 * again_ms, AGAIN_MAX_MS)
+            failures = 0 if balanced else failures + 1
+            pause_ms = math.ceil(AGAIN.pause_ms(failures, random.random()))
+            woken = await wait_for_event(self._wake, every_ms if balanced else min(pause_ms, every_ms))
+            failures = 0 if woken else failures
             if woken:
-                await self.persist()  # whoever gets a queue of ours begins where we are
+                await self.persist()  # the next owner of a queue begins at its offset
                 await self._read_routes()
             if self._tell:
                 self._tell = False
@@ -236,9 +239,9 @@ class GroupMember:
             balanced = await self._rebalance(fresh=not woken)
 
     async def _rebalance(self, *, fresh: bool = False) -> bool:
-        """True: everything is as it should be. `fresh`: ask for the routes, whatever is known."""
+        """Returns True if every wanted queue is assigned and locked. `fresh`: refresh the routes first."""
         balanced = True
-        for queue in [queue for queue in self.workers if queue.topic not in self._subscriptions]:
+        for queue in [queue for queue in self.process_queues if queue.topic not in self._subscriptions]:
             self._release(queue)
         for topic, subscription in sorted(self._subscriptions.items()):
             try:
@@ -273,45 +276,49 @@ class GroupMember:
         raise PullError(PullErrorKind.REFUSED, "no broker names the group's members: " + "; ".join(remarks))
 
     async def _assign(self, topic: str, subscription: Subscription, wanted: tuple[MessageQueue, ...]) -> bool:
-        mine = [queue for queue in self.workers if queue.topic == topic]
+        mine = [queue for queue in self.process_queues if queue.topic == topic]
         found = changes(mine, wanted)
         for queue in found.removed:
             self._release(queue)
         added = [queue for queue in found.added if queue not in self._releasing]
-        workers = [
-            QueueWorker(queue, subscription, self._parts, needs_lock=self._needs_locks) for queue in added
+        process_queues = [
+            ProcessQueue(queue, subscription, self._parts, needs_lock=self._needs_locks) for queue in added
         ]
-        if self._needs_locks and workers:
-            await self._locks.renew(workers)
-        for worker in workers:
-            worker.subscription = self._subscriptions.get(topic, subscription)  # it may be another one by now
-            self.workers[worker.queue] = worker
-            self._sink.adopted(worker)
-            worker.start()
+        if self._needs_locks and process_queues:
+            await self._locks.renew(process_queues)
+        for process_queue in process_queues:
+            process_queue.subscription = self._subscriptions.get(
+                topic, subscription
+            )  # it may be another one by now
+            self.process_queues[process_queue.queue] = process_queue
+            self._sink.adopted(process_queue)
+            process_queue.start()
         if found.added or found.removed:
             logger.info("group %s has %d queues of %s", self.group, len(wanted), topic)
-        return len(added) == len(found.added) and all(worker.is_locked for worker in workers)
+        return len(added) == len(found.added) and all(
+            process_queue.is_locked for process_queue in process_queues
+        )
 
     def _release(self, queue: MessageQueue) -> None:
-        worker = self.workers.pop(queue)
-        worker.dropped = True
-        task = asyncio.create_task(self._give_back(worker), name=f"give {queue} back")
+        process_queue = self.process_queues.pop(queue)
+        process_queue.dropped = True
+        task = asyncio.create_task(self._give_back(process_queue), name=f"give {queue} back")
         self._releasing[queue] = task
         task.add_done_callback(lambda _: self._releasing.pop(queue, None))
 
-    async def _give_back(self, worker: QueueWorker) -> None:
-        await self._sink.released(worker, closing=not self._started)
-        await worker.tasks.stop()
-        offset = worker.commit_offset
+    async def _give_back(self, process_queue: ProcessQueue) -> None:
+        await self._sink.released(process_queue, closing=not self._started)
+        await process_queue.tasks.stop()
+        offset = process_queue.commit_offset
         if offset is not None:
-            await self.offsets.save({worker.queue: offset})
+            await self.offsets.save({process_queue.queue: offset})
         if self._needs_locks:
-            await self._locks.unlock(worker)
+            await self._locks.unlock(process_queue)
 
     # -- offsets -----------------------------------------------------------------------------------------
 
     async def persist(self) -> None:
-        offsets = {queue: worker.commit_offset for queue, worker in self.workers.items()}
+        offsets = {queue: process_queue.commit_offset for queue, process_queue in self.process_queues.items()}
         await self.offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
     async def _persist_for_ever(self) -> None:
@@ -325,7 +332,7 @@ class GroupMember:
         directory = self.settings.offsets_dir or Path.home() / ".keelmq_offsets"
         return LocalOffsets(directory / self.group / f"{self.settings.instance_name or 'DEFAULT'}.json")
 
-    # -- what comes from outside -------------------------------------------------------------------------
+    # -- notifications ----------------------------------------------------------------------------------
 
     async def _ids_changed(self, header: ConsumerGroupRequest, _: Call) -> None:
         if header.consumer_group == self.group:
@@ -336,13 +343,8 @@ class GroupMember:
         self._locks.wake()
 
     def _route_changed(self, route: TopicRoute) -> None:
-        """Other queues, or another master: which may know less than the old one. An old one that hangs keeps
-        its connection; the pulls that wait there go on at once without it."""
-        for name in route.addresses:
-            master = route.master(name)
-            if master is not None and self._masters.setdefault(name, master) != master:
-                self.client.drop(self._masters[name])
-                self._masters[name] = master
+        """The topic has other queues, or another master, which may know fewer offsets than the old one."""
+        self.monitor.route_changed(route)
         self.offsets.forget()
         self._locks.wake()
         self._membership.wake()

@@ -1,7 +1,7 @@
-"""What a consumer is asked for operators: its state (307), how far it is (221), to handle a message (309).
+"""Answers operators' requests to a consumer: its state (307), its offsets (221), consume a message (309).
 
-`mqadmin consumerStatus`, `consumerProgress -s true`, `queryMsgById -g -d` and RocketMQ's dashboard ask so, by
-way of a broker. Source: RocketMQ 5.3.3 ClientRemotingProcessor, ConsumerRunningInfo,
+They are sent by `mqadmin consumerStatus`, `consumerProgress -s true`, `queryMsgById -g -d` and RocketMQ's
+dashboard, by way of a broker. Source: RocketMQ 5.3.3 ClientRemotingProcessor, ConsumerRunningInfo,
 ConsumeMessageDirectlyResult.
 """
 
@@ -9,27 +9,26 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
-from client.core.queues import MessageQueue
-from client.listening import ReconsumeLater
-from client.message import MessageExt, decode_messages
-from client.worker import QueueWorker, as_sent
-from remoting.clock import now_ms, wall_ms
-from remoting.codes import VERSION_DESC, ResponseCode
-from remoting.operation import Call, CommandError, OperationTable, RemoteProtocolError, Reply
-from remoting.operations.clients import (
+from keelmq.client.consumer.consume_message_service import ReconsumeLater
+from keelmq.client.consumer.process_queue import ProcessQueue, as_sent
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.message import MessageExt, decode_messages
+from keelmq.remoting.codes import VERSION_DESC, ResponseCode
+from keelmq.remoting.operation import Call, CommandError, OperationTable, RemoteProtocolError, Reply
+from keelmq.remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_CONSUMER_RUNNING_INFO,
     GET_CONSUMER_STATUS_FROM_CLIENT,
     ConsumerCallRequest,
     ConsumerStatusRequest,
+    SubscriptionData,
 )
-from remoting.queue_map import QueueKey, dump_queue_map
-
-if TYPE_CHECKING:
-    from client.group import GroupMember
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map
+from keelmq.runtime.clock import now_ms, wall_ms
 
 Handle = Callable[[MessageExt], Awaitable[ReconsumeLater | None]]
 """The listener, with one message beside those of its queues. None: consumed."""
@@ -39,12 +38,27 @@ STACKS_MAX: Final = 500
 MIB: Final = 1 << 20
 
 
-class Inspection:
-    """Of one member. `handle` None: it has no listener (lite pull)."""
+class Inspected(Protocol):
+    """What the answers read of a group member (keelmq/client/consumer/group.py)."""
 
-    def __init__(
-        self, member: "GroupMember", namesrv_addr: str, handle: Handle | None, *, orderly: bool
-    ) -> None:
+    @property
+    def group(self) -> str: ...
+    @property
+    def settings(self) -> ConsumerSettings: ...
+    @property
+    def consume_type(self) -> str: ...
+    @property
+    def running(self) -> asyncio.Event: ...
+    @property
+    def process_queues(self) -> Mapping[MessageQueue, ProcessQueue]: ...
+
+    def wire_subscriptions(self) -> Sequence[SubscriptionData]: ...
+
+
+class Inspection:
+    """Serves the requests of one group member. `handle` None: it has no listener (lite pull)."""
+
+    def __init__(self, member: Inspected, namesrv_addr: str, handle: Handle | None, *, orderly: bool) -> None:
         self._member, self._namesrv_addr, self._handle, self._orderly = member, namesrv_addr, handle, orderly
         self._started_ms = wall_ms()
 
@@ -55,10 +69,10 @@ class Inspection:
 
     async def running_info(self, header: ConsumerCallRequest, call: Call) -> Reply:
         self._check(header.consumer_group)
-        workers = sorted(self._member.workers.items())
+        process_queues = sorted(self._member.process_queues.items())
         body = dump_queue_map(
             "mqTable",
-            [(_key(queue), _state(worker)) for queue, worker in workers],
+            [(_key(queue), _state(process_queue)) for queue, process_queue in process_queues],
             properties=self._properties(),
             subscriptionSet=[each.model_dump(by_alias=True) for each in self._member.wire_subscriptions()],
             statusTable={},
@@ -83,17 +97,17 @@ class Inspection:
         }
 
     async def status(self, header: ConsumerStatusRequest, call: Call) -> Reply:
-        """Queues of which it is not known yet where to read are left out."""
+        """Offsets of a topic. Queues whose start offset is not known yet are left out."""
         self._check(header.group)
         rows = [
-            (_key(queue), worker.commit_offset)
-            for queue, worker in sorted(self._member.workers.items())
-            if queue.topic == header.topic and worker.commit_offset is not None
+            (_key(queue), process_queue.commit_offset)
+            for queue, process_queue in sorted(self._member.process_queues.items())
+            if queue.topic == header.topic and process_queue.commit_offset is not None
         ]
         return Reply(body=dump_queue_map("messageQueueTable", rows, consumerTable={}))
 
     async def consume_directly(self, header: ConsumerCallRequest, call: Call) -> Reply:
-        """Whatever the group has consumed; what comes of it moves no offset."""
+        """Consumes one message now, whatever the group has consumed; no offset moves."""
         self._check(header.consumer_group)
         if self._handle is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "this consumer has no listener: it polls")
@@ -126,21 +140,21 @@ def _key(queue: MessageQueue) -> QueueKey:
     return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
 
 
-def _state(worker: QueueWorker) -> dict[str, Any]:
-    """ProcessQueueInfo. Times are wall clock ms, 0: not yet."""
-    window = worker.window
+def _state(process_queue: ProcessQueue) -> dict[str, Any]:
+    """Returns the ProcessQueueInfo. Times are wall-clock ms, 0: not yet."""
+    window = process_queue.window
     held = 0 if window is None else len(window)
     return {
         "cachedMsgCount": held,
         "cachedMsgMaxOffset": window.next_offset - 1 if window is not None and held else 0,
         "cachedMsgMinOffset": window.commit_offset if window is not None and held else 0,
         "cachedMsgSizeInMiB": 0 if window is None else window.held_bytes // MIB,
-        "commitOffset": 0 if worker.commit_offset is None else worker.commit_offset,
-        "droped": worker.dropped,
-        "lastConsumeTimestamp": worker.consumed_ms,
-        "lastLockTimestamp": worker.granted_ms,
-        "lastPullTimestamp": worker.pulled_ms,
-        "locked": worker.is_locked,
+        "commitOffset": 0 if process_queue.commit_offset is None else process_queue.commit_offset,
+        "droped": process_queue.dropped,
+        "lastConsumeTimestamp": process_queue.consumed_ms,
+        "lastLockTimestamp": process_queue.granted_ms,
+        "lastPullTimestamp": process_queue.pulled_ms,
+        "locked": process_queue.is_locked,
         "transactionMsgCount": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,
@@ -149,7 +163,7 @@ def _state(worker: QueueWorker) -> dict[str, Any]:
 
 
 def stacks() -> str:
-    """Where each thread and each task of this loop is: what a Java client's jstack is good for."""
+    """Returns the stack of each thread and of each task of this loop, as a Java client returns its jstack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"

@@ -1,13 +1,12 @@
-"""LitePullConsumer: a member of a consumer group that asks for messages when it wants them.
+"""LitePullConsumer, also called Consumer: a member of a consumer group that asks for its messages.
 
-    async with LitePullConsumer("127.0.0.1:9876", "billing").subscribe("orders") as consumer:
-        while True:
-            for message in await consumer.poll(timeout_ms=1_000):
-                print(message.body)
+    async with Consumer("127.0.0.1:9876", "billing").subscribe("orders") as consumer:
+        async for message in consumer:
+            print(message.body)
 
-Queues are shared out among the members and pulled ahead within limits, as with PushConsumer; there are no
-retries by way of the broker. At least once: what poll() gave counts as consumed with the next poll() or
-commit(), or, with auto_commit=False, with commit() alone.
+poll() returns many messages at a time. The members of a group share the queues, and pull ahead within
+limits, as a PushConsumer does; there are no retries by way of the broker. At least once: messages count as
+consumed when the next ones are asked for, or at commit(); with auto_commit=False at commit() alone.
 """
 
 import asyncio
@@ -15,22 +14,23 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from client.core.queues import MessageQueue
-from client.core.subscription import ALL
-from client.group import GroupMember
-from client.message import MessageExt
-from client.reading import subscription_of
-from client.replies import REPLY_TIMEOUT_MS, send_reply
-from client.settings import ConsumerSettings
-from client.worker import QueueWorker, Window
-from remoting.operations.clients import CONSUME_TYPES
+from keelmq.client.cluster.queue_reader import subscription_of
+from keelmq.client.consumer.group import GroupMember
+from keelmq.client.consumer.process_queue import ProcessQueue, Window
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import ALL
+from keelmq.client.message import MessageExt
+from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
+from keelmq.remoting.operations.clients import CONSUME_TYPES
 
 POLL_TIMEOUT_MS = 5_000
 POLL_MAX = 32
 
 
 class LitePullConsumer:
-    """`auto_commit`: poll() says that what the poll before it gave is done."""
+    """`auto_commit`: asking for messages marks the ones that were returned before as consumed. False: only
+    commit() does."""
 
     def __init__(
         self,
@@ -45,8 +45,9 @@ class LitePullConsumer:
             namesrv_addr, group, settings or ConsumerSettings(), self, consume_type=CONSUME_TYPES[0]
         )
         self._arrived = asyncio.Event()
-        self._given: list[tuple[QueueWorker, Window, tuple[MessageExt, ...]]] = []
+        self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []
         self._turn = 0
+        self._closed = False
 
     @property
     def client_id(self) -> str:
@@ -58,10 +59,11 @@ class LitePullConsumer:
         return self
 
     def unsubscribe(self, topic: str) -> None:
+        """Gives the queues of the topic back."""
         self._member.unsubscribe(topic)
 
     async def __aenter__(self) -> Self:
-        """PullError: a broker refuses an SQL92 subscription."""
+        """Starts. PullError: a broker refuses an SQL92 subscription."""
         try:
             await self._member.start()
         except BaseException:
@@ -75,12 +77,31 @@ class LitePullConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """What the last poll() gave does not count as consumed, unless commit() was called."""
+        """Gives the queues back. The messages that were returned last do not count as consumed, unless
+        commit() was called. Ends an `async for` of another task. May be called twice."""
+        self._closed = True
+        self._arrived.set()
         await self._member.stop()
 
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """The next message, however long it takes. It counts as consumed when the one after it is asked for
+        (auto_commit=False: at commit()): after `break`, or an error in the loop's body, it comes again."""
+        if self.auto_commit:
+            self._finish_given()
+        while not self._closed:
+            found = self._take(1)
+            if found:
+                return found[0]
+            self._arrived.clear()
+            await self._arrived.wait()
+        raise StopAsyncIteration
+
     async def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
-        """Up to max_nums messages, as soon as there is one; none after timeout_ms. In the order of offsets
-        for each queue, in turn among queues."""
+        """Returns up to max_nums messages as soon as there is one, or none after timeout_ms: in the order of
+        offsets for each queue, round-robin among queues."""
         if self.auto_commit:
             self._finish_given()
         try:
@@ -102,56 +123,58 @@ class LitePullConsumer:
         properties: Mapping[str, str] | None = None,
         timeout_ms: int = REPLY_TIMEOUT_MS,
     ) -> None:
-        """To who sent this message by Producer.request(); returns when he has it. ValueError: it is no
-        request. SendError: nobody took the reply; UNKNOWN: perhaps it arrived."""
+        """Sends the reply to the producer whose request() sent this message; returns when it was delivered.
+        ValueError: the message is not a request. SendError: it was not delivered; UNKNOWN: it may have been.
+        """
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """All that poll() gave is consumed; saved at the brokers when it returns."""
+        """Marks all messages that were returned as consumed, and saves the offsets at the brokers."""
         self._finish_given()
         await self._member.persist()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on there. ValueError: the queue is not ours now."""
-        worker = self._member.workers.get(queue)
-        if worker is None:
+        """Continues reading the queue at `offset`. ValueError: the queue is not assigned to this consumer."""
+        process_queue = self._member.process_queues.get(queue)
+        if process_queue is None:
             raise ValueError(f"{queue} is not assigned to this consumer")
-        worker.seek(offset)
+        process_queue.seek(offset)
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
-        return sorted(self._member.workers)
+        """The queues that are assigned to this consumer now."""
+        return sorted(self._member.process_queues)
 
     def pause(self) -> None:
-        """Nothing more is pulled; the queues stay ours."""
+        """Stops pulling; the queues stay assigned."""
         self._member.running.clear()
 
     def resume(self) -> None:
+        """Pulls again after pause()."""
         self._member.running.set()
 
     # -- the Sink of the member --------------------------------------------------------------------------
 
-    def adopted(self, worker: QueueWorker) -> None:
+    def adopted(self, process_queue: ProcessQueue) -> None:
         pass
 
-    def arrived(self, worker: QueueWorker) -> None:
+    def arrived(self, process_queue: ProcessQueue) -> None:
         self._arrived.set()
 
-    async def released(self, worker: QueueWorker, *, closing: bool) -> None:
+    async def released(self, process_queue: ProcessQueue, *, closing: bool) -> None:
         pass
 
     # -- parts -------------------------------------------------------------------------------------------
 
     def _take(self, count: int) -> list[MessageExt]:
         found: list[MessageExt] = []
-        workers = [self._member.workers[queue] for queue in sorted(self._member.workers)]
-        for step in range(len(workers)):
-            worker = workers[(self._turn + step) % len(workers)]
-            window, messages = worker.take(count - len(found))
+        process_queues = [self._member.process_queues[queue] for queue in sorted(self._member.process_queues)]
+        for step in range(len(process_queues)):
+            process_queue = process_queues[(self._turn + step) % len(process_queues)]
+            window, messages = process_queue.take(count - len(found))
             if window is None or not messages:
                 continue
-            self._given.append((worker, window, messages))
+            self._given.append((process_queue, window, messages))
             found += messages
             if len(found) >= count:
                 self._turn += step + 1
@@ -159,6 +182,6 @@ class LitePullConsumer:
         return found
 
     def _finish_given(self) -> None:
-        for worker, window, messages in self._given:
-            worker.finish(window, messages)
+        for process_queue, window, messages in self._given:
+            process_queue.finish(window, messages)
         self._given.clear()

@@ -1,4 +1,4 @@
-"""Where a group's progress is kept: at the brokers (clustering), or in a file here (broadcasting)."""
+"""The store of a group's offsets: the brokers (clustering), or a local file (broadcasting)."""
 
 import asyncio
 import json
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from client.core.queues import MessageQueue
-from client.reading import PullError, QueueReader
+from keelmq.client.cluster.queue_reader import PullError, QueueReader
+from keelmq.client.core.queues import MessageQueue
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsets:
-    """14 and 15. An offset that has not changed is not sent again."""
+    """Offsets at the brokers (requests 14 and 15). An unchanged offset is not sent again."""
 
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader

@@ -1,26 +1,28 @@
-"""One queue that is assigned to us: pulls ahead, within limits, and keeps count of what is finished."""
+"""ProcessQueue: one queue that is assigned to this consumer; pulls ahead, tracks what is consumed."""
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from client.core.queues import MessageQueue
-from client.core.subscription import Subscription
-from client.core.window import Limits, OffsetWindow
-from client.message import RETRY_TOPIC, MessageExt
-from client.offsets import OffsetStore
-from client.reading import PullError, PullResult, PullStatus, QueueReader
-from client.settings import ConsumeFromWhere, ConsumerSettings
-from remoting.clock import now_ms, wall_ms
-from remoting.tasks import TaskSet
+from keelmq.client.cluster.queue_reader import PullError, PullResult, PullStatus, QueueReader
+from keelmq.client.consumer.offset_store import OffsetStore
+from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import Subscription
+from keelmq.client.core.window import Limits, OffsetWindow
+from keelmq.client.message import RETRY_TOPIC, MessageExt
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-PULL_AGAIN_MS = 1_000
+PULL_AGAIN = Backoff(first_ms=1_000, max_ms=5_000)
 NOTHING_PAUSE_MS = 10
 """A broker that answers "nothing new" at once, and does not wait, is not asked in a tight loop."""
 LOCK_VALID_MS = 30_000
@@ -31,23 +33,23 @@ Window = OffsetWindow[MessageExt]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerParts:
-    """What all workers of a member share. `running`: cleared while the consumer is paused."""
+class ProcessQueueContext:
+    """What all ProcessQueues of a member share. `running`: cleared while the consumer is paused."""
 
     reader: QueueReader
     offsets: OffsetStore
     settings: ConsumerSettings
     limits: Limits
     running: asyncio.Event
-    arrived: Callable[["QueueWorker"], None]
+    arrived: Callable[["ProcessQueue"], None]
 
 
-class QueueWorker:
-    """`window` None: it is not known yet where to read. `needs_lock`: pulls only while the broker's queue
-    lock is ours (orderly)."""
+class ProcessQueue:
+    """`window` None: the start offset is not known yet. `needs_lock`: pulls only while this consumer holds
+    the broker's queue lock (orderly)."""
 
     def __init__(
-        self, queue: MessageQueue, subscription: Subscription, parts: WorkerParts, *, needs_lock: bool
+        self, queue: MessageQueue, subscription: Subscription, parts: ProcessQueueContext, *, needs_lock: bool
     ) -> None:
         self.queue, self.subscription = queue, subscription
         self.window: Window | None = None
@@ -72,7 +74,8 @@ class QueueWorker:
         self.tasks.start(f"pulls of {self.queue}", self.run)
 
     async def run(self) -> None:
-        """For ever; what brokers refuse or do not answer is tried again."""
+        """Pulls until cancelled; refused or unanswered pulls are repeated."""
+        failures = 0
         while True:
             try:
                 if self._needs_lock:
@@ -89,8 +92,10 @@ class QueueWorker:
                 result = await self._pull(window)
             except PullError as error:
                 logger.warning("pull of %s: %s", self.queue, error)
-                await asyncio.sleep(PULL_AGAIN_MS / 1_000)
+                failures += 1
+                await asyncio.sleep(PULL_AGAIN.pause_ms(failures, random.random()) / 1_000)
                 continue
+            failures = 0
             if result is None:
                 continue
             self.pulled_ms = wall_ms()
@@ -99,7 +104,7 @@ class QueueWorker:
                 await asyncio.sleep(NOTHING_PAUSE_MS / 1_000)
 
     async def _pull(self, window: Window) -> PullResult | None:
-        """None: the queue was moved, and a pull that waits for messages elsewhere is of no use."""
+        """Returns None if the queue was moved: the pending pull was for the old offset."""
         settings = self._parts.settings
         self._pulling = pull = asyncio.create_task(
             self._parts.reader.pull(
@@ -121,30 +126,31 @@ class QueueWorker:
     # -- messages ----------------------------------------------------------------------------------------
 
     def take(self, count: int) -> tuple[Window | None, tuple[MessageExt, ...]]:
-        """Messages that nobody has taken, and the window to finish them in."""
+        """Returns messages that were not taken yet, and the window to finish them in."""
         if self.dropped or self.window is None:
             return None, ()
         return self.window, self.window.take(count)
 
     def finish(self, window: Window, messages: Sequence[MessageExt]) -> None:
+        """Marks messages as consumed, so the commit offset may advance."""
         window.finish(messages)
         self.consumed_ms = wall_ms()
         if not window.is_full(self._parts.limits):
             self._space.set()
 
     def is_current(self, window: Window) -> bool:
-        """False: the queue was given away or moved since; what happens to those messages is not ours."""
+        """False: the queue was given away or moved since; its messages no longer count here."""
         return not self.dropped and self.window is window
 
     def want(self, subscription: Subscription) -> None:
-        """From the next pull on: one that waits for what another expression wants is of no use."""
+        """Uses the subscription from the next pull on. Cancels a waiting pull with another expression."""
         before, self.subscription = self.subscription, subscription
         changed = (before.type, before.expression) != (subscription.type, subscription.expression)
         if changed and self._pulling is not None:
             self._pulling.cancel()
 
     def seek(self, offset: int) -> None:
-        """Forget what is held, and go on there."""
+        """Drops the held messages and continues at `offset`."""
         self.window = OffsetWindow(offset)
         self.positioned.set()
         self._moved()
@@ -170,8 +176,8 @@ class QueueWorker:
             self._parts.arrived(self)
 
     def _go_on(self, window: Window, result: PullResult) -> None:
-        """The queue does not have the offset, or an operator set another one. Only he may skip what is pulled
-        and not finished."""
+        """The broker does not have the offset, or an operator set another one. Only an operator may skip
+        messages that were pulled and are not finished."""
         asked, begin = window.next_offset, result.next_begin_offset
         if begin == result.min_offset > asked:
             window.add((), begin)  # what is held is deleted there: nobody else will ever have it
@@ -199,7 +205,7 @@ class QueueWorker:
     # -- where to begin ----------------------------------------------------------------------------------
 
     async def _find_position(self) -> None:
-        """Where the group was: unless the queue is moved while we ask, or its lock is somebody else's."""
+        """Loads the group's offset, unless the queue is moved or its lock is lost meanwhile."""
         losses = self._losses
         offset = await self._start_offset()
         if self.window is None and self._losses == losses:
@@ -227,14 +233,15 @@ class QueueWorker:
     # -- the broker's queue lock -------------------------------------------------------------------------
 
     def grant(self, asked_at_ms: int) -> None:
-        """Ours again; counted from when we asked. One that had run out may have been somebody else's."""
+        """The lock was granted or renewed; its time counts from the request. A lock that had expired may
+        have been held by another member, so the offset is loaded again."""
         if asked_at_ms >= self._locked_until_ms:
             self.revoke()
         self._locked_until_ms, self.granted_ms = asked_at_ms + LOCK_VALID_MS, wall_ms()
         self._granted.set()
 
     def revoke(self) -> None:
-        """Somebody else has it: what he consumes meanwhile is his, so the offset is asked for anew."""
+        """Another member holds the lock and consumes meanwhile, so the offset is loaded again later."""
         self._losses += 1
         self._locked_until_ms, self.window = 0, None
         self._moved()
@@ -250,7 +257,7 @@ class QueueWorker:
 
 
 def as_sent(message: MessageExt) -> MessageExt:
-    """A retry comes by way of %RETRY%group: the listener sees the topic that it was sent to."""
+    """Returns a retried message, which arrives by way of %RETRY%group, with its original topic."""
     origin = message.properties.get(RETRY_TOPIC)
     if origin and message.topic.startswith(RETRY_PREFIX):
         return replace(message, topic=origin)

@@ -1,15 +1,14 @@
 """PullConsumer: reads queues by offset, with long polling. The application decides what it reads and when.
 
-Joins no group's balance; for queues that are shared out among members see push_consumer.py and
-lite_consumer.py. Reads go on while a master changes: client/reading.py.
+It takes no part in the rebalancing of its group: see push_consumer.py and lite_pull_consumer.py for that.
+Reads continue while a master changes: keelmq/client/cluster/queue_reader.py.
 """
 
 from types import TracebackType
 from typing import Self
 
-from client.core.queues import MessageQueue
-from client.core.subscription import ALL
-from client.reading import (
+from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS, BrokerMonitor
+from keelmq.client.cluster.queue_reader import (
     ATTEMPT_TIMEOUT_MS,
     PULL_MAX_NUMS,
     READ_TIMEOUT_MS,
@@ -20,17 +19,18 @@ from client.reading import (
     QueueReader,
     subscription_of,
 )
-from client.route import RouteCache, RouteError
-from client.silence import PROBE_INTERVAL_MS
-from remoting.client import RemotingClient
+from keelmq.client.cluster.routes import RouteCache, RouteError
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import ALL
+from keelmq.remoting.client import RemotingClient
 
 __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStatus"]
 
 
 class PullConsumer:
     """`client`: a RemotingClient to share; without it the consumer owns one and closes it.
-    `probe_interval_ms`: a broker at which pulls wait, and that says nothing for so long, is asked whether it
-    is there."""
+    `probe_interval_ms`: after so long without any answer, a broker at which pulls wait is asked whether it
+    is alive."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class PullConsumer:
         self._own_client = client is None
         self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS)
         self._routes = RouteCache(self._client, namesrv_addr)
-        self._reader = QueueReader(self._client, self._routes, group, probe_interval_ms=probe_interval_ms)
+        self._monitor = BrokerMonitor(self._client, self._routes, probe_interval_ms=probe_interval_ms)
+        self._reader = QueueReader(self._client, self._routes, self._monitor, group)
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,13 +56,14 @@ class PullConsumer:
         await self.close()
 
     async def close(self) -> None:
-        await self._reader.close()
+        """Closes the routes and its own client. May be called twice."""
+        await self._monitor.close()
         await self._routes.close()
         if self._own_client:
             await self._client.close()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues now, asked from the name server. PullError when there is no route."""
+        """Returns the readable queues, asked from the name server now. PullError: there is no route."""
         try:
             return list((await self._routes.refresh(topic)).read_queues)
         except RouteError as error:
@@ -78,31 +80,32 @@ class PullConsumer:
         suspend_ms: int = 0,
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
-        """Messages from `offset` on. `subscription`: "*" or "TagA || TagB"; `sql` instead: an SQL92 condition
-        over properties. `suspend_ms` > 0: long polling, an empty queue answers when a message arrives or
-        after that time (on top of timeout_ms)."""
+        """Returns messages from `offset` on. `subscription`: "*" or "TagA || TagB"; `sql` instead: an SQL92
+        condition over properties. `suspend_ms` > 0: long polling, an empty queue answers when a message
+        arrives or after that time (in addition to timeout_ms). PullError."""
         wanted = subscription_of(queue.topic, subscription, sql)
         return await self._reader.pull(
             queue, offset, max_nums, wanted, suspend_ms=suspend_ms, timeout_ms=timeout_ms
         )
 
     async def min_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
+        """The offset of the oldest message that is still there."""
         return await self._reader.min_offset(queue, timeout_ms=timeout_ms)
 
     async def max_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
-        """Exclusive: the offset that the next readable message gets."""
+        """Exclusive: the offset of the next message to become readable."""
         return await self._reader.max_offset(queue, timeout_ms=timeout_ms)
 
     async def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int:
-        """Of the first message that was stored at that time (ms since 1970) or later."""
+        """The offset of the first message stored at that time (ms since 1970) or later."""
         return await self._reader.offset_at(queue, timestamp_ms, timeout_ms=timeout_ms)
 
     async def committed_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int | None:
-        """What the group committed in this queue; None: nothing yet."""
+        """The group's committed offset in this queue; None: nothing yet."""
         return await self._reader.committed_offset(queue, timeout_ms=timeout_ms)
 
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
-        """`offset`: of the next message that the group wants."""
+        """`offset`: of the next message that the group is to consume."""
         await self._reader.commit(queue, offset, timeout_ms=timeout_ms)

@@ -1,4 +1,4 @@
-"""PushConsumer: a member of a consumer group whose listener is called with what arrives.
+"""PushConsumer: a member of a consumer group that calls a listener with messages as they arrive.
 
     async def handle(messages):
         for message in messages:
@@ -8,34 +8,38 @@
         consumer.subscribe("orders", "TagA || TagB")
         await asyncio.Event().wait()
 
-At least once: a message comes again when its listener raised, when the process died before its offset was
-committed, or when its queue changed hands meanwhile.
+At least once: a message is redelivered when its listener raised, when the process died before its offset was
+committed, or when its queue went to another member meanwhile.
 """
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from client.core.queues import MessageQueue
-from client.core.subscription import ALL
-from client.delivery import Delivery
-from client.group import GroupMember, retry_subscription
-from client.hooks import ClientHook, Hooks
-from client.listening import ConcurrentListening, Listener, OrderlyListening
-from client.message import MessageExt
-from client.reading import subscription_of
-from client.replies import REPLY_TIMEOUT_MS, send_reply
-from client.send_back import SendBack
-from client.settings import ConsumerSettings
-from remoting.operations.clients import CONSUME_TYPES
-from remoting.tasks import TaskSet
+from keelmq.client.cluster.queue_reader import subscription_of
+from keelmq.client.consumer.consume_message_service import (
+    ConsumeMessageConcurrentlyService,
+    ConsumeMessageOrderlyService,
+    Listener,
+)
+from keelmq.client.consumer.group import GroupMember, retry_subscription
+from keelmq.client.consumer.send_back import SendBack
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import ALL
+from keelmq.client.hooks import ClientHook, Hooks
+from keelmq.client.message import MessageExt
+from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
+from keelmq.client.producer.sender import Sender
+from keelmq.remoting.operations.clients import CONSUME_TYPES
+from keelmq.runtime.tasks import TaskSet
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 
 class PushConsumer:
-    """`orderly`: one listener at a time for each queue, in order; for all members together, too, by queue
-    locks at the brokers. Broadcasting groups, filters, limits: ConsumerSettings."""
+    """`orderly`: one listener call at a time for each queue, in order, across all members of the group
+    (queue locks at the brokers). Broadcasting, filters and limits: ConsumerSettings."""
 
     def __init__(
         self,
@@ -49,9 +53,9 @@ class PushConsumer:
     ) -> None:
         self.group = group
         self.settings = settings = settings or ConsumerSettings()
-        listening = OrderlyListening if orderly else ConcurrentListening
+        consume_service = ConsumeMessageOrderlyService if orderly else ConsumeMessageConcurrentlyService
         self._hooks = Hooks(hooks, namesrv_addr)
-        self._sink = listening(listener, group, settings, self._hooks, None)
+        self._sink = consume_service(listener, group, settings, self._hooks, None)
         self._member = GroupMember(
             namesrv_addr,
             group,
@@ -61,11 +65,12 @@ class PushConsumer:
             orderly=orderly,
             handle=self._sink.handle,
         )
-        self._delivery = Delivery(self._member.client, self._member.routes, INNER_PRODUCER)
+        member = self._member
+        self._sender = Sender(member.client, member.routes, member.monitor, INNER_PRODUCER)
         self._tasks = TaskSet()
         if not self._member.is_broadcasting:
             self._sink.send_back = SendBack(
-                self._member.reader, self._delivery, group, max_reconsume_times=settings.max_reconsume_times
+                self._member.reader, self._sender, group, max_reconsume_times=settings.max_reconsume_times
             )
             self._member.subscribe(retry_subscription(group))
 
@@ -80,10 +85,11 @@ class PushConsumer:
         return self
 
     def unsubscribe(self, topic: str) -> None:
+        """Gives the queues of the topic back."""
         self._member.unsubscribe(topic)
 
     async def __aenter__(self) -> Self:
-        """PullError: a broker refuses an SQL92 subscription."""
+        """Starts. PullError: a broker refuses an SQL92 subscription."""
         self._sink.start(self._tasks)
         try:
             await self._member.start()
@@ -98,23 +104,24 @@ class PushConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Waits for listeners that run (close_timeout_ms), commits, says farewell. May be called twice."""
+        """Waits for running listeners (close_timeout_ms), commits and unregisters. May be called twice."""
         await self._member.stop()
         await self._tasks.stop()
-        await self._delivery.close()
+        await self._sender.close()
         await self._hooks.detach()
 
     def pause(self) -> None:
-        """Nothing more is pulled; what was pulled is still consumed, and the queues stay ours."""
+        """Stops pulling. Messages that were pulled are still consumed, and the queues stay assigned."""
         self._member.running.clear()
 
     def resume(self) -> None:
+        """Pulls again after pause()."""
         self._member.running.set()
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
-        return sorted(self._member.workers)
+        """The queues that are assigned to this consumer now."""
+        return sorted(self._member.process_queues)
 
     async def reply(
         self,
@@ -124,10 +131,11 @@ class PushConsumer:
         properties: Mapping[str, str] | None = None,
         timeout_ms: int = REPLY_TIMEOUT_MS,
     ) -> None:
-        """To who sent this message by Producer.request(); returns when he has it. ValueError: it is no
-        request. SendError: nobody took the reply; UNKNOWN: perhaps it arrived."""
+        """Sends the reply to the producer whose request() sent this message; returns when it was delivered.
+        ValueError: the message is not a request. SendError: it was not delivered; UNKNOWN: it may have been.
+        """
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """Save the offsets now; it happens every persist_interval_ms anyway."""
+        """Saves the offsets now; it also happens every persist_interval_ms."""
         await self._member.persist()

@@ -1,87 +1,99 @@
-"""The brokers' queue locks of an orderly group (41, 42): who holds one consumes that queue, and nobody else.
+"""Queue locks of an orderly group at the brokers (41, 42): only the holder of a lock consumes that queue.
 
-A lock lives 60 s at the master and is renewed every 20 s; after 30 s without a renewal it is taken for lost
-here. Masters do not tell their replicas of locks: after a fail-over they are asked for again, at once.
+A lock lives 60 s at the master and is renewed every 20 s; after 30 s without a renewal the client considers
+it lost. Masters do not replicate locks: after a fail-over the client requests them again, at once.
 """
 
 import asyncio
 import logging
+import math
+import random
 from collections.abc import Callable, Iterable
 
-from client.core.queues import MessageQueue
-from client.reading import PullError, QueueReader
-from client.worker import QueueWorker
-from remoting.clock import now_ms
-from remoting.operation import Empty
-from remoting.operations.clients import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBatchBody, MessageQueueBody
-from remoting.tasks import wait_for_event
+from keelmq.client.cluster.queue_reader import PullError, QueueReader
+from keelmq.client.consumer.process_queue import ProcessQueue
+from keelmq.client.core.queues import MessageQueue
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.clients import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBatchBody, MessageQueueBody
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
 RENEW_MS = 20_000
-AGAIN_MS = 1_000
+AGAIN = Backoff(first_ms=1_000, max_ms=4_000)
 LOCK_TIMEOUT_MS = 1_000
 
 
 class LockHolder:
+    """Requests, renews and releases the queue locks of one member."""
+
     def __init__(self, reader: QueueReader, group: str, client_id: str) -> None:
         self._reader, self._group, self._client_id = reader, group, client_id
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """A master may have changed."""
+        """Renews the locks now: a master may have changed."""
         self._wake.set()
 
-    async def run(self, workers: Callable[[], Iterable[QueueWorker]]) -> None:
-        """For ever."""
+    async def run(self, process_queues: Callable[[], Iterable[ProcessQueue]]) -> None:
+        """Renews the locks until cancelled."""
+        failures = 0
         while True:
-            await self.renew(list(workers()))
-            all_ours = all(worker.is_locked for worker in workers())
-            await wait_for_event(self._wake, RENEW_MS if all_ours else AGAIN_MS)
+            await self.renew(list(process_queues()))
+            failures = (
+                0 if all(process_queue.is_locked for process_queue in process_queues()) else failures + 1
+            )
+            pause_ms = math.ceil(AGAIN.pause_ms(failures, random.random()))
+            if await wait_for_event(self._wake, pause_ms if failures else RENEW_MS):
+                failures = 0
 
-    async def renew(self, workers: Iterable[QueueWorker]) -> None:
-        """Ask for the locks of these queues, one request for each broker."""
-        by_broker: dict[str, list[QueueWorker]] = {}
-        for worker in workers:
-            by_broker.setdefault(worker.queue.broker_name, []).append(worker)
+    async def renew(self, process_queues: Iterable[ProcessQueue]) -> None:
+        """Requests the locks of these queues, with one request for each broker."""
+        by_broker: dict[str, list[ProcessQueue]] = {}
+        for process_queue in process_queues:
+            by_broker.setdefault(process_queue.queue.broker_name, []).append(process_queue)
         await asyncio.gather(*(self._renew(group) for group in by_broker.values()))
 
-    async def _renew(self, workers: list[QueueWorker]) -> None:
-        """All of one broker. An unanswered question changes nothing: the locks run out by themselves."""
+    async def _renew(self, process_queues: list[ProcessQueue]) -> None:
+        """Renews the locks at one broker. Without an answer nothing changes: the locks expire by
+        themselves."""
         asked_at_ms = now_ms()
         try:
             answer = await self._reader.ask(
-                workers[0].queue,
+                process_queues[0].queue,
                 LOCK_BATCH_MQ,
                 Empty(),
-                self._body(worker.queue for worker in workers),
+                self._body(process_queue.queue for process_queue in process_queues),
                 timeout_ms=LOCK_TIMEOUT_MS,
                 master_only=True,
             )
         except PullError as error:
-            logger.warning("queue locks of %s: %s", workers[0].queue.broker_name, error)
+            logger.warning("queue locks of %s: %s", process_queues[0].queue.broker_name, error)
             return
         locked = {(each.topic, each.broker_name, each.queue_id) for each in answer.body.lock_ok_mq_set}
-        for worker in workers:
-            queue = worker.queue
+        for process_queue in process_queues:
+            queue = process_queue.queue
             if (queue.topic, queue.broker_name, queue.queue_id) in locked:
-                worker.grant(asked_at_ms)
+                process_queue.grant(asked_at_ms)
             else:
-                worker.revoke()
+                process_queue.revoke()
 
-    async def unlock(self, worker: QueueWorker) -> None:
-        """After the last listener: the next owner may begin. If it fails the lock runs out after a minute."""
+    async def unlock(self, process_queue: ProcessQueue) -> None:
+        """Releases the lock after the last listener call, so the next owner may begin. If that fails, the
+        lock expires after a minute."""
         try:
             await self._reader.ask(
-                worker.queue,
+                process_queue.queue,
                 UNLOCK_BATCH_MQ,
                 Empty(),
-                self._body([worker.queue]),
+                self._body([process_queue.queue]),
                 timeout_ms=LOCK_TIMEOUT_MS,
                 master_only=True,
             )
         except PullError as error:
-            logger.warning("%s stays locked for up to a minute: %s", worker.queue, error)
+            logger.warning("%s stays locked for up to a minute: %s", process_queue.queue, error)
 
     def _body(self, queues: Iterable[MessageQueue]) -> LockBatchBody:
         return LockBatchBody(

@@ -1,14 +1,16 @@
-"""Messages that a consumer could not handle: back to the broker, which delivers them again later (36).
+"""Sends messages that a consumer could not handle back to the broker, which redelivers them later (36).
 
-If the broker does not take one back, a copy goes to the group's retry topic at any broker; if that fails too,
-the caller keeps the message. It is never counted as consumed before somebody has it.
+If the broker does not accept one, a copy goes to the group's retry topic at any broker; if that fails too,
+the caller keeps the message. It never counts as consumed before a broker has it.
 """
 
 import logging
 
-from client.core.queues import MessageQueue
-from client.delivery import Delivery
-from client.message import (
+from keelmq.client.cluster.queue_reader import PullError, QueueReader
+from keelmq.client.consumer.process_queue import RETRY_PREFIX
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendError
+from keelmq.client.message import (
     INNER_BATCH_FLAGS,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
@@ -17,11 +19,10 @@ from client.message import (
     encode_pairs,
     still_packed,
 )
-from client.reading import PullError, QueueReader
-from client.sending import Letter, SendError
-from client.worker import RETRY_PREFIX
-from remoting.clock import now_ms
-from remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
+from keelmq.client.producer.send_attempt import PendingSend
+from keelmq.client.producer.sender import Sender
+from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +30,19 @@ SEND_BACK_TIMEOUT_MS = 5_000
 COPY_TIMEOUT_MS = 5_000
 FIRST_RETRY_LEVEL = 3
 GROUP_RETRIES = 16
-"""What brokers give a group that nobody configured."""
+"""The brokers' default for a group without a configuration of its own."""
 
 
 class SendBack:
-    def __init__(
-        self, reader: QueueReader, delivery: Delivery, group: str, *, max_reconsume_times: int
-    ) -> None:
-        self._reader, self._delivery, self._group = reader, delivery, group
+    """Sends messages of one group back, or copies of them to its retry topic."""
+
+    def __init__(self, reader: QueueReader, sender: Sender, group: str, *, max_reconsume_times: int) -> None:
+        self._reader, self._sender, self._group = reader, sender, group
         self._max_reconsume_times = max_reconsume_times
 
     async def back(self, message: MessageExt, delay_level: int) -> bool:
-        """`delay_level` 0: the broker chooses, a longer one each time; below 0: to the dead letters. False:
-        nobody took it."""
+        """Returns False if no broker accepted the message. `delay_level` 0: the broker chooses, longer each
+        time; below 0: to the dead-letter queue."""
         topic = _stored_topic(message, self._group)
         header = SendBackRequest(
             offset=message.physical_offset,
@@ -67,7 +68,8 @@ class SendBack:
         return True
 
     async def copy(self, message: MessageExt, *, reconsume_times: int, maximum: int, level: int = 0) -> bool:
-        """As a new message of the retry topic; above `maximum` the broker makes it a dead letter."""
+        """Sends a new message to the retry topic; above `maximum` the broker moves it to the dead-letter
+        queue. Returns False if no broker accepted it."""
         pairs = dict(message.properties)
         pairs[RETRY_TOPIC] = message.topic
         pairs[ORIGIN_MESSAGE_ID] = pairs.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
@@ -76,7 +78,7 @@ class SendBack:
         pairs.pop("DELAY", None)
         if level > 0:
             pairs["DELAY"] = str(level)
-        letter = Letter(
+        pending_send = PendingSend(
             topic=RETRY_PREFIX + self._group,
             body=message.body,
             sys_flag=still_packed(message),
@@ -88,7 +90,7 @@ class SendBack:
             max_reconsume_times=maximum,
         )
         try:
-            await self._delivery.deliver(letter, None, COPY_TIMEOUT_MS)
+            await self._sender.deliver(pending_send, None, COPY_TIMEOUT_MS)
         except SendError as error:
             logger.warning("message %s does not reach the retry topic: %s", message.msg_id, error)
             return False

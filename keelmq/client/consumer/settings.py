@@ -1,11 +1,11 @@
-"""How a member of a consumer group behaves: every number has a name, a unit and a default here."""
+"""ConsumerSettings: the settings of a member of a consumer group, with units and defaults."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from client.core.window import Limits
-from client.silence import PROBE_INTERVAL_MS
+from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS
+from keelmq.client.core.window import Limits
 
 
 class MessageModel(Enum):
@@ -14,7 +14,7 @@ class MessageModel(Enum):
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group begins that has never committed an offset. Retries are always read from their start."""
+    """Where a group without a committed offset begins. Retry topics are always read from their start."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"  # what comes from now on; all of a topic that is quite new
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"  # the oldest message that is still there
@@ -23,7 +23,7 @@ class ConsumeFromWhere(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """The defaults are RocketMQ's, but for what says otherwise."""
+    """Defaults are RocketMQ's, except where a field says otherwise."""
 
     model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET

@@ -1,7 +1,8 @@
-"""A batch body, and how many messages go into one.
+"""Encodes batch bodies, and decides how many messages go into one.
 
-One item: i32 size | i32 magic (0) | i32 crc (0) | i32 flag | i32 bytes, body | i16 bytes, properties. A batch
-has one topic, one WAIT, no delay, no compression and no retry topic. Source: RocketMQ's MessageDecoder.
+One item: i32 size | i32 magic (0) | i32 crc (0) | i32 flag | i32 bytes, body | i16 bytes, properties. A
+batch has one topic, one WAIT, no delay, no compression and no retry topic. Source: RocketMQ's
+MessageDecoder.
 """
 
 import struct
@@ -38,7 +39,8 @@ class Item:
 def encode_batches(
     items: Iterable[Item], *, bytes_max: int = BATCH_BYTES_MAX, items_max: int = BATCH_ITEMS_MAX
 ) -> Iterator[tuple[int, bytes]]:
-    """(how many items, body), in order. One above bytes_max goes alone: the broker judges it."""
+    """Yields (number of items, body), in order. An item above bytes_max goes alone: the broker decides on
+    it."""
     held: list[bytes] = []
     held_bytes = 0
     for item in items:

@@ -1,8 +1,8 @@
-"""Which queue the next message goes to: in turn, past brokers that failed or were slow, or by a key.
+"""Chooses the queue of the next message: round-robin that avoids failed and slow brokers, or by a key.
 
-A broker name is left out for a while after a slow answer, longer after a slower one; a failed attempt counts
-as ten seconds. Nothing is ever left without a queue: when every broker has a bad name, the one that is due
-back first is used. Source: RocketMQ 5.3.3 MQFaultStrategy, its table for sendLatencyFaultEnable.
+A broker name is avoided for a while after a slow answer, longer after a slower one; a failed attempt counts
+as ten seconds. There is always a queue: when every broker is to be avoided, the one that is due back first
+is used. Source: RocketMQ 5.3.3 MQFaultStrategy, its table for sendLatencyFaultEnable.
 """
 
 import zlib
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from client.core.queues import MessageQueue
+from keelmq.client.core.queues import MessageQueue
 
 BACK_OFF: Final = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
 """(latency from, left out for), both in ms; the first that fits."""
@@ -51,14 +51,14 @@ class FaultTable:
 
 @dataclass(slots=True)
 class QueueChooser:
-    """In turn over the queues of one topic. Without `faults` only a repeated attempt avoids a broker."""
+    """Round-robin over the queues of one topic. Without `faults` only a repeated attempt avoids a broker."""
 
     faults: FaultTable | None = None
     _next: int = 0
 
     def choose(self, queues: Sequence[MessageQueue], last_broker: str, *, now_ms: int) -> MessageQueue | None:
-        """`last_broker`: where the attempt before this one failed, or "". It is avoided first of all, then
-        come brokers with a bad name (clients.md pitfall 20): A fails, B is fine, the next one is B."""
+        """`last_broker`: where the previous attempt failed, or "". It is avoided first, then brokers with
+        faults (clients.md pitfall 20): if A fails and B is fine, the next is B."""
         if not queues:
             return None
         count, fallback = len(queues), None
@@ -79,5 +79,5 @@ class QueueChooser:
 
 
 def queue_of_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue | None:
-    """Equal keys, equal queue, for as long as the topic has the same queues; also in another process."""
+    """Equal keys have equal queues while the topic has the same queues, in every process."""
     return queues[zlib.crc32(key.encode()) % len(queues)] if queues else None

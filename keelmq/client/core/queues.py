@@ -1,4 +1,4 @@
-"""A queue of a topic on one broker group: what producers choose and consumers share out."""
+"""MessageQueue: a queue of a topic on one broker group, which producers choose and consumers share."""
 
 from dataclasses import dataclass
 

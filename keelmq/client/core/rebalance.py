@@ -1,18 +1,18 @@
-"""Which queues of a topic belong to which member of a group.
+"""Assigns the queues of a topic to the members of a group.
 
-Every member computes this for itself, from the same two lists, so all of them must sort alike and divide
-alike: queues by broker name and id, members as plain text. Source: RocketMQ's AllocateMessageQueueAveragely.
+Every member computes this itself, from the same two lists, so all members must sort and divide alike: queues
+by broker name and id, members as plain text. Source: RocketMQ's AllocateMessageQueueAveragely.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from client.core.queues import MessageQueue
+from keelmq.client.core.queues import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """From one assignment to the next, each sorted."""
+    """The difference between two assignments, each sorted."""
 
     added: tuple[MessageQueue, ...]
     removed: tuple[MessageQueue, ...]
@@ -21,8 +21,8 @@ class Changes:
 def allocate_averagely(
     client_id: str, client_ids: Collection[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """A run of neighbours; the first members get one more when it does not come out even. A member that is
-    not in the list gets nothing. Ids that are there twice (a client on two connections) count once."""
+    """Returns a run of adjacent queues; the first members get one more when the division leaves a rest. A
+    member that is not in the list gets none. Duplicate ids (a client on two connections) count once."""
     members = sorted(set(client_ids))
     if client_id not in client_ids:
         return ()

@@ -1,6 +1,6 @@
-"""What a consumer wants of a topic, as text that goes to brokers and as a test of what they send.
+"""A consumer's subscription to a topic: the text that goes to brokers, and the filter of what they send.
 
-Brokers compare 32-bit hashes of tags, and two tags may have the same one: the text decides here.
+Brokers compare 32-bit hashes of tags, and two tags may have the same hash: the client compares the text.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Subscription:
 
 
 def tags_of(expression: str) -> frozenset[str]:
-    """Empty: everything."""
+    """Returns the tags of an expression; empty: all messages."""
     tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
     return frozenset() if ALL in tags else tags
 

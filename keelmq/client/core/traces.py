@@ -39,7 +39,7 @@ class MsgType(IntEnum):
 
 
 class ContextCode(IntEnum):
-    """How a listener ended: ordinals of RocketMQ's ConsumeReturnType."""
+    """The outcome of a listener call: ordinals of RocketMQ's ConsumeReturnType."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -49,7 +49,7 @@ class ContextCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """`keys`: under which it is found."""
+    """`keys`: the index keys that find it."""
 
     text: str
     keys: tuple[str, ...]
@@ -135,7 +135,7 @@ def fields_of(body: str) -> list[list[str]]:
 
 @dataclass(slots=True)
 class TraceBuffer:
-    """Records that wait to be sent: at most `records_max`, what comes then is dropped and counted."""
+    """Records that wait to be sent: at most `records_max`, later ones are dropped and counted."""
 
     records_max: int
     dropped: int = 0
@@ -158,8 +158,8 @@ class TraceBuffer:
                 self._chars += len(record.text)
 
     def next_message(self) -> tuple[str, Sequence[str], int] | None:
-        """The body and the keys of the next trace message, and how many records are in it; None: nothing
-        waits."""
+        """Returns the body and the keys of the next trace message, and its number of records; None: no
+        record waits."""
         texts: list[str] = []
         keys: dict[str, None] = {}
         chars = key_chars = 0

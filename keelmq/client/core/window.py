@@ -1,7 +1,8 @@
-"""The messages of one queue that a consumer holds, and the offset that it may commit.
+"""OffsetWindow: the messages of one queue that a consumer holds, and the offset that it may commit.
 
-Messages are finished in any order; the offset that is committed is the lowest unfinished one, so a crash
-repeats messages and skips none. What the broker filtered out leaves gaps between offsets: they are nobody's.
+Messages finish in any order. The committed offset is the lowest unfinished one, so a crash repeats messages
+and skips none. Messages that the broker filtered out leave gaps between the offsets, which count as
+finished.
 """
 
 from collections import deque
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 
-class Stored(Protocol):
+class HeldMessage(Protocol):
+    """A message that the window can hold."""
+
     @property
     def queue_offset(self) -> int: ...
 
@@ -18,12 +21,12 @@ class Stored(Protocol):
     def stored_bytes(self) -> int: ...
 
 
-M = TypeVar("M", bound=Stored)
+M = TypeVar("M", bound=HeldMessage)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one queue: above any of them no more is pulled until some messages are finished."""
+    """Limits of one queue. Above any of them nothing more is pulled until messages are finished."""
 
     messages_max: int = 1_000
     bytes_max: int = 100 * 1024 * 1024
@@ -34,8 +37,8 @@ class Limits:
 
 @dataclass(slots=True)
 class OffsetWindow(Generic[M]):
-    """`next_offset`: where the next pull begins. A window whose queue was moved or given away is dropped as a
-    whole and replaced: what then finishes in it moves nothing."""
+    """`next_offset`: where the next pull begins. When its queue is moved or given away, the whole window is
+    replaced: messages that finish in it afterwards change nothing."""
 
     next_offset: int
     held_bytes: int = 0
@@ -44,7 +47,7 @@ class OffsetWindow(Generic[M]):
     _top: int = -1
 
     def __len__(self) -> int:
-        """Messages that are not finished."""
+        """The number of unfinished messages."""
         return len(self._held)
 
     @property
@@ -64,8 +67,8 @@ class OffsetWindow(Generic[M]):
         )
 
     def add(self, messages: Iterable[M], next_offset: int) -> None:
-        """What one pull brought, ascending. Offsets below next_offset that are not among the messages were
-        filtered out. A message that is already below next_offset is not taken a second time."""
+        """Adds the messages of one pull, in ascending order. Offsets below next_offset without a message
+        were filtered out. A message below the current next_offset is not added again."""
         for message in messages:
             offset = message.queue_offset
             if self._top < offset and self.next_offset <= offset:
@@ -76,20 +79,20 @@ class OffsetWindow(Generic[M]):
         self.next_offset = max(self.next_offset, next_offset, self._top + 1)
 
     def take(self, count: int) -> tuple[M, ...]:
-        """Up to `count` messages that nobody has taken yet, in order. They stay held until finish()."""
+        """Returns up to `count` messages that were not taken yet, in order. They stay held until finish()."""
         taken: list[M] = []
         while self._ready and len(taken) < count:
             taken.append(self._held[self._ready.popleft()])
         return tuple(taken)
 
     def finish(self, messages: Sequence[M]) -> None:
-        """Consumed, or sent back to the broker. Repeating it changes nothing."""
+        """Marks messages as consumed or sent back. Safe to repeat."""
         for message in messages:
             if self._held.pop(message.queue_offset, None) is not None:
                 self.held_bytes -= message.stored_bytes
 
     def put_back(self, messages: Sequence[M]) -> None:
-        """Taken, but to be handed out again, before what came later."""
+        """Hands messages out again, before later ones."""
         again = {m.queue_offset for m in messages if m.queue_offset in self._held} - set(self._ready)
         self._ready = deque(sorted(again | set(self._ready)))
 

@@ -1,8 +1,8 @@
-"""Producer: sends messages to the masters of a topic's queues and rides through a change of master.
+"""Producer: sends messages to the masters of a topic's queues, also while a master changes.
 
-How a message gets through a fail-over: client/delivery.py. An attempt that ended Unknown, or with a
-replication or flush timeout, may be stored: the next one may duplicate it. SendResult.uncertain_attempts
-counts these; all attempts of a message carry the same UNIQ_KEY.
+keelmq/client/producer/sender.py describes a send during a fail-over. An attempt that ended Unknown, or with
+a replication or flush timeout, may be stored, so the next attempt may duplicate it.
+SendResult.uncertain_attempts counts such attempts; all attempts of a message carry the same UNIQ_KEY.
 """
 
 import asyncio
@@ -15,13 +15,17 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from client.core.batches import BATCH_BYTES_MAX, Item, encode_batches
-from client.core.queue_choice import FaultTable, queue_of_key
-from client.core.queues import MessageQueue
-from client.delivery import ATTEMPT_TIMEOUT_MS, Choice, Delivery
-from client.hooks import ClientHook, Hooks, SendTrace
-from client.membership import Membership, make_client_id
-from client.message import (
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
+from keelmq.client.cluster.heartbeats import Membership, make_client_id
+from keelmq.client.cluster.queue_reader import QueueReader
+from keelmq.client.cluster.route_poll import RoutePoll
+from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
+from keelmq.client.core.batches import BATCH_BYTES_MAX, Item, encode_batches
+from keelmq.client.core.queue_choice import FaultTable
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
+from keelmq.client.hooks import ClientHook, Hooks, SendTrace
+from keelmq.client.message import (
     COMPRESSED_FLAG,
     HALF_FLAG,
     TRAN_MSG,
@@ -31,8 +35,7 @@ from client.message import (
     encode_properties,
     unique_keys,
 )
-from client.reading import QueueReader
-from client.replies import (
+from keelmq.client.producer.request_reply import (
     REPLY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
     NoReply,
@@ -41,18 +44,18 @@ from client.replies import (
     as_request,
     send_reply,
 )
-from client.route import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
-from client.route_poll import RoutePoll
-from client.sending import Letter, SendError, SendErrorKind, SendResult, SendStatus
-from remoting.client import RemotingClient
-from remoting.clock import now_ms, wall_ms
-from remoting.operation import OperationTable
-from remoting.operations.clients import HeartbeatData, ProducerData
-from remoting.tasks import TaskSet
+from keelmq.client.producer.send_attempt import PendingSend, one_batch, results_of_batch
+from keelmq.client.producer.sender import ATTEMPT_TIMEOUT_MS, Choice, Sender, choice_of
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.clients import HeartbeatData, ProducerData
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import TaskSet
 
 __all__ = ["Producer", "SendError", "SendErrorKind", "SendResult", "SendStatus"]
 
 SEND_TIMEOUT_MS = 3_000
+CLOSE_TIMEOUT_MS = 5_000
 IN_FLIGHT_MAX = 1_024
 COMPRESS_OVER_BYTES = 4_096
 
@@ -61,16 +64,14 @@ Callback = Callable[[SendResult | SendError], None]
 
 class Producer:
     """`async with Producer("host:9876;host:9877", "group") as producer: await producer.send(Message(...))`.
-
     `client`: a RemotingClient to share; without it the producer owns one and closes it. `in_flight_max`: of
-    send_async. `compress_over_bytes` None: never. `avoid_slow_brokers`: leave brokers that answer slowly, or
-    failed, out for some seconds (clients.md: sendLatencyFaultEnable). `instance_name`: instead of the process
-    id in the client id. `route_poll_interval_ms`: an idle producer looks for new masters so often, and at
-    once when it lost one.
-    """
+    send_async. `compress_over_bytes` None: never. `avoid_slow_brokers`: avoid brokers for some seconds after
+    slow answers or failures (sendLatencyFaultEnable). `instance_name`: replaces the process id in the client
+    id. `route_poll_interval_ms`: how often an idle producer refreshes its routes; it does so at once after
+    losing a master. `close_timeout_ms`: how long close() waits for pending sends."""
 
     _topics: Collection[str] = ()
-    """Their routes are wanted before the first message."""
+    """Topics whose routes are requested before the first message."""
 
     def __init__(
         self,
@@ -84,8 +85,10 @@ class Producer:
         hooks: Iterable[ClientHook] = (),
         instance_name: str | None = None,
         route_poll_interval_ms: int = ROUTE_POLL_MS,
+        close_timeout_ms: int = CLOSE_TIMEOUT_MS,
     ) -> None:
         self.group = group
+        self._close_timeout_ms = close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
         self._requests = Requests(self._pushed)
@@ -94,9 +97,10 @@ class Producer:
             self._pushed, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
-        self._reader = QueueReader(self._client, self._routes, group)
+        self._monitor = BrokerMonitor(self._client, self._routes)
+        self._reader = QueueReader(self._client, self._routes, self._monitor, group)
         faults = FaultTable() if avoid_slow_brokers else None
-        self._delivery = Delivery(self._client, self._routes, group, faults=faults)
+        self._sender = Sender(self._client, self._routes, self._monitor, group, faults=faults)
         self._membership = Membership(
             self._client,
             data=self._heartbeat,
@@ -127,19 +131,20 @@ class Producer:
         await self.close()
 
     async def close(self) -> None:
-        """Sends that are under way are cancelled: wait for them first if they matter. May be called twice."""
+        """Waits `close_timeout_ms` for pending sends. Each that is not acknowledged by then ends with a
+        SendError: UNKNOWN if it may be stored, else CLOSED. Later sends are refused. May be called twice."""
         if self._closed:
             return
         self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        deadline_ms = now_ms() + self._close_timeout_ms
+        if self._tasks:  # the sender does not know those that were only just made
+            await asyncio.wait(tuple(self._tasks), timeout=self._close_timeout_ms / 1_000)
         self._requests.close()
+        await self._sender.close(deadline_ms - now_ms())
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._background.stop()
         await self._hooks.detach()
-        await self._delivery.close()
-        await self._reader.close()
+        await self._monitor.close()
         await self._membership.leave(producer_group=self.group)
         await self._routes.close()
         if self._own_client:
@@ -155,14 +160,17 @@ class Producer:
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:
-        """`queue`: to this one only, or to the one that a function picks of all queues. `key`: all messages
-        of a key go to one queue, and keep their order there if each is sent after the one before it was
-        acknowledged. SendError: the deadline passed, or a refusal that would repeat. ValueError: no message
-        of the protocol."""
+        """Sends a message and returns its SendResult. `queue`: a queue, or a function that chooses one of
+        all queues. `key`: messages with equal keys go to one queue, and keep their order there if each is
+        sent after the previous one was acknowledged. SendError: the deadline passed, or a refusal that is
+        final. ValueError: the protocol cannot carry the message."""
         self._check_open()  # before the hooks: they begin with the first message, and end with close()
+        return await self._send(message, choice_of(queue, key), timeout_ms)
+
+    async def _send(self, message: Message, choice: Choice, timeout_ms: int) -> SendResult:
         message = self._hooks.before_send(message)
-        letter = self._letter(message, now_ms() + timeout_ms)
-        return await self._deliver(letter, _choice(queue, key), timeout_ms, (message,), (letter.unique_key,))
+        pending_send = self._pending_send(message, now_ms() + timeout_ms)
+        return await self._deliver(pending_send, choice, timeout_ms, (message,), (pending_send.unique_key,))
 
     async def send_async(
         self,
@@ -173,20 +181,25 @@ class Producer:
         timeout_ms: int = SEND_TIMEOUT_MS,
         callback: Callback | None = None,
     ) -> "asyncio.Task[SendResult]":
-        """Start a send; waits only while `in_flight_max` are under way (that wait is not in timeout_ms).
-        `callback`: gets the result or the SendError; then nobody needs to look at the task."""
+        """Starts a send and returns its task; waits only while `in_flight_max` sends are pending (timeout_ms
+        does not include that wait). `callback`: gets the result or the SendError (UNKNOWN if the task is
+        cancelled); the task then needs no awaiting. SendError: the producer is closed."""
+        choice = choice_of(queue, key)
         await self._slots.acquire()
-        task = asyncio.create_task(self.send(message, queue=queue, key=key, timeout_ms=timeout_ms))
+        if self._closed:
+            self._slots.release()
+            self._check_open()
+        task = asyncio.create_task(self._send(message, choice, timeout_ms))
         self._tasks.add(task)
         task.add_done_callback(partial(self._send_done, callback))
         return task
 
     async def send_oneway(self, message: Message, *, queue: Choice = None, key: str | None = None) -> None:
-        """One attempt, without an answer: fast, and nobody learns whether it arrived. SendError: it surely
-        did not leave."""
+        """Makes one attempt without a response: fast, but the sender does not learn whether it arrived.
+        SendError: it was surely not sent."""
         self._check_open()
-        letter = self._letter(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
-        await self._delivery.oneway(letter, _choice(queue, key))
+        pending_send = self._pending_send(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
+        await self._sender.oneway(pending_send, choice_of(queue, key))
         self._introduce()
 
     async def send_batch(
@@ -198,12 +211,12 @@ class Producer:
         timeout_ms: int = SEND_TIMEOUT_MS,
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> list[SendResult]:
-        """Messages of one topic in as few requests as `bytes_max` allows, one result for each message in
-        order. A request is stored as a whole or not at all; SendError.sent has the results of the requests
-        before the one that failed. ValueError: messages that cannot be in one batch."""
+        """Sends messages of one topic in as few requests as `bytes_max` allows; returns one result for each
+        message, in order. A request is stored as a whole or not at all. SendError.sent has the results of
+        the requests before the one that failed. ValueError: the messages cannot be in one batch."""
         self._check_open()
         messages = [self._hooks.before_send(message) for message in messages]
-        topic, wait = _one_batch(messages)
+        topic, wait = one_batch(messages)
         keys = [next(self._unique_keys) for _ in messages]
         items = [
             Item(message.body, encode_properties(message, key), message.flag)
@@ -214,16 +227,18 @@ class Producer:
             part = slice(len(results), len(results) + count)
             mine = keys[part]
             properties = encode_properties(Message(topic, b"", wait=wait), mine[0])
-            letter = Letter(
+            pending_send = PendingSend(
                 topic, body, 0, 0, properties, mine[0], now_ms() + timeout_ms, batch=True
             )  # every request has the whole time
             try:
-                result = await self._deliver(letter, _choice(queue, key), timeout_ms, messages[part], mine)
+                result = await self._deliver(
+                    pending_send, choice_of(queue, key), timeout_ms, messages[part], mine
+                )
             except SendError as error:
                 raise SendError(
                     error.kind, error.remark, error.attempts, error.msg_id, tuple(results)
                 ) from None
-            results += _results_of_batch(result, mine)
+            results += results_of_batch(result, mine)
         return results
 
     async def request(
@@ -234,8 +249,8 @@ class Producer:
         key: str | None = None,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReplyMessage:
-        """Send it, and wait for the reply of whoever consumes it (PushConsumer.reply), `timeout_ms` in all.
-        NoReply: it was sent. SendError: as send()."""
+        """Sends a message and returns the reply of its consumer (PushConsumer.reply), within `timeout_ms` in
+        all. NoReply: the message was sent. SendError: as send()."""
         self._check_open()
         if not self._own_client:
             raise ValueError("replies reach a producer over its own connections, not over a shared client's")
@@ -266,12 +281,12 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout_ms: int = REPLY_TIMEOUT_MS,
     ) -> None:
-        """As PushConsumer.reply, for who consumes with something else."""
+        """Sends a reply, as PushConsumer.reply, for programs that consume by other means."""
         self._check_open()
         await send_reply(self._reader, self.group, request, body, properties, timeout_ms)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that can be written now, asked from the name server. RouteError."""
+        """Returns the writable queues, asked from the name server now. RouteError."""
         return list((await self._routes.refresh(topic, borrow=True)).write_queues)
 
     # -- parts -------------------------------------------------------------------------------------------
@@ -280,7 +295,7 @@ class Producer:
         if self._closed:
             raise SendError(SendErrorKind.CLOSED, "the producer is closed", 0)
 
-    def _letter(self, message: Message, deadline_ms: int) -> Letter:
+    def _pending_send(self, message: Message, deadline_ms: int) -> PendingSend:
         unique_key = next(self._unique_keys)
         body, sys_flag = message.body, 0
         if self._compress_over_bytes is not None and len(body) >= self._compress_over_bytes:
@@ -288,27 +303,26 @@ class Producer:
         if message.properties.get(TRAN_MSG) == "true":
             sys_flag |= HALF_FLAG
         properties = encode_properties(message, unique_key)
-        return Letter(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
+        return PendingSend(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
 
     async def _deliver(
         self,
-        letter: Letter,
+        pending_send: PendingSend,
         choice: Choice,
         timeout_ms: int,
         messages: Sequence[Message],
         keys: Sequence[str],
     ) -> SendResult:
-        """`messages` and their `keys`: what the letter is made of, for the hooks."""
-        self._check_open()
+        """`messages` and their `keys`: the content of the pending send, for the hooks."""
         result: SendResult | None = None
         if not self._hooks:
-            result = await self._delivery.deliver(letter, choice, timeout_ms)
+            result = await self._sender.deliver(pending_send, choice, timeout_ms)
             self._introduce()
             return result
         started_ms, started_wall_ms = now_ms(), wall_ms()
         error: BaseException | None = None
         try:
-            result = await self._delivery.deliver(letter, choice, timeout_ms)
+            result = await self._sender.deliver(pending_send, choice, timeout_ms)
             self._introduce()
             return result
         except (SendError, asyncio.CancelledError) as caught:
@@ -318,26 +332,29 @@ class Producer:
             self._hooks.after_send(
                 SendTrace(
                     self.group,
-                    letter.topic,
-                    letter.unique_key,
+                    pending_send.topic,
+                    pending_send.unique_key,
                     len(messages),
-                    len(letter.body),
-                    letter.last_broker,
+                    len(pending_send.body),
+                    pending_send.last_broker,
                     started_wall_ms,
                     now_ms() - started_ms,
-                    letter.attempts,
+                    pending_send.attempts,
                     error,
                     sent=tuple(messages),
                     msg_ids=tuple(keys),
-                    results=tuple(_results_of_batch(result, keys)) if result is not None else (),
-                    broker_addr=letter.last_address,
+                    results=tuple(results_of_batch(result, keys)) if result is not None else (),
+                    broker_addr=pending_send.last_address,
                 )
             )
 
     def _send_done(self, callback: Callback | None, task: "asyncio.Task[SendResult]") -> None:
         self._tasks.discard(task)
         self._slots.release()
-        if callback is None or task.cancelled():
+        if callback is None:
+            return
+        if task.cancelled():
+            callback(SendError(SendErrorKind.UNKNOWN, "the send was cancelled", 0))
             return
         error = task.exception()
         if error is None:
@@ -347,17 +364,18 @@ class Producer:
         else:
             raise error  # an illegal message: the loop's exception handler reports it
 
-    # -- who we are --------------------------------------------------------------------------------------
+    # -- registration -----------------------------------------------------------------------------------
 
     def _introduce(self) -> None:
-        """Heartbeats begin with the first message: a producer that never sends is nobody's business."""
+        """Starts heartbeats with the first message: no broker needs to know a producer that never sends."""
         if not self._introduced and not self._closed:
             self._introduced = True
             self._background.start("producer's heartbeats", self._membership.run)
             self._background.start("producer's routes", self._route_poll.run)
 
     async def _become_known(self, topic: str, timeout_ms: int) -> None:
-        """To the masters of this topic: the reply comes from one of them. Sending tells what is wrong."""
+        """Registers at the topic's masters: one of them pushes the reply. Errors are left to the send
+        itself."""
         with contextlib.suppress(RouteError, TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):
                 route = await self._routes.find(topic, borrow=True)
@@ -376,33 +394,3 @@ class Producer:
 
     def _master_lost(self) -> None:
         self._route_poll.wake()
-
-
-def _choice(queue: Choice, key: str | None) -> Choice:
-    if queue is not None and key is not None:
-        raise ValueError("a message goes to a queue or by a key, not both")
-    return partial(queue_of_key, key=key) if key is not None else queue
-
-
-def _one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
-    """The topic and the WAIT that they share; ValueError."""
-    if not messages:
-        raise ValueError("an empty batch")
-    topics, waits = {message.topic for message in messages}, {message.wait for message in messages}
-    if len(topics) > 1 or len(waits) > 1:
-        raise ValueError(f"a batch has one topic and one `wait`, these have {sorted(topics)} and {waits}")
-    (topic,) = topics
-    if topic.startswith("%RETRY%") or any(message.delay_level for message in messages):
-        raise ValueError("a batch is neither delayed nor for a retry topic: send those one by one")
-    return topic, waits.pop()
-
-
-def _results_of_batch(whole: SendResult, keys: Sequence[str]) -> list[SendResult]:
-    """The broker names the first queue offset, and all ids with commas between them; or one for all, of a
-    batch that is one record (queue.type=BatchCQ)."""
-    ids = whole.offset_msg_id.split(",")
-    ids += [ids[0] if len(ids) == 1 else ""] * (len(keys) - len(ids))
-    return [
-        replace(whole, msg_id=key, offset_msg_id=ids[index], queue_offset=whole.queue_offset + index)
-        for index, key in enumerate(keys)
-    ]

@@ -1,4 +1,4 @@
-"""Requests that wait for a reply, by way of the broker: RocketMQ's request/reply messages.
+"""Request-reply messages, by way of the broker.
 
     reply = await producer.request(Message("prices", b"apple"), timeout_ms=1_000)
 
@@ -6,9 +6,9 @@
         for message in messages:
             await consumer.reply(message, b"1.20")
 
-A request is a message with three properties more: CORRELATION_ID, REPLY_TO_CLIENT and TTL. The reply goes
-(325) to the broker that stored the request; who asked has told it by heartbeats that it is there, and gets it
-pushed (326). At least once: a request may be consumed twice, and then the first reply counts.
+A request is a message with three more properties: CORRELATION_ID, REPLY_TO_CLIENT and TTL. The reply goes
+(325) to the broker that stored the request. That broker knows the requester by its heartbeats, and pushes
+the reply to it (326). At least once: a request may be consumed twice; the first reply counts.
 """
 
 import asyncio
@@ -18,8 +18,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from client.core.queues import MessageQueue
-from client.message import (
+from keelmq.client.cluster.queue_reader import PullError, PullErrorKind, QueueReader
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
+from keelmq.client.message import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     COMPRESSION_ZLIB,
@@ -29,25 +31,24 @@ from client.message import (
     encode_properties,
     unique_keys,
 )
-from client.reading import PullError, PullErrorKind, QueueReader
-from client.sending import SendError, SendErrorKind, SendResult
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, OperationTable
-from remoting.operations.broker import SendMessageRequestV2
-from remoting.operations.replies import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, OperationTable
+from keelmq.remoting.operations.broker import SendMessageRequestV2
+from keelmq.remoting.operations.replies import (
     PUSH_REPLY_MESSAGE_TO_CLIENT,
     SEND_REPLY_MESSAGE_V2,
     PushReplyRequest,
     PushReplyResponse,
 )
+from keelmq.runtime.clock import wall_ms
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 3_000
 REPLY_TIMEOUT_MS = 3_000
 CLOCK_SKEW_MS = 60_000
-"""Clocks of two machines may differ by so much; a request whose TTL is over for longer waits nowhere."""
+"""Clocks of two machines may differ by so much. A request whose TTL expired longer ago has no waiting
+requester."""
 
 CORRELATION_ID, REPLY_TO_CLIENT, TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
 MSG_TYPE, REPLY, CLUSTER = "MSG_TYPE", "reply", "CLUSTER"
@@ -57,7 +58,8 @@ _unique_keys = unique_keys()
 
 @dataclass(frozen=True, slots=True)
 class ReplyMessage:
-    """What came back. Timestamps are wall-clock ms of the replier and of the broker, hosts "address:port"."""
+    """A received reply. Timestamps are wall-clock ms of the replier and of the broker; hosts are
+    "address:port"."""
 
     body: bytes
     properties: Mapping[str, str]
@@ -73,7 +75,7 @@ class ReplyMessage:
 
 
 class NoReply(Exception):
-    """The request is stored (`sent`), and may be consumed, but no reply came in time."""
+    """The request is stored (`sent`) and may be consumed, but no reply came in time."""
 
     def __init__(self, remark: str, sent: SendResult) -> None:
         super().__init__(f"request {sent.msg_id} to {sent.topic}: {remark}")
@@ -81,7 +83,7 @@ class NoReply(Exception):
 
 
 class Requests:
-    """Who waits for which reply. Of one client: `table` serves what brokers push to it."""
+    """The requests of one client that wait for a reply. `table` serves the pushes of brokers."""
 
     def __init__(self, table: OperationTable) -> None:
         self._waiting: dict[str, asyncio.Future[ReplyMessage | None]] = {}
@@ -89,7 +91,7 @@ class Requests:
 
     @contextlib.contextmanager
     def waiting(self, correlation_id: str) -> Iterator["asyncio.Future[ReplyMessage | None]"]:
-        """None: the client was closed meanwhile."""
+        """Yields the future of the reply; its result is None if the client was closed meanwhile."""
         future = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
         try:
             yield future
@@ -102,11 +104,12 @@ class Requests:
                 future.set_result(None)
 
     async def _received(self, header: PushReplyRequest, call: Call) -> PushReplyResponse:
-        """326. A reply that nobody waits for is taken as well: whoever sent it cannot do better."""
+        """Serves 326. A reply without a waiting request is accepted too: a refusal would not help the
+        replier."""
         properties = decode_properties(header.properties or "")
         future = self._waiting.get(properties.get(CORRELATION_ID, ""))
         if future is None or future.done():
-            logger.debug("reply %s: nobody waits for it", properties.get(CORRELATION_ID))
+            logger.debug("reply %s: no request waits for it", properties.get(CORRELATION_ID))
             return PushReplyResponse()
         try:
             body = _unpacked(bytes(call.body or b""), header.sys_flag)
@@ -127,7 +130,7 @@ class Requests:
 
 
 def as_request(message: Message, *, correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
-    """The properties of the message, as a request. ValueError: it is to be delivered later."""
+    """Returns the properties of the message as a request. ValueError: the message is delayed."""
     if message.delay_level:
         raise ValueError("a request cannot be delayed: somebody waits for its reply")
     return {
@@ -146,14 +149,18 @@ async def send_reply(
     properties: Mapping[str, str] | None,
     timeout_ms: int,
 ) -> None:
-    """Returns when who asked has it. ValueError: `request` is none. SendError: nobody took the reply;
-    UNKNOWN: perhaps it arrived."""
+    """Returns when the requester has the reply. ValueError: `request` is not a request. SendError: the reply
+    was not delivered; UNKNOWN: it may have been."""
     found = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not found.get(name)]
     if missing:
-        raise ValueError(f"message {request.msg_id} is no request: it has no {' and no '.join(missing)}")
-    if _nobody_waits(request):
-        raise SendError(SendErrorKind.REFUSED, f"nobody waits for it after {found[TTL]} ms any more", 0)
+        raise ValueError(f"message {request.msg_id} is not a request: it has no {' and no '.join(missing)}")
+    if _is_expired(request):
+        raise SendError(
+            SendErrorKind.REFUSED,
+            f"the request expired after {found[TTL]} ms: no requester waits for a reply",
+            0,
+        )
     reply = Message(
         topic=f"{found[CLUSTER]}_REPLY_TOPIC",
         body=body,
@@ -188,7 +195,7 @@ _KINDS = {
 }
 
 
-def _nobody_waits(request: MessageExt) -> bool:
+def _is_expired(request: MessageExt) -> bool:
     ttl = request.properties.get(TTL, "")
     return ttl.isdecimal() and wall_ms() > request.born_timestamp + int(ttl) + CLOCK_SKEW_MS
 

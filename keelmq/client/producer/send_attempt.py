@@ -1,18 +1,11 @@
-"""What comes of a send, and one message on its way over all its attempts.
+"""PendingSend: a message or a batch over all its attempts; and the codes after which it is sent again."""
 
-Only what is promised is a result: a message that is stored but whose flush or replication came not in time
-(10, 11, 12) is sent again, and in the end a SendError of kind UNKNOWN.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import asyncio
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
-
-from client.core.queue_choice import FaultTable, QueueChooser
-from remoting.codes import ResponseCode
-
-RETRY_PAUSE_MIN_MS = 5
-RETRY_PAUSE_MAX_MS = 20
+from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
+from keelmq.client.message import Message
+from keelmq.remoting.codes import ResponseCode
 
 RETRY_CODES = frozenset(
     {
@@ -33,62 +26,11 @@ RETRY_CODES = frozenset(
 STORED_CODES = frozenset(
     {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT}
 )
-"""The master has the message, but the flush or replication came not in time: neither yes nor no."""
-
-
-class SendStatus(IntEnum):
-    """Only what is promised is a result: codes 10, 11 and 12 are retried, and in the end a SendError."""
-
-    SEND_OK = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """`msg_id`: the UNIQ_KEY; `offset_msg_id`: the broker's. `attempts`: requests tried for this message;
-    `uncertain_attempts`: those of them that may have stored another copy. `transaction_id`: as the broker
-    named it. `region_id`, `trace_on`: what the broker says of message traces."""
-
-    status: SendStatus
-    msg_id: str
-    offset_msg_id: str
-    topic: str
-    broker_name: str
-    queue_id: int
-    queue_offset: int
-    attempts: int
-    uncertain_attempts: int
-    transaction_id: str = ""
-    region_id: str = "DefaultRegion"
-    trace_on: bool = True
-
-
-class SendErrorKind(Enum):
-    NO_ROUTE = (
-        "no route"  # surely not stored: no name server answered, or none knows the topic or a master of it
-    )
-    REFUSED = "refused"  # surely not stored: a broker said no, or no broker could be reached
-    UNKNOWN = "unknown"  # at least one attempt may be stored
-    CLOSED = "closed"  # surely not stored: the producer was closed
-
-
-class SendError(Exception):
-    """`msg_id`: the UNIQ_KEY that every attempt carried; "" if there was none. `sent`: of a batch that was
-    split, the results of the parts before this one; they are stored."""
-
-    def __init__(
-        self,
-        kind: SendErrorKind,
-        remark: str,
-        attempts: int,
-        msg_id: str = "",
-        sent: tuple[SendResult, ...] = (),
-    ) -> None:
-        super().__init__(f"{kind.value} after {attempts} attempts: {remark}")
-        self.kind, self.remark, self.attempts, self.msg_id, self.sent = kind, remark, attempts, msg_id, sent
+"""The master has the message, but its flush or replication timed out: neither a success nor a failure."""
 
 
 @dataclass(slots=True)
-class Letter:
+class PendingSend:
     """One message, or one batch, over all its attempts. `reconsume_times`: of what a consumer sends back."""
 
     topic: str
@@ -118,27 +60,25 @@ class Letter:
         return SendError(kind, self.remark, self.attempts, self.unique_key)
 
 
-@dataclass(slots=True)
-class Recovery:
-    """Of one topic. While `failing`, an attempt needs `probe`: so there is one at a time."""
+def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
+    """Returns the topic and the WAIT that the messages share. ValueError: they cannot be one batch."""
+    if not messages:
+        raise ValueError("an empty batch")
+    topics, waits = {message.topic for message in messages}, {message.wait for message in messages}
+    if len(topics) > 1 or len(waits) > 1:
+        raise ValueError(f"a batch has one topic and one `wait`, these have {sorted(topics)} and {waits}")
+    (topic,) = topics
+    if topic.startswith("%RETRY%") or any(message.delay_level for message in messages):
+        raise ValueError("a batch is neither delayed nor for a retry topic: send those one by one")
+    return topic, waits.pop()
 
-    chooser: QueueChooser
-    failing: bool = False
-    probe: asyncio.Lock = field(default_factory=asyncio.Lock)
-    pause_ms: int = 0
 
-    @classmethod
-    def of(cls, faults: FaultTable | None) -> "Recovery":
-        return cls(QueueChooser(faults))
-
-    def failed(self) -> None:
-        self.failing = True
-
-    def succeeded(self) -> None:
-        self.failing, self.pause_ms = False, 0
-
-    def next_pause_ms(self) -> int:
-        """0 first: the route is asked at once."""
-        pause_ms = self.pause_ms
-        self.pause_ms = min(max(2 * pause_ms, RETRY_PAUSE_MIN_MS), RETRY_PAUSE_MAX_MS)
-        return pause_ms
+def results_of_batch(whole: SendResult, keys: Sequence[str]) -> list[SendResult]:
+    """Returns a result for each message. The broker returns the first queue offset and all ids, joined by
+    commas; or one id for all if the batch is one record (queue.type=BatchCQ)."""
+    ids = whole.offset_msg_id.split(",")
+    ids += [ids[0] if len(ids) == 1 else ""] * (len(keys) - len(ids))
+    return [
+        replace(whole, msg_id=key, offset_msg_id=ids[index], queue_offset=whole.queue_offset + index)
+        for index, key in enumerate(keys)
+    ]

@@ -1,224 +1,301 @@
-"""From a letter to an acknowledgement: attempts, fresh routes, and who waits while a broker group fails over.
+"""Sender: delivers a message, with repeated attempts and fresh routes, while brokers fail over.
 
-A failed attempt (connection lost, no master yet, a code of RETRY_CODES) refreshes the route at once and the
-message is sent again, until its deadline. While the sends of a topic fail, one message at a time probes the
-cluster and the others wait for its success: a fail-over costs a few dozen requests, not thousands, on the
-very machines that elect.
+A failed attempt (connection lost, no master yet, a code of RETRY_CODES) refreshes the route and the message
+is sent again, until its deadline. While sends to a broker fail, one message at a time tries it
+(cluster/broker_recovery.py), and messages that may go to any queue go to other brokers. The BrokerMonitor
+finds brokers that are silent: no message waits for such a broker while there is another one.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from client.core.queue_choice import FaultTable
-from client.core.queues import MessageQueue
-from client.core.traces import DEFAULT_REGION
-from client.route import RouteCache, RouteError, TopicRoute
-from client.sending import (
-    RETRY_CODES,
-    STORED_CODES,
-    Letter,
-    Recovery,
-    SendErrorKind,
-    SendResult,
-    SendStatus,
-)
-from remoting.client import RemotingClient
-from remoting.clock import now_ms, wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Unknown
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
+from keelmq.client.cluster.broker_recovery import Key, Recovery
+from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
+from keelmq.client.core.queue_choice import FaultTable, QueueChooser, queue_of_key
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendErrorKind, SendResult, SendStatus
+from keelmq.client.core.traces import DEFAULT_REGION
+from keelmq.client.producer.send_attempt import RETRY_CODES, STORED_CODES, PendingSend
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Unknown
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.tasks import wait_for_event
 
 ATTEMPT_TIMEOUT_MS = 3_000
-SILENT_MS = 500
-"""So long an answer is out until the route is asked again: the broker may hang, and be master no more."""
-WATCH_MS = 100
+GIVE_UP_MS = 1_000
+"""How long close() waits for sends whose deadline was just cut."""
+CHOOSERS_MIN = 64
+"""Topics whose choosers are kept in any case."""
 
 Choice = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue | None] | None
 """Which queue: this one, the one that a function picks of all queues of the topic, or any."""
 
 
-class Delivery:
-    """Of one producer group. Owns neither the client nor the routes."""
+def choice_of(queue: Choice, key: str | None) -> Choice:
+    """Returns the queue choice for a key, or `queue`. ValueError: both are given."""
+    if queue is not None and key is not None:
+        raise ValueError("a message goes to a queue or by a key, not both")
+    return partial(queue_of_key, key=key) if key is not None else queue
+
+
+class Sender:
+    """Of one producer group. Owns neither the client, nor the routes, nor the monitor."""
 
     def __init__(
-        self, client: RemotingClient, routes: RouteCache, group: str, *, faults: FaultTable | None = None
+        self,
+        client: RemotingClient,
+        routes: RouteCache,
+        monitor: BrokerMonitor,
+        group: str,
+        *,
+        faults: FaultTable | None = None,
     ) -> None:
         self._client, self._routes, self._group, self._faults = client, routes, group, faults
-        self._recoveries: dict[str, Recovery] = {}
-        self._waiting: dict[int, tuple[int, str, str, str]] = {}  # since when, topic, broker name, address
-        self._watcher: asyncio.Task[None] | None = None
+        self._monitor, self._recoveries = monitor, monitor.recoveries
+        self._choosers: dict[str, QueueChooser] = {}
+        self._choosers_max = CHOOSERS_MIN
+        self._under_way: dict[asyncio.Timeout, PendingSend] = {}
+        self._idle = asyncio.Event()
+        self._closed = False
 
-    async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
-
-    async def deliver(self, letter: Letter, choice: Choice, timeout_ms: int) -> SendResult:
-        """SendError: the deadline passed, or a refusal that would repeat."""
+    async def close(self, drain_ms: int = 0) -> None:
+        """Waits `drain_ms` for pending sends; those that are still pending then end with a SendError."""
+        self._closed = True
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                return await self._until_acknowledged(letter, self._recovery(letter.topic), choice)
-        except TimeoutError:
-            raise letter.error() from None
+            await self._until_idle(drain_ms)
+        finally:
+            self._give_up()
+        await self._until_idle(GIVE_UP_MS)
 
-    async def oneway(self, letter: Letter, choice: Choice) -> None:
-        """One attempt that nobody answers. SendError: it surely did not leave."""
-        recovery = self._recovery(letter.topic)
-        target = await self._target(letter, recovery, choice)
-        if target is None:
-            recovery.failing = False  # nobody probes for a letter that is not repeated
-            raise letter.error()
-        queue, address = target
-        letter.attempts += 1
-        if not await self._client.oneway(address, SEND_MESSAGE_V2, self._header(letter, queue), letter.body):
+    async def _until_idle(self, timeout_ms: int) -> None:
+        if self._under_way and timeout_ms > 0:
+            self._idle.clear()
+            await wait_for_event(self._idle, timeout_ms)
+
+    def _give_up(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for limit, pending_send in self._under_way.items():
+            pending_send.fail(SendErrorKind.CLOSED, "the producer was closed before a broker acknowledged it")
+            if not limit.expired():
+                limit.reschedule(now)
+
+    async def deliver(self, pending_send: PendingSend, choice: Choice, timeout_ms: int) -> SendResult:
+        """Returns when a broker acknowledged the message. SendError: the deadline passed, or a refusal that
+        is final."""
+        if self._closed:
+            pending_send.fail(SendErrorKind.CLOSED, "the producer is closed")
+            raise pending_send.error()
+        limit = asyncio.timeout(timeout_ms / 1_000)
+        try:
+            async with limit:
+                self._under_way[limit] = pending_send
+                return await self._until_acknowledged(pending_send, choice)
+        except TimeoutError:
+            raise pending_send.error() from None
+        finally:
+            self._under_way.pop(limit, None)
+            if self._closed and not self._under_way:
+                self._idle.set()
+
+    async def oneway(self, pending_send: PendingSend, choice: Choice) -> None:
+        """Makes one attempt without a response. SendError: the message was surely not sent."""
+        queue, address = await self._target(pending_send, choice)
+        if queue is None or address is None:
+            raise pending_send.error()
+        pending_send.attempts += 1
+        if not await self._client.oneway(
+            address, SEND_MESSAGE_V2, self._header(pending_send, queue), pending_send.body
+        ):
             self._note_failure(queue)
-            letter.fail(SendErrorKind.REFUSED, f"{address} cannot be reached")
-            self._routes.refresh_soon(letter.topic)
-            raise letter.error()
+            self._monitor.unreachable(queue)
+            pending_send.fail(SendErrorKind.REFUSED, f"{address} cannot be reached")
+            self._routes.refresh_soon(pending_send.topic)
+            raise pending_send.error()
 
     # -- attempts ----------------------------------------------------------------------------------------
 
-    def _recovery(self, topic: str) -> Recovery:
-        recovery = self._recoveries.get(topic)
-        if recovery is None:
-            recovery = self._recoveries[topic] = Recovery.of(self._faults)
-        return recovery
-
-    async def _until_acknowledged(self, letter: Letter, recovery: Recovery, choice: Choice) -> SendResult:
-        """The caller's timeout ends it."""
+    async def _until_acknowledged(self, pending_send: PendingSend, choice: Choice) -> SendResult:
+        """Repeats attempts; the caller's timeout ends it."""
         while True:
-            if not recovery.failing:
-                result = await self._attempt(letter, recovery, choice)
+            queue, address = await self._target(pending_send, choice)
+            found = None
+            if queue is None or address is None:
+                name = queue.broker_name if queue is not None else ""
+                found = self._recoveries.no_route(name, pending_send.topic, now_ms=now_ms())
+            elif self._recoveries:
+                found = self._recoveries.find(queue.broker_name, pending_send.topic, now_ms=now_ms())
+            if queue is not None and address is not None and (found is None or not found[1].failures):
+                result = await self._request(pending_send, queue, address)
             else:
-                async with recovery.probe:
-                    if not recovery.failing:
-                        continue  # somebody else's probe succeeded while this one waited
-                    await asyncio.sleep(recovery.next_pause_ms() / 1_000)
-                    await self._refresh(letter)
-                    result = await self._attempt(letter, recovery, choice)
+                assert found is not None
+                result = await self._in_turn(pending_send, choice, *found)
             if result is not None:
                 return result
 
-    async def _refresh(self, letter: Letter) -> None:
-        try:
-            await self._routes.refresh(letter.topic, borrow=True, rotate=True)
-        except RouteError as error:
-            letter.fail(SendErrorKind.NO_ROUTE, error.remark)
-
-    async def _attempt(self, letter: Letter, recovery: Recovery, choice: Choice) -> SendResult | None:
-        """None: failed in a way that another attempt may mend; letter.remark says how."""
-        target = await self._target(letter, recovery, choice)
-        if target is None:
-            recovery.failed()
+    async def _in_turn(
+        self, pending_send: PendingSend, choice: Choice, key: Key, recovery: Recovery
+    ) -> SendResult | None:
+        """Waits for its turn and makes one attempt. None: choose a queue again."""
+        if not await recovery.turn():
             return None
-        return await self._request(letter, recovery, *target)
+        try:
+            if not self._recoveries.holds(key, recovery) or not await recovery.until_due(now_ms()):
+                return None
+            await self._refresh(pending_send)
+            result = await self._probe(pending_send, choice, key)
+            if result is None:
+                self._recoveries.failed_again(recovery, now_ms=now_ms())
+            return result
+        finally:
+            recovery.hand_over()
+            if not key[0] and recovery.is_unused and self._recoveries.holds(key, recovery):
+                self._recoveries.forget(key)  # a topic without a route, and nobody sends to it now
+
+    async def _probe(self, pending_send: PendingSend, choice: Choice, key: Key) -> SendResult | None:
+        broker_name, _ = key
+        queue, address = await self._target(pending_send, choice, only=broker_name)
+        if queue is None:
+            if broker_name and choice is None:
+                self._recoveries.forget(key)  # the topic has no queue there any more
+            return None
+        if not broker_name:
+            self._recoveries.forget(key)  # there is a route now
+        elif queue.broker_name == broker_name and address is not None:
+            return await self._request(pending_send, queue, address)
+        return None
+
+    async def _refresh(self, pending_send: PendingSend) -> None:
+        try:
+            await self._routes.refresh(pending_send.topic, borrow=True, rotate=True)
+        except RouteError as error:
+            pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
 
     async def _target(
-        self, letter: Letter, recovery: Recovery, choice: Choice
-    ) -> tuple[MessageQueue, str] | None:
-        """The queue, and the address of its master."""
+        self, pending_send: PendingSend, choice: Choice, *, only: str = ""
+    ) -> tuple[MessageQueue | None, str | None]:
+        """Returns the queue and the address of its master; None for what is missing. `only`: a queue of this
+        broker name, if the choice is free."""
         try:
-            route = await self._routes.find(letter.topic, borrow=True)
+            route = await self._routes.find(pending_send.topic, borrow=True)
         except RouteError as error:
-            letter.fail(SendErrorKind.NO_ROUTE, error.remark)
-            return None
-        queue = _choose(choice, route, recovery, letter)
+            pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
+            return None, None
+        if choice is None:
+            queue = self._any_queue(route, pending_send, only)
+        else:
+            queue = choice if isinstance(choice, MessageQueue) else choice(route.ordered_queues)
         address = route.master(queue.broker_name) if queue else None
-        if queue is None or address is None:
-            letter.fail(SendErrorKind.NO_ROUTE, f"no broker of topic {letter.topic} has a master now")
-            return None
+        if address is None:
+            name = queue.broker_name if queue else None
+            pending_send.fail(SendErrorKind.NO_ROUTE, route.why_not_writable(name))
         return queue, address
 
-    def _header(self, letter: Letter, queue: MessageQueue) -> SendMessageRequestV2:
+    def _any_queue(self, route: TopicRoute, pending_send: PendingSend, only: str) -> MessageQueue | None:
+        """Chooses among brokers at which sends do not fail; if all fail, the one that is tried next."""
+        queues: Sequence[MessageQueue] = route.write_queues or route.ordered_queues
+        now, recoveries = now_ms(), self._recoveries
+        if recoveries and not only and queues:
+            names = {queue.broker_name for queue in queues}
+            good = {name for name in names if recoveries.may_try(name, pending_send.topic, now_ms=now)}
+            if not good:
+                only = recoveries.least_bad(sorted(names), pending_send.topic, now_ms=now)
+            elif len(good) < len(names):
+                queues = [queue for queue in queues if queue.broker_name in good]
+        if only:
+            queues = [queue for queue in queues if queue.broker_name == only]
+        chooser = self._choosers.get(pending_send.topic) or self._new_chooser(pending_send.topic)
+        return chooser.choose(queues, pending_send.last_broker, now_ms=now)
+
+    def _new_chooser(self, topic: str) -> QueueChooser:
+        """Drops the choosers of topics whose routes are forgotten."""
+        if len(self._choosers) >= self._choosers_max:
+            self._choosers = {
+                name: each for name, each in self._choosers.items() if self._routes.knows((name,))
+            }
+            self._choosers_max = max(2 * len(self._choosers), CHOOSERS_MIN)
+        chooser = self._choosers[topic] = QueueChooser(self._faults)
+        return chooser
+
+    def _header(self, pending_send: PendingSend, queue: MessageQueue) -> SendMessageRequestV2:
         return SendMessageRequestV2(  # one-letter names: the wire's own
             a=self._group,
-            b=letter.topic,
+            b=pending_send.topic,
             e=queue.queue_id,
-            f=letter.sys_flag,
+            f=pending_send.sys_flag,
             g=wall_ms(),
-            h=letter.flag,
-            i=letter.properties,
-            j=letter.reconsume_times,
-            l=letter.max_reconsume_times,
-            m=letter.batch,
+            h=pending_send.flag,
+            i=pending_send.properties,
+            j=pending_send.reconsume_times,
+            l=pending_send.max_reconsume_times,
+            m=pending_send.batch,
             n=queue.broker_name,
         )
 
     async def _request(
-        self, letter: Letter, recovery: Recovery, queue: MessageQueue, address: str
+        self, pending_send: PendingSend, queue: MessageQueue, address: str
     ) -> SendResult | None:
-        header = self._header(letter, queue)
-        letter.attempts += 1
-        letter.last_broker, letter.last_address = queue.broker_name, address
-        letter.in_doubt = True
+        """Makes one attempt. None: it failed in a way that another attempt may succeed; pending_send.remark
+        has the reason."""
+        header = self._header(pending_send, queue)
+        pending_send.attempts += 1
+        pending_send.last_broker, pending_send.last_address = queue.broker_name, address
+        pending_send.in_doubt = True
         started_ms = now_ms()
-        timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, letter.deadline_ms - started_ms))
-        if self._watcher is None:
-            self._watcher = asyncio.create_task(self._watch(), name="producer's watch for hung masters")
-        self._waiting[id(letter)] = (started_ms, letter.topic, queue.broker_name, address)
+        timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, pending_send.deadline_ms - started_ms))
+        token = self._monitor.expect_answer(address, queue, started_ms)
         try:
             outcome = await self._client.call(
-                address, SEND_MESSAGE_V2, header, letter.body, timeout_ms=timeout_ms
+                address, SEND_MESSAGE_V2, header, pending_send.body, timeout_ms=timeout_ms
             )
         finally:
-            del self._waiting[id(letter)]
-        letter.in_doubt = False
+            self._monitor.settled(token)
+        pending_send.in_doubt = False
         match outcome:
             case Ok(header=answer):
-                recovery.succeeded()
+                self._monitor.answered(address, started_ms)
+                if self._recoveries:
+                    self._recoveries.succeeded(queue.broker_name, pending_send.topic)
                 if self._faults is not None:
                     now = now_ms()
                     self._faults.answered(queue.broker_name, now - started_ms, now_ms=now)
                 if answer.master_address is not None:
-                    self._routes.refresh_soon(letter.topic)
+                    self._routes.refresh_soon(pending_send.topic)
                 return SendResult(
                     status=SendStatus.SEND_OK,
-                    msg_id=letter.unique_key,
+                    msg_id=pending_send.unique_key,
                     offset_msg_id=answer.msg_id,
-                    topic=letter.topic,
+                    topic=pending_send.topic,
                     broker_name=queue.broker_name,
                     queue_id=answer.queue_id,
                     queue_offset=answer.queue_offset,
-                    attempts=letter.attempts,
-                    uncertain_attempts=letter.uncertain,
+                    attempts=pending_send.attempts,
+                    uncertain_attempts=pending_send.uncertain,
                     transaction_id=answer.transaction_id or "",
                     region_id=answer.region_id or DEFAULT_REGION,
                     trace_on=answer.trace_on != "false",
                 )
             case Failed(code=code, remark=remark):
-                letter.uncertain += code in STORED_CODES
-                letter.fail(SendErrorKind.REFUSED, f"{address} answered {code} {remark}".rstrip())
-                if code not in RETRY_CODES:
-                    raise letter.error()
+                pending_send.uncertain += code in STORED_CODES
+                pending_send.fail(SendErrorKind.REFUSED, f"{address} answered {code} {remark}".rstrip())
                 if code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
-                    letter.fail(SendErrorKind.REFUSED, remark)
+                    pending_send.fail(SendErrorKind.REFUSED, remark)
+                    self._monitor.unreachable(queue)
+                else:
+                    self._monitor.answered(address, started_ms)
+                    if code not in RETRY_CODES:
+                        raise pending_send.error()
+                    self._recoveries.refused(queue.broker_name, pending_send.topic, code, now_ms=now_ms())
             case Unknown(remark=remark):
-                letter.uncertain += 1
-                letter.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}")
+                pending_send.uncertain += 1
+                pending_send.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}")
+                self._monitor.unreachable(queue)
         self._note_failure(queue)
-        recovery.failed()
         return None
 
     def _note_failure(self, queue: MessageQueue) -> None:
         if self._faults is not None:
             self._faults.failed(queue.broker_name, now_ms=now_ms())
-
-    async def _watch(self) -> None:
-        """A master that hangs keeps its connections: who waits for it goes on as soon as there is another."""
-        while True:
-            await asyncio.sleep(WATCH_MS / 1_000)
-            oldest = next(iter(self._waiting.values()), None)
-            if oldest is None or now_ms() - oldest[0] < SILENT_MS:
-                continue
-            _, topic, broker_name, address = oldest
-            with contextlib.suppress(RouteError):
-                route = await self._routes.refresh(topic, borrow=True)
-                if route.master(broker_name) not in (None, address):
-                    self._client.drop(address)
-
-
-def _choose(choice: Choice, route: TopicRoute, recovery: Recovery, letter: Letter) -> MessageQueue | None:
-    if choice is None:
-        return recovery.chooser.choose(route.write_queues, letter.last_broker, now_ms=now_ms())
-    return choice if isinstance(choice, MessageQueue) else choice(route.ordered_queues)

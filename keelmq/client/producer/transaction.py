@@ -1,14 +1,14 @@
-"""TransactionProducer: a message that consumers see only if something else has happened as well.
+"""TransactionProducer: sends a message that consumers see only if a local transaction commits.
 
     async with TransactionProducer("127.0.0.1:9876", "orders", check=ask_database) as producer:
         async with producer.transaction(Message("orders", b"1")) as transaction:
             await database.commit(transaction.msg_id)
     # the block ended: committed; it raised: rolled back
 
-The broker has the message before the block begins. If it never hears how the block ended (the process died,
-the answer was lost), it asks any producer of the group: `check` must then find out, e.g. by looking for
-msg_id in the database. So `check` is asked of other processes' transactions, too, and must not guess: UNKNOWN
-is an answer, and the question comes again.
+The broker has the message before the block begins. If it never learns how the block ended (the process died,
+the answer was lost), it asks any producer of the group: `check` must then find out, for example by looking
+for msg_id in the database. `check` is also asked about transactions of other processes, and must not guess:
+it may return UNKNOWN, and is asked again later.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Self
 
-from client.core.queues import MessageQueue
-from client.delivery import Choice
-from client.hooks import ClientHook, TransactionTrace
-from client.message import TRAN_MSG, Message, MessageExt, decode_messages
-from client.message_id import decode_offset_message_id
-from client.producer import SEND_TIMEOUT_MS, Producer
-from client.reading import PullError
-from client.route import ROUTE_POLL_MS, RouteError
-from client.sending import SendResult
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, RemoteProtocolError
-from remoting.operations.transactions import (
+from keelmq.client.cluster.queue_reader import PullError
+from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteError
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendResult
+from keelmq.client.hooks import ClientHook, TransactionTrace
+from keelmq.client.message import TRAN_MSG, Message, MessageExt, decode_messages
+from keelmq.client.message_id import decode_offset_message_id
+from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, Producer
+from keelmq.client.producer.sender import Choice
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, RemoteProtocolError
+from keelmq.remoting.operations.transactions import (
     CHECK_TRANSACTION_STATE,
     END_TRANSACTION,
     CheckTransactionStateRequest,
@@ -44,7 +44,7 @@ CHECK_TIMEOUT_S = 30.0
 
 
 class TransactionState(IntEnum):
-    """As on the wire."""
+    """The states on the wire."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -55,23 +55,26 @@ Check = Callable[[MessageExt], Awaitable[TransactionState]]
 
 
 class Transaction:
-    """An open one. As a context manager it commits at the end of the block and rolls back when it raises."""
+    """An open transaction. As a context manager it commits at the end of the block, and rolls back if the
+    block raises."""
 
     def __init__(self, producer: "TransactionProducer", message: Message, result: SendResult) -> None:
         self._producer, self.message, self.result = producer, message, result
         self.state: TransactionState | None = None
-        """What was decided; None: nothing yet."""
+        """The decision; None: still open."""
 
     @property
     def msg_id(self) -> str:
-        """What `check` will see as message.msg_id: keep it beside what you commit."""
+        """The message.msg_id that `check` will see: store it with the local transaction."""
         return self.result.msg_id
 
     async def commit(self) -> bool:
-        """False: no broker could be told. It will ask, and `check` must say the same."""
+        """Makes the message visible. False: no broker could be told; it will ask, and `check` must answer
+        the same."""
         return await self._end(TransactionState.COMMIT)
 
     async def rollback(self) -> bool:
+        """Discards the message. False: as commit()."""
         return await self._end(TransactionState.ROLLBACK)
 
     async def __aenter__(self) -> Self:
@@ -80,22 +83,23 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A cancelled block may have done its work or not: nothing is said, and `check` is asked."""
+        """A cancelled block may or may not have done its work: the broker is told nothing, and `check` is
+        asked."""
         if self.state is not None or isinstance(error, asyncio.CancelledError):
             return
         await (self.commit() if error is None else self.rollback())
 
     async def _end(self, state: TransactionState) -> bool:
         if self.state not in (None, state):
-            raise ValueError(f"transaction {self.msg_id} was decided already: {self.state!r}")
+            raise ValueError(f"transaction {self.msg_id} is already decided: {self.state!r}")
         self.state = state
         return await self._producer.end(self.message, self.result, state)
 
 
 class TransactionProducer(Producer):
-    """A Producer; what it sends by send() has no transaction. `check`: asked about transactions of the group
-    whose end no broker knows. `topics`: those that the group sends to, so that their brokers can ask from the
-    start on; without them from the first message on."""
+    """A Producer whose send() is without a transaction. `check`: asked about transactions of the group whose
+    end no broker knows. `topics`: those that the group sends to, so that their brokers can ask from the
+    start; without them, brokers can ask after the first message."""
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class TransactionProducer(Producer):
         avoid_slow_brokers: bool = False,
         instance_name: str | None = None,
         route_poll_interval_ms: int = ROUTE_POLL_MS,
+        close_timeout_ms: int = CLOSE_TIMEOUT_MS,
     ) -> None:
         self._check, self._topics = check, tuple(topics)
         super().__init__(
@@ -117,6 +122,7 @@ class TransactionProducer(Producer):
             avoid_slow_brokers=avoid_slow_brokers,
             instance_name=instance_name,
             route_poll_interval_ms=route_poll_interval_ms,
+            close_timeout_ms=close_timeout_ms,
         )
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 
@@ -138,7 +144,7 @@ class TransactionProducer(Producer):
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> Transaction:
-        """The broker has the message, and shows it to nobody. SendError: it has not."""
+        """Sends the message, which stays invisible until commit(). SendError: the broker does not have it."""
         if message.delay_level:
             raise ValueError("a message in a transaction cannot be delayed")
         properties = {**message.properties, TRAN_MSG: "true", "PGROUP": self.group}
@@ -154,11 +160,12 @@ class TransactionProducer(Producer):
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> "_Transactional":
-        """For `async with`; as begin()."""
+        """Returns a context manager for `async with`, with the arguments of begin()."""
         return _Transactional(lambda: self.begin(message, queue=queue, key=key, timeout_ms=timeout_ms))
 
     async def end(self, message: Message, result: SendResult, state: TransactionState) -> bool:
-        """Of what begin() opened. True: a broker took it. Safe to repeat: the first decision counts."""
+        """Ends a transaction of begin(). True: a broker accepted it. Safe to repeat: the first decision
+        counts."""
         header = EndTransactionRequest(
             topic=message.topic,
             producer_group=self.group,
@@ -180,7 +187,7 @@ class TransactionProducer(Producer):
                 queue, END_TRANSACTION, header, timeout_ms=END_TIMEOUT_MS, master_only=True
             )
         except PullError as error:
-            logger.warning("end of transaction %s: not told, it will be asked: %s", header.msg_id, error)
+            logger.warning("end of transaction %s: no broker was told, it will ask: %s", header.msg_id, error)
             return False
         if self._hooks:
             self._hooks.after_end_transaction(
@@ -197,7 +204,7 @@ class TransactionProducer(Producer):
         return True
 
     async def _asked(self, header: CheckTransactionStateRequest, call: Call) -> None:
-        """39. What we do not know is not answered: the broker asks again."""
+        """Serves 39. UNKNOWN, or an error of `check`, is not answered: the broker asks again."""
         try:
             (message,) = decode_messages(bytes(call.body or b""), header.bname)
         except (RemoteProtocolError, ValueError) as error:
@@ -206,7 +213,7 @@ class TransactionProducer(Producer):
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 state = await self._check(message)
         except Exception:
-            logger.exception("check of transaction %s failed: it is asked again", header.msg_id)
+            logger.exception("check of transaction %s failed: the broker will ask again", header.msg_id)
             return
         if state is TransactionState.UNKNOWN:
             return
@@ -224,7 +231,7 @@ class TransactionProducer(Producer):
 
 
 class _Transactional:
-    """begin() at the start of the block, its Transaction's __aexit__ at the end."""
+    """Calls begin() at the start of the block, and its Transaction's __aexit__ at the end."""
 
     def __init__(self, begin: Callable[[], Awaitable[Transaction]]) -> None:
         self._begin = begin

@@ -6,8 +6,8 @@ broker/handlers, these models serve clients and tools.
 
 from pydantic import ConfigDict, Field
 
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.route import TopicConfigSerializeWrapper
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.route import TopicConfigSerializeWrapper
 
 
 class SendMessageRequestV2(Wire):

@@ -1,16 +1,16 @@
-"""What operators' tools ask of a broker: statistics, progress of consumers, settings, whole lists of changes.
+"""Requests of administration tools to a broker: statistics, consume progress, settings, bulk changes.
 
-Source: RocketMQ 5.3.3 AdminBrokerProcessor and its headers. Answers whose maps have queues as keys are raw
-bytes here: see remoting/queue_map.py.
+Source: RocketMQ 5.3.3 AdminBrokerProcessor and its headers. Responses whose maps have queues as keys are raw
+bytes here: see keelmq/remoting/queue_map.py.
 """
 
 from pydantic import Field
 
-from remoting.codes import RequestCode
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.clients import GroupTopicRequest, MessageQueueBody
-from remoting.operations.route import TopicConfig, TopicList
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.clients import GroupTopicRequest, MessageQueueBody
+from keelmq.remoting.operations.route import TopicConfig, TopicList
 
 
 class CorrectionOffsetRequest(Wire):
@@ -144,7 +144,7 @@ EXCHANGE_BROKER_HA_INFO = Operation(
 RESET_MASTER_FLUSH_OFFSET = Operation(
     RequestCode.RESET_MASTER_FLUSH_OFFSET, "resetMasterFlushOffset", FlushOffsetRequest, Empty
 )
-"""Brokers of RocketMQ serve it; ours refuse it in words (broker/not_served.py)."""
+"""Brokers of RocketMQ serve it; ours refuse it in words (broker/admin/unsupported_requests.py)."""
 SET_COMMITLOG_READ_MODE = Operation(
     RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest, Empty
 )

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import Field
 
-from remoting.codes import RequestCode
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.broker import TopicRequest
-from remoting.operations.route import DataVersion, TopicConfig
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.broker import TopicRequest
+from keelmq.remoting.operations.route import DataVersion, TopicConfig
 
 
 class CreateTopicRequest(Wire):
@@ -42,10 +42,13 @@ class ConsumerOffsetResponse(Wire):
 
 
 class UpdateConsumerOffsetRequest(Wire):
+    """forwarded (ours): by a broker that is not master any more."""
+
     consumer_group: str
     topic: str
     queue_id: int | None = None
     commit_offset: int | None = None
+    forwarded: bool | None = None
 
 
 class ConsumerOffsets(Wire):

@@ -1,7 +1,7 @@
-"""What clients and brokers tell each other about clients: heartbeats, members of groups, queue locks.
+"""Requests about clients: heartbeats, group members, queue locks.
 
 Source: RocketMQ 5.3.3 HeartbeatData, ConsumerData, SubscriptionData, ConsumerConnection,
-LockBatchRequestBody. Clients in other languages write enumerations as ordinals, numbers as text and leave
+LockBatchRequestBody. Clients in other languages write enumerations as ordinals, numbers as text, and leave
 members out.
 """
 
@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from remoting.codes import RequestCode
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.broker import TopicRequest
-from remoting.operations.broker_metadata import GroupRequest
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.broker import TopicRequest
+from keelmq.remoting.operations.broker_metadata import GroupRequest
 
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")

@@ -1,14 +1,14 @@
 """Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (RIP-44, 1001-1013).
 
-What RocketMQ does not have: optional fields, which its programs skip, and codes from 29000 on, which they
-answer with "not supported".
+Our additions are optional fields, which RocketMQ's programs skip, and codes from 29000 on, which they answer
+with "not supported".
 """
 
 from typing import Any
 
 from pydantic import Field
 
-from remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class SyncStateSet(Wire):
@@ -137,7 +137,7 @@ class ReplicaInfoRequest(BrokerNameRequest):
 class ControllerMetadata(Wire):
     """1005: answered by every controller from its own view. `isLeader` is spelled so on the wire.
 
-    Ours, of whoever answers: http_address, of its HTTP door; self_id; raft_address, where other controllers
+    Our additions, of the answering controller: http_address; self_id; raft_address, where other controllers
     link to it. peers: also those that came at run time."""
 
     group: str | None = None

@@ -1,6 +1,6 @@
-"""One request and its answer per operation, as the HTTP door has them: for OpenAPI and docs/http.md.
+"""An example request and response of each operation over HTTP: for OpenAPI and docs/http.md.
 
-Tests hold them against the operations' models.
+Tests validate them against the operations' models.
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
-"""Name-server operations on what it keeps on disk: KV configuration and its own settings.
+"""Name-server operations on persistent state: KV configuration and the server's settings.
 
 Source: RocketMQ 5.3.3, PutKVConfig*, GetKVConfig*, GetKVListByNamespace*; 318 and 319 carry properties text.
 """
 
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.route import KVTable
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.route import KVTable
 
 
 class PutKVConfigRequest(Wire):

@@ -1,4 +1,4 @@
-"""The requests of pop consumption (200050..200055, 200151), and who works how on which queues (400..402).
+"""Requests of pop consumption (200050..200055, 200151), assignment and message request modes (400..402).
 
 Source: RocketMQ 5.3.3 PopMessageRequestHeader, AckMessageRequestHeader, BatchAckMessageRequestBody,
 ChangeInvisibleTimeRequestHeader, NotificationRequestHeader, QueryAssignmentRequestBody.
@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from remoting.codes import RequestCode
-from remoting.operation import Empty, Operation, Wire
-from remoting.operations.clients import MessageQueueBody
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.clients import MessageQueueBody
 
 MessageRequestMode = Annotated[
     Literal["PULL", "POP"], BeforeValidator(lambda value: str(value).upper() if value is not None else value)

@@ -1,11 +1,11 @@
-"""Request and response between clients, by way of the broker: a reply (324, 325), and its push (326).
+"""Request-reply messages: a consumer's reply to the broker (324, 325), and its push to the requester (326).
 
 Source: RocketMQ 5.3.3 SendMessageRequestHeader, ReplyMessageRequestHeader.
 """
 
-from remoting.codes import RequestCode
-from remoting.operation import Operation, Wire
-from remoting.operations.broker import SendMessageRequestV2, SendMessageResponse
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Operation, Wire
+from keelmq.remoting.operations.broker import SendMessageRequestV2, SendMessageResponse
 
 
 class SendReplyRequest(Wire):

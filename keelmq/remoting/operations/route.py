@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class DataVersion(Wire):

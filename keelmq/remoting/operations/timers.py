@@ -1,10 +1,10 @@
-"""Timer messages: taking one back (370), and what RocketMQ's replicas ask about them (60, 61).
+"""Timer messages: recalling one (370), and the requests of RocketMQ's replicas about them (60, 61).
 
 Source: RocketMQ 5.3.3 RecallMessageRequestHeader, TimerCheckpoint, TimerMetrics.
 """
 
-from remoting.codes import RequestCode
-from remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class RecallMessageRequest(Wire):

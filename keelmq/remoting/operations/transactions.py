@@ -1,10 +1,10 @@
-"""Requests of transactions: a producer's decision (37), the broker's question (39), and one more try (323).
+"""Requests of transactions: the producer's decision (37), the broker's check (39), and resuming checks (323).
 
 Source: RocketMQ 5.3.3 EndTransactionRequestHeader, CheckTransactionStateRequestHeader.
 """
 
-from remoting.codes import RequestCode
-from remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class EndTransactionRequest(Wire):

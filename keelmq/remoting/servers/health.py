@@ -1,8 +1,8 @@
-"""/livez, /readyz and /metrics of every program: one implementation, told apart by what the program gives it.
+"""/livez, /readyz and /metrics: one implementation for all programs.
 
-    /livez    the event loop answers; never tied to peers or roles: a restart would not mend those
-    /readyz   503 with reasons while the program should get no traffic (who depends on the role decides it)
-    /metrics  Prometheus text, OpenMetrics for those who ask for it
+    /livez    the event loop answers; never tied to peers or roles: a restart would not repair those
+    /readyz   503 with reasons while the program should get no traffic (the role decides what it depends on)
+    /metrics  Prometheus text; OpenMetrics if the request accepts it
 
 Imports FastAPI: see http_late.py.
 """
@@ -19,8 +19,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
 
-from remoting.doors.http_answers import answer_of
-from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table
+from keelmq.remoting.servers.http_answers import answer_of
+from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table
 
 Health = Callable[[], Mapping[str, object]]
 
@@ -45,7 +45,7 @@ class Alive(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether traffic may come, and if not, why; whatever else the program tells is beside that."""
+    """Whether traffic may come, and if not, why; a program adds other fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -55,7 +55,7 @@ class Readiness(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Taken(Collector):
-    """What an encoder calls: values that were taken before."""
+    """The collector that an encoder calls: values that were taken before."""
 
     families: list[Family]
 

@@ -1,9 +1,9 @@
-"""An OperationTable served over HTTP: POST /v1/{operation.name}, for administration and for people with curl.
+"""Serves an OperationTable over HTTP: POST /v1/{operation.name}, for administration and for people with curl.
 
-Request: the header fields and, if the operation has one, "body". Answer: the response's header fields and
-"body". Refusals: http_answers.py. A raw body is base64 text in JSON; or it is the whole body of a request of
-type text/plain or application/octet-stream (header fields are then the query), and of an answer to one that
-accepts such a type. Data-path (hot) operations are not served here. Imports FastAPI, and only late:
+Request: the header fields and, if the operation has one, "body". Response: the response's header fields and
+"body". Errors: http_answers.py. A raw body is base64 text in JSON; a request of type text/plain or
+application/octet-stream has it as its whole body (header fields are then the query), and so does a response
+to a request that accepts such a type. Fast-path operations are not served here. Imports FastAPI: see
 http_late.py.
 """
 
@@ -21,15 +21,12 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError, create_model
 
-from remoting.codes import VERSION, ResponseCode
-from remoting.command import BadRequest, body_bytes, decode_body, header_fields, parse_header
-from remoting.config import ConfigError
-from remoting.dispatch import as_reply
-from remoting.doors.http_answers import BODY_REFUSED, JSON, BadBody, Refusal, problems_of, refusal
-from remoting.doors.http_late import BACKLOG, listening_socket
-from remoting.doors.http_limits import CONNECTIONS_MAX, LimitedHttp
-from remoting.frame import FRAME_BYTES_MAX
-from remoting.operation import (
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import VERSION, ResponseCode
+from keelmq.remoting.command import BadRequest, decode_body, header_fields, parse_header
+from keelmq.remoting.dispatch import as_reply
+from keelmq.remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.operation import (
     Call,
     CommandError,
     Handler,
@@ -39,8 +36,12 @@ from remoting.operation import (
     UnknownOutcome,
     Wire,
 )
-from remoting.operation import Unknown as UnknownReply
-from remoting.operations.examples import EXAMPLES
+from keelmq.remoting.operation import Unknown as UnknownReply
+from keelmq.remoting.operations.examples import EXAMPLES
+from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, BadBody, Refusal, problems_of, refusal
+from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
+from keelmq.remoting.servers.http_port import BACKLOG, listening_socket
+from keelmq.runtime.config import ConfigError
 
 GRACEFUL_SHUTDOWN_S = 1
 READING = ("GET", "HEAD", "OPTIONS")
@@ -173,14 +174,15 @@ async def _handled(operation: Operation[Any, Any], handler: Handler, request: Ba
 async def _called(
     operation: Operation[Any, Any], handler: Handler, ext_fields: Mapping[str, str], raw: bytes
 ) -> object:
-    """The same way as a TCP request, extFields and body bytes, so that both doors accept the same."""
+    """Calls a handler as for a TCP request, from extFields and body bytes, so both servers accept the
+    same."""
     header = parse_header(operation.request, ext_fields)
     body = decode_body(operation.request_body, raw)
     return await handler(header, Call(HttpPeer(), body, VERSION, ext_fields, raw))
 
 
 async def ask(table: OperationTable, operation: Operation[Any, Any], header: Wire, raw: bytes = b"") -> Reply:
-    """What a view asks of an operation: the same handler, the same checks. Raises what it raises."""
+    """Serves an operation for a view, with the same handler and the same checks. Raises what they raise."""
     handler = table.handlers[operation.code][1]
     result = await _called(operation, handler, header_fields(header), raw)
     return _reply_of(result) or Reply()
@@ -227,8 +229,8 @@ _Send = Callable[[MutableMapping[str, Any]], Any]
 
 
 def _guarded(app: Any) -> Any:
-    """An ASGI app in front of `app`: refuses bodies above the frame limit of the TCP door, and what a web
-    page of another site asks for in the name of whoever looks at it (reading is left to the browser)."""
+    """Wraps an ASGI app: refuses bodies above the frame limit of the TCP server, and changes that a web page
+    of another site requests in the name of its visitor (browsers themselves restrict reads)."""
 
     async def guarded(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         left = FRAME_BYTES_MAX
@@ -258,7 +260,7 @@ def _guarded(app: Any) -> Any:
 
 
 def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
-    """Browsers say where the page comes from; programs say nothing."""
+    """Whether the request comes from another site's page. Browsers tell the origin; programs send none."""
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site is not None:
         return site not in (b"same-origin", b"none")
@@ -269,7 +271,7 @@ def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers (the program has its own), that says when it is up."""
+    """uvicorn without signal handlers (the program has its own); `up` is set when it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

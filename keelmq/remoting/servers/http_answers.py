@@ -1,6 +1,6 @@
-"""What HTTP routes answer: errors as statuses, the same ones for every route, and models as JSON.
+"""HTTP responses of all routes: errors as statuses, models as JSON.
 
-    CommandError    409  understood and refused: {code, remark}, the code that the TCP door would answer
+    CommandError    409  understood and refused: {code, remark}, the code that the TCP server would answer
     BadRequest      422  the input does not fit
     NotFound        404  a read of something that is not here: {remark}
     UnknownOutcome  504  it may or may not have happened: {remark}; safe to repeat
@@ -20,9 +20,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from remoting.codes import ResponseCode
-from remoting.command import BadRequest
-from remoting.operation import CommandError, UnknownOutcome, Wire
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import BadRequest
+from keelmq.remoting.operation import CommandError, UnknownOutcome, Wire
 
 logger = logging.getLogger(__name__)
 
@@ -36,18 +36,18 @@ JSON = "application/json"
 
 
 class NotFound(Exception):
-    """A read of something that is not here. The remark says what is."""
+    """A read of something that does not exist. The remark says what exists."""
 
 
 class Refusal(BaseModel):
-    """409: understood and refused, with the code that the TCP door would answer."""
+    """409: understood and refused, with the code that the TCP server would answer."""
 
     code: int
     remark: str
 
 
 class NothingHere(BaseModel):
-    """404: the remark says what is here instead."""
+    """404: the remark says what exists instead."""
 
     remark: str
 
@@ -59,13 +59,13 @@ class BadBody(BaseModel):
 
 
 class BadInput(BaseModel):
-    """422: one text, or the place and the text of each problem."""
+    """422: a text, or the place and the text of each problem."""
 
     detail: str | list[dict[str, Any]]
 
 
 class NoOutcome(BaseModel):
-    """504: nobody knows whether it happened. It is safe to repeat."""
+    """504: the outcome is unknown. The request is safe to repeat."""
 
     remark: str
 
@@ -139,7 +139,7 @@ def problems_of(errors: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def as_json(view: Wire) -> Response:
-    """Made once: FastAPI would validate and encode it a second time."""
+    """Encodes a model once: FastAPI would validate and encode it a second time."""
     return Response(view.model_dump_json(by_alias=True), media_type=JSON)
 
 

@@ -1,9 +1,9 @@
-"""uvicorn's HTTP protocol with limits: how long a request may take to come, how large its head may be, and
-who has to go when too many are connected.
+"""uvicorn's HTTP protocol with limits on connections, on the size of a request's head and on its duration.
 
-uvicorn itself waits for ever for a request and keeps whatever a head brings; and it counts connections that
-ask nothing. So a stranger who opens some hundred of them would turn /livez into a 503, after which an
-orchestrator kills a healthy program. Here the one that has been quiet longest makes room for the newest.
+uvicorn itself waits for ever for a request, keeps a head of any size, and counts idle connections against
+its limit. So any host could open some hundred connections and turn /livez into a 503, after which an
+orchestrator kills a healthy program. Here the connection that has been idle longest is closed to admit a new
+one.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.frame import FRAME_BYTES_MAX
 
 CONNECTIONS_MAX = 256
 HEAD_BYTES_MAX = 64 * 1024
@@ -29,7 +29,7 @@ TOO_LARGE = (
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """One connection. `limit_concurrency` of uvicorn has to be above CONNECTIONS_MAX."""
+    """One connection. `limit_concurrency` of uvicorn must be above CONNECTIONS_MAX."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,9 +1,10 @@
-"""Metrics as tables, and one scrape of them in the shape that prometheus_client wants.
+"""Metrics as tables, and a scrape of them for prometheus_client.
 
-A program declares its metrics (name, meaning, labels) once: scrape and docs/metrics.md come from that table.
-Values are read when somebody asks, from state that is there anyway: nothing is added to the data path.
+A program declares its metrics (name, meaning, labels) once: the scrape and docs/metrics.md both come from
+that table. Values are read at the scrape, from existing state: the data path does no extra work.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,7 +13,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from remoting.histogram import Histogram
+from keelmq.runtime.histogram import Histogram
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -113,7 +114,7 @@ class ScrapeCollector:
 
 
 class TelemetryCounts(Protocol):
-    """remoting/telemetry.py's writer, as far as metrics need it."""
+    """keelmq/remoting/telemetry.py's writer, as far as metrics need it."""
 
     written_records: int
     written_bytes: int
@@ -137,6 +138,36 @@ def add_telemetry(scrape: Scrape, writer: TelemetryCounts | None) -> None:
     scrape.add("rocketmq_telemetry_bytes_total", writer.written_bytes)
     scrape.add("rocketmq_telemetry_dropped_records_total", writer.dropped_records)
     scrape.add("rocketmq_telemetry_fault", writer.fault is not None)
+
+
+class UnsentCounts(Protocol):
+    """keelmq/remoting/write_buffers.py, as far as metrics need it."""
+
+    held_bytes: int
+    given_up: Counter[str]
+
+
+def unsent_metrics(prefix: str) -> tuple[Metric, ...]:
+    """Of the connections of a server."""
+    return (
+        Metric(
+            f"{prefix}_unsent_bytes",
+            "bytes that wait in write buffers for clients to read them, as seen at most 5 s ago; "
+            "above a limit the connections with most are closed",
+        ),
+        Metric(
+            f"{prefix}_unread_connections_total",
+            "connections closed because the client did not read: stalled (nothing taken for 30 s), "
+            "over_limit (too many unsent bytes), slow_close (not gone 10 s after the close)",
+            ("reason",),
+        ),
+    )
+
+
+def add_unsent(scrape: Scrape, prefix: str, buffers: UnsentCounts) -> None:
+    scrape.add(f"{prefix}_unsent_bytes", buffers.held_bytes)
+    for reason, count in sorted(buffers.given_up.items()):
+        scrape.add(f"{prefix}_unread_connections_total", count, reason)
 
 
 def documented(tables: Iterable[Table]) -> Mapping[str, tuple[str, frozenset[str]]]:

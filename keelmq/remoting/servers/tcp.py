@@ -1,14 +1,17 @@
-"""An OperationTable served over TCP, the way RocketMQ peers expect it."""
+"""Serves an OperationTable over TCP, as RocketMQ peers expect."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from remoting.codes import ResponseCode
-from remoting.config import ConfigError, why_refused
-from remoting.connection import SCRATCH_BYTES, Connection, LargeFrames, close_all
-from remoting.dispatch import Dispatcher
-from remoting.operation import OperationTable
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection, close_all
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.large_frames import LargeFrames
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
+from keelmq.runtime.config import ConfigError, why_refused
+from keelmq.runtime.stop_steps import StopSteps
 
 logger = logging.getLogger(__name__)
 
@@ -16,16 +19,23 @@ BACKLOG = 1024
 CONNECTIONS_MAX = 50_000
 """Each broker has one to each controller and name server, so 10,000 brokers and their clients fit."""
 LARGE_BYTES_MAX = 201_326_592
-"""What unfinished large frames hold together: 12 of the largest (16 MiB), 48 of RocketMQ's largest messages.
-The two doors of a name server with a controller fit into the 512 MiB that deploy/k8s gives it."""
+"""Bytes of all unfinished large frames: 12 of the largest (16 MiB), 48 of RocketMQ's largest messages.
+The two TCP servers of a name server with a controller fit into the 512 MiB that deploy/k8s gives it."""
+UNSENT_BYTES_MAX = 134_217_728
+"""Bytes that the peers of all connections have not read yet: two connections at their own limit."""
+SMALL_UNSENT_BYTES_MAX = 33_554_432
+"""The same where every response is small, for name servers and controllers: two of the largest frames."""
+STALLED_MS = 30_000
+"""A connection with unsent bytes of which the peer has taken none for so long is aborted."""
 IDLE_MS = 120_000
 """A connection without a byte in either direction for so long is closed."""
 IDLE_SWEEPS = 4
 
 
-class TcpDoor:
-    """Listens at host:port (0: the system chooses) from start() to close(). `on_closed` gets the
-    connection id, once per connection. `name` is for log lines and errors."""
+class TcpServer:
+    """Listens at host:port (0: the system chooses) from start() to close(). `on_closed` gets the connection
+    id, once per connection. `name` is for log lines and errors. `write_buffers`: shared by the ports of one
+    program; None: the server has its own, with UNSENT_BYTES_MAX."""
 
     def __init__(
         self,
@@ -37,20 +47,25 @@ class TcpDoor:
         on_closed: Callable[[int], None] | None = None,
         bad_request_code: int = ResponseCode.SYSTEM_ERROR,
         idle_ms: int = IDLE_MS,
+        stalled_ms: int = STALLED_MS,
         connections_max: int = CONNECTIONS_MAX,
         large_bytes_max: int = LARGE_BYTES_MAX,
+        write_buffers: WriteBuffers | None = None,
     ) -> None:
         self.name = name
         self._host, self._port = host, port
         self._dispatcher = Dispatcher(table, name=name, bad_request_code=bad_request_code)
         self._on_closed = on_closed
         self._idle_ms, self._connections_max = idle_ms, connections_max
+        self._look_s = stalled_ms / STALLED_LOOKS / 1000
+        self.write_buffers = write_buffers if write_buffers is not None else WriteBuffers(UNSENT_BYTES_MAX)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._large_frames = LargeFrames(large_bytes_max)
         self._connections: set[Connection] = set()
         self._refusing = False
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
         self._idle: dict[Connection, tuple[int, int]] = {}  # activity seen, sweeps since it moved
 
     async def start(self) -> None:
@@ -62,6 +77,7 @@ class TcpDoor:
             where = f"{self._host}:{self._port}"
             raise ConfigError(f"{self.name}: cannot listen on {where}: {why_refused(error)}") from error
         self._sweep_timer = loop.call_later(self._idle_ms / IDLE_SWEEPS / 1000, self._sweep)
+        self._look_timer = loop.call_later(self._look_s, self._look)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -75,20 +91,23 @@ class TcpDoor:
         return len(self._connections)
 
     def close_connections(self) -> None:
-        """Sends every client away after what is queued for it; it may come back at once."""
+        """Closes all connections after sending what is queued; clients may reconnect at once."""
         for connection in list(self._connections):
             connection.close()
 
     async def close(self) -> None:
         """Stops listening, cancels running handlers, closes every connection. May be called twice."""
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        for timer in (self._sweep_timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
+        steps = StopSteps(self.name)
         if self._server is not None:
-            self._server.close()
-        await self._dispatcher.close()
-        await close_all(self._connections)
+            steps.add("the listener", self._server.close)
+        steps.add("running handlers", self._dispatcher.close)
+        steps.add("connections", lambda: close_all(self._connections))
         if self._server is not None:
-            await self._server.wait_closed()
+            steps.add("the listener's connections", self._server.wait_closed)
+        await steps.run()
 
     def _connection(self) -> Connection:
         return Connection(
@@ -97,6 +116,7 @@ class TcpDoor:
             on_made=self._made,
             on_lost=self._lost,
             large_frames=self._large_frames,
+            write_buffers=self.write_buffers,
         )
 
     def _made(self, connection: Connection) -> None:
@@ -118,7 +138,7 @@ class TcpDoor:
             self._on_closed(connection.connection_id)
 
     def _sweep(self) -> None:
-        """One timer for all connections: closes those that did nothing during IDLE_SWEEPS sweeps."""
+        """One timer for all connections: closes those without traffic during IDLE_SWEEPS sweeps."""
         for connection in list(self._connections):
             seen, sweeps = self._idle.get(connection, (-1, 0))
             if connection.activity != seen or connection.in_flight:
@@ -130,3 +150,7 @@ class TcpDoor:
                 connection.close()
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(self._idle_ms / IDLE_SWEEPS / 1000, self._sweep)
+
+    def _look(self) -> None:
+        self.write_buffers.look(self._connections, self._look_s)
+        self._look_timer = asyncio.get_running_loop().call_later(self._look_s, self._look)

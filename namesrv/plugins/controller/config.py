@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from keelmq.remoting.telemetry import TelemetryConfig
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
-from remoting.config import ConfigError
-from remoting.telemetry import TelemetryConfig
 
 if TYPE_CHECKING:
-    from namesrv.plugins.controller.raft.certificates import Facts
+    from namesrv.plugins.controller.raft.transport.certificates import Facts
 
 RAFT_PORT_OFFSET = 1_000
 SECRET_BYTES_MIN = 32
@@ -149,7 +149,7 @@ class ControllerConfig(TelemetryConfig):
             )
 
     def warnings(self) -> list[str]:
-        """What works, and surprises (#9082)."""
+        """Returns texts about valid settings that often are mistakes (#9082)."""
         lines = list[str]()
         local = [
             f"{each}-{host}" for each, (host, _port) in self.request_addresses.items() if is_loopback(host)
@@ -200,7 +200,7 @@ class ControllerConfig(TelemetryConfig):
 
     def read_certificates(self) -> "Facts | None":
         """None: there are none. Raises ConfigError: a file is not there, or not good."""
-        from namesrv.plugins.controller.raft.certificates import read_certificates
+        from namesrv.plugins.controller.raft.transport.certificates import read_certificates
 
         files = self.tls_files
         return None if files is None else read_certificates(files, self.controller_d_leger_self_id).facts

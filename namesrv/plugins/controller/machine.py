@@ -1,24 +1,24 @@
-"""ControllerMachine: the pure core as the replicated log runs it.
+"""ControllerMachine: the state machine of the replicated log, on core/apply.py.
 
-Called in the raft thread, read from anywhere. Readers take `state` once and keep it: it is a frozen value,
-replaced as a whole after each event.
+The raft thread calls it, any thread reads `state`: a frozen value that each event replaces as a whole. A
+reader takes it once and uses that value.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
+from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.apply import Applied, apply
 from namesrv.plugins.controller.core.events import AnyEvent, decode_event
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
-from remoting.codes import ResponseCode
 
 EventHook = Callable[[AnyEvent, Applied], None]
-"""Sees every applied event, its group before and after; in the raft thread, also at replay. Never raises."""
+"""Is called with every applied event and its result; raft thread, also at replay. Never raises."""
 RestoreHook = Callable[[State], None]
-"""Sees the state that took the place of the one before, and of the events between. Likewise."""
+"""Is called with a state restored from a snapshot, in place of the events before it. Never raises."""
 
 
 class ControllerMachine:
@@ -29,8 +29,10 @@ class ControllerMachine:
         self._on_event, self._on_restore = on_event, on_restore
 
     def apply(self, event: bytes) -> Applied:
-        """Total for every event of this version. A newer one stops the process (EventVersionError): a member
-        that skips an event would differ from the others, and could become active."""
+        """Applies one event. Raises EventVersionError for an event of a newer release.
+
+        That ends the process: a member that skipped it would differ from the others and could become active.
+        """
         try:
             decoded = decode_event(event)
         except msgspec.DecodeError as error:  # also ValidationError; the same on every member

@@ -1,4 +1,4 @@
-"""ControllerPlugin: the controller inside a name server, or alone in mqcontroller. Wiring only."""
+"""ControllerPlugin: makes and connects the parts of the controller, in mqnamesrv or alone in mqcontroller."""
 
 import asyncio
 import logging
@@ -6,34 +6,43 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
+from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
+from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime.config import Config, ConfigError, setting_sources
+from keelmq.runtime.histogram import BOUNDS_US
+from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tasks import TaskSet
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import PluginContext, Settings
-from namesrv.plugins.controller.admin import AdminHandlers
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
 from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
-from namesrv.plugins.controller.elections import Elections
-from namesrv.plugins.controller.handlers import ControllerHandlers
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.election.reconcile_loop import Elections
+from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
+from namesrv.plugins.controller.http.sources import ControllerSources, GroupSources, MetricSources
 from namesrv.plugins.controller.machine import ControllerMachine
-from namesrv.plugins.controller.members import MemberHandlers, added_text
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
 from namesrv.plugins.controller.replicator import RaftReplicator
+from namesrv.plugins.controller.requests.admin import AdminHandlers
+from namesrv.plugins.controller.requests.elections import ElectionHandlers
+from namesrv.plugins.controller.requests.heartbeats import HeartbeatHandler
+from namesrv.plugins.controller.requests.members import MemberHandlers
+from namesrv.plugins.controller.requests.metadata import MetadataHandler
+from namesrv.plugins.controller.requests.registration import RegistrationHandlers
+from namesrv.plugins.controller.requests.replies import added_controllers
+from namesrv.plugins.controller.requests.sync_state_set import SyncStateSetHandlers
 from namesrv.plugins.controller.settings import LiveConfig
 from namesrv.plugins.controller.telemetry import ControllerTelemetry
-from namesrv.plugins.controller.watch import Watch
-from remoting.codes import ResponseCode
-from remoting.config import Config, ConfigError, setting_sources
-from remoting.doors.tcp import TcpDoor
-from remoting.histogram import BOUNDS_US
-from remoting.operation import OperationTable
-from remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
-from remoting.request_counts import RequestCounts
-from remoting.tasks import TaskSet
 
 if TYPE_CHECKING:
-    from remoting.doors.metrics import Scrape
+    from keelmq.remoting.servers.metrics import Scrape
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +64,7 @@ class ControllerPlugin:
         *configs: Config,
         make_replicator: Callable[[ControllerMachine], Replicator] | None = None,
     ) -> None:
-        """make_replicator: another log than raft, for tests."""
+        """`make_replicator`: only in tests, makes another log than raft."""
         (config,) = configs
         assert isinstance(config, ControllerConfig)
         self.context = context
@@ -70,36 +79,34 @@ class ControllerPlugin:
             self.replicator = make_replicator(self.machine)
         self.settings = LiveConfig(config, lambda: self.machine.state)
         self.proposer = Proposer(self.machine, self.replicator)
-        self.watch = Watch(context.liveness, context.clock)
+        self.liveness_view = LivenessView(context.liveness, context.clock)
         self.tally = ElectionTally()
-        self.elections = Elections(self.proposer, self.watch, self.settings, context.clock, self.tally)
-        self.handlers = ControllerHandlers(
+        self.notifier = RoleChangeNotifier(
+            lambda: self.machine.state,
+            self.liveness_view,
             self.settings,
-            self.proposer,
-            self.replicator,
-            self.elections,
-            self.watch,
-            context.liveness,
-            context.clock,
+            lambda: added_controllers(self.replicator),
         )
-        self.handlers.http_address = self._http_address
-        self.admin = AdminHandlers(self.settings, self.proposer, self.replicator, self.elections, self.watch)
-        self.elections.controllers = lambda: added_text(self.replicator)
-        self.members = MemberHandlers(self.replicator, self.handlers.metadata, self.elections.notify_all)
+        self.elections = Elections(
+            self.proposer, self.liveness_view, self.settings, context.clock, self.notifier, self.tally
+        )
+        self._make_handlers(context)
         self.table = OperationTable()
+        self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
         self.requests = RequestCounts(BOUNDS_US, scale=1e6)
         self._add_to(context)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
         context.request_port = port
-        self._door = TcpDoor(
+        self._server = TcpServer(
             self.table,
             host=host if is_loopback(host) else "0.0.0.0",
             port=port,
             name="controller",
             on_closed=self._connection_closed,
             bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST,
+            write_buffers=self.write_buffers,
         )
-        self._cleaned: deque[BrokerKey] = deque()  # by the raft thread, for the event loop
+        self._cleaned: deque[BrokerKey] = deque()  # written by the raft thread, read by the event loop
         self._tasks = TaskSet()
         self._started = False
         self.replicator.on_active_changed(self.elections.active_changed)
@@ -107,15 +114,36 @@ class ControllerPlugin:
             self.replicator.on_active_changed(self.telemetry.active_changed)
         context.on_inactive(self._became_inactive)
 
+    def _make_handlers(self, context: PluginContext) -> None:
+        settings, proposer, replicator, view = (
+            self.settings,
+            self.proposer,
+            self.replicator,
+            self.liveness_view,
+        )
+        self.heartbeats = HeartbeatHandler(
+            settings, context.liveness, context.clock, self.elections.broker_became_active
+        )
+        self.admin = AdminHandlers(settings, proposer, replicator, self.elections, view)
+        metadata = MetadataHandler(settings, replicator, self._http_address)
+        self.members = MemberHandlers(replicator, metadata.metadata, self.notifier.notify_all)
+        self._handlers = (
+            ElectionHandlers(settings, proposer, replicator, view, self.tally, context.clock),
+            SyncStateSetHandlers(proposer, replicator, view),
+            RegistrationHandlers(settings, proposer, replicator, view),
+            metadata,
+            self.admin,
+            self.members,
+        )
+
     def _add_to(self, context: PluginContext) -> None:
-        """Operations, views, metrics and settings."""
-        self.handlers.bind(self.table)
+        """Adds operations, views, metrics and settings. Heartbeats come over TCP only."""
         http_table = OperationTable()
-        self.handlers.bind_requests(http_table)
         for table in (self.table, http_table):
-            self.admin.bind(table)
-            self.members.bind(table)
+            for handlers in self._handlers:
+                handlers.bind(table)
             self.requests.watch(table)
+        self.heartbeats.bind(self.table)
         context.http += [http_table, self._views_router]
         context.scrapes.append(self._scrapes)
         path = context.config_path
@@ -133,7 +161,7 @@ class ControllerPlugin:
         """Raises ConfigError: a port is taken, or the directory belongs to another member."""
         for line in self.config.warnings():
             logger.warning("%s", line)
-        await self._door.start()
+        await self._server.start()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.resume)
             self._tasks.start("controller telemetry", self.telemetry.writer.run)
@@ -143,14 +171,16 @@ class ControllerPlugin:
 
     async def stop(self) -> None:
         self._started = False
-        await self._door.close()
-        await self._tasks.stop()
-        await self.elections.stop()
-        await self.admin.close()
-        await self.members.close()
-        await self.replicator.stop()
+        steps = StopSteps(self.name)
+        steps.add("the controller's port", self._server.close)
+        steps.add("background tasks", self._tasks.stop)
+        steps.add("elections", self.elections.stop)
+        steps.add("forwarded requests", self.admin.close)
+        steps.add("changes of members", self.members.close)
+        steps.add("the raft log", self.replicator.stop)
         if self.telemetry is not None:
-            await self.telemetry.writer.close()
+            steps.add("telemetry", self.telemetry.writer.close)
+        await steps.run()
 
     @property
     def config(self) -> ControllerConfig:
@@ -159,14 +189,10 @@ class ControllerPlugin:
 
     @property
     def address(self) -> tuple[str, int]:
-        return self._door.address
-
-    def request_address(self, member_id: str | None) -> str | None:
-        address = self.replicator.request_addresses.get(member_id or "")
-        return None if address is None else f"{address[0]}:{address[1]}"
+        return self._server.address
 
     async def leader_http_address(self) -> str | None:
-        """None: nobody leads, or the leader does not say it."""
+        """None: no controller leads, or the leader does not answer."""
         return self._http_address() if self.replicator.is_active else await self.admin.leader_http_address()
 
     def health(self) -> dict[str, object]:
@@ -197,6 +223,7 @@ class ControllerPlugin:
     def _applied(self, event: AnyEvent, applied: Applied) -> None:
         """In the raft thread."""
         self.tally.applied(event, applied)
+        self.elections.applied(event, applied)
         before, after = applied.before, applied.after
         if before is not None and (after is None or len(after.replicas) < len(before.replicas)):
             self._cleaned.extend(set(before.keys()) - set(() if after is None else after.keys()))
@@ -204,7 +231,7 @@ class ControllerPlugin:
             self.telemetry.applied(event, applied)
 
     def _http_address(self) -> str | None:
-        """As others reach it: the host is that of our requests, unless HTTP has one of its own."""
+        """Returns host:port as others reach it: the request host, unless HTTP is bound to one address."""
         bound = self.context.http_address()
         if bound is None:
             return None
@@ -215,29 +242,46 @@ class ControllerPlugin:
         changed = dict.fromkeys(self.settings.replicated, "changed at run time, at all controllers")
         return self._sources | changed
 
-    def _views_router(self) -> object:
-        from namesrv.plugins.controller.views import controller_routers
+    def group_sources(self) -> GroupSources:
+        """Returns what the views read."""
+        context = self.context
+        controller = ControllerSources(
+            self.settings, self.machine, self.replicator, self.elections, self.leader_http_address
+        )
+        return GroupSources(controller, context.liveness, self.liveness_view, context.routes, context.clock)
 
-        return controller_routers(self)
+    def metric_sources(self) -> MetricSources:
+        """Returns what the metrics read."""
+        return MetricSources(
+            self.group_sources(),
+            self.requests,
+            self.write_buffers,
+            lambda: self.heartbeats.beats,
+            None if self.telemetry is None else self.telemetry.writer,
+        )
+
+    def _views_router(self) -> object:
+        from namesrv.plugins.controller.http.views import controller_routers
+
+        return controller_routers(self.group_sources(), self.table)
 
     def _scrapes(self) -> "Sequence[Scrape]":
-        from namesrv.plugins.controller.metrics import scrapes
+        from namesrv.plugins.controller.http.metrics import scrapes
 
-        return scrapes(self)
+        return scrapes(self.metric_sources())
 
     def _connection_closed(self, connection_id: int) -> None:
         while self._cleaned:
-            self._forget_stranger(self._cleaned.popleft())
+            self._forget_unregistered(self._cleaned.popleft())
         if self.context.liveness.connection_closed(connection_id, self.context.clock()):
             self.context.wake_scan()
 
     def _became_inactive(self, key: BrokerKey) -> None:
-        if self.replicator.is_active:
-            self.elections.became_inactive(key)
-        self._forget_stranger(key)
+        self.elections.broker_became_inactive(key)
+        self._forget_unregistered(key)
 
-    def _forget_stranger(self, key: BrokerKey) -> None:
-        """An inactive broker that is not registered: nobody asks for it, and anybody can make up more."""
+    def _forget_unregistered(self, key: BrokerKey) -> None:
+        """Forgets the heartbeats of an inactive broker without a registration: anybody can invent more."""
         broker_set = self.machine.state.brokers.get(key.broker_name)
         is_registered = broker_set is not None and key in broker_set.keys()  # noqa: SIM118 - its method
         if not is_registered and not self.context.liveness.is_active(key, self.context.clock()):

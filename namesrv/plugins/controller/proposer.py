@@ -1,11 +1,11 @@
-"""decide, propose, reply: the one way in which the controller's handlers change or read the replicated state.
+"""Proposer: decide, propose, reply: how every handler changes or reads the replicated state.
 
-An outcome that is not known is answered with code 1 and never with success (a leader that lost its majority
-cannot say whether its change will survive); every operation is safe to repeat. A refusal or an answer from
-local state is given only after a barrier, so that a deposed leader does not spread what it remembers.
+An unknown outcome is answered with code 1, never with success: a leader that lost its majority cannot tell
+whether its change will survive. Every operation is safe to repeat. A refusal or an answer from local state is
+sent only after a barrier, so that a deposed leader does not answer from old state.
 
-What apply() refuses is decided again, on the state that refused it: when two elections of a group meet, the
-second is answered with the master that the first one made.
+What apply() refuses is decided again on the state that refused it: of two elections of a group at the same
+time, the second is answered with the master that the first one elected.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError, Unknown, UnknownOutcome
+from keelmq.runtime.clock import wall_ms
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.decide import Answer, Decision
 from namesrv.plugins.controller.core.events import AnyEvent, encode_event
@@ -20,20 +23,17 @@ from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft import api as raft
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError, Unknown, UnknownOutcome
 
 TRIES_MAX = 3
-"""A group that changes more often than that between a decision and its place in the log: repeat later."""
+"""Decisions for one request; each is repeated when the group changed before it was applied."""
 
 NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The group as a reply may show it: as `after` the event, or as it is. None: it is no more, or the
-    request is about no single group. event is None if nothing had to be logged."""
+    """What a reply shows: the group `after` the event, or as it is. after None: the group was cleaned, or the
+    request is about no single group. event None: nothing had to be logged."""
 
     after: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS
@@ -51,6 +51,8 @@ def not_leader() -> CommandError:
 
 
 class Proposer:
+    """Event loop only. `wall_clock`: ms since 1970, for the `ts` of events."""
+
     def __init__(
         self,
         machine: ControllerMachine,
@@ -67,8 +69,15 @@ class Proposer:
     def is_active(self) -> bool:
         return self._replicator.is_active
 
+    def call_in_loop(self, action: Callable[[], object]) -> None:
+        """From the raft thread to the event loop (Replicator.call_in_loop)."""
+        self._replicator.call_in_loop(action)
+
     async def settle(self, decide: Callable[[State], Decision]) -> Settled:
-        """Raises CommandError: refused, not leader, busy, or not known. decide() may be called often."""
+        """Decides and proposes until the event is applied. `decide` may be called several times.
+
+        Raises CommandError: refused, not leader, or busy; UnknownOutcome.
+        """
         if not self.is_active:
             raise not_leader()
         refused: Refused | None = None
@@ -89,9 +98,9 @@ class Proposer:
         raise CommandError(refused.code, refused.remark)
 
     async def propose(self, event: AnyEvent) -> Applied:
-        """Raises CommandError unless the event was applied; Applied.refused may say that it was fenced.
+        """Appends the event with its `ts`, so that all controllers record the same time.
 
-        Here, and nowhere else, the event gets its `ts`: each controller then writes down the same one.
+        Applied.refused: it was fenced. Raises CommandError: not leader, or busy; UnknownOutcome.
         """
         dated = msgspec.structs.replace(event, ts=self._wall_clock())
         result = result_of(await self._replicator.append(encode_event(dated)))
@@ -99,16 +108,16 @@ class Proposer:
         return result
 
     async def barrier(self) -> None:
-        """After it, local state has everything that was acknowledged before. Raises CommandError."""
+        """Waits until everything acknowledged before is applied here. Raises CommandError, UnknownOutcome."""
         if not self.is_active:
             raise not_leader()
         result_of(await self._replicator.barrier())
 
 
 def result_of(outcome: raft.AppendOutcome) -> object:
-    """Of what was applied. Raises CommandError."""
+    """Returns the result of a committed append. Raises CommandError, UnknownOutcome."""
     match outcome:
-        case raft.Applied():
+        case raft.Committed():
             return outcome.result
         case raft.NotActive():
             raise not_leader()

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-call, untyped-decorator"
-"""The replicated log on pysyncobj: the only file that imports it, adapter to everything in raft/.
+"""RaftReplicator: the replicated log on pysyncobj. The only file that imports it, and the adapter to raft/.
 
-pysyncobj has no types and no public way to most of what its faults require, so: an exact version, a check of
-every private name at the start, and only translation in here. What runs is in raft.replica and raft.member.
+pysyncobj has no types and no public interface to much of what its faults require. So the exact version is
+pinned, every private name is checked at the start, and this file only translates; the logic is in raft/.
 """
 
 import contextlib
@@ -23,38 +23,38 @@ from pysyncobj.syncobj import SyncObj, replicated
 from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
-from namesrv.plugins.controller.raft.addresses import AddressBook
+from keelmq.remoting.operation import Unknown
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import (
     AppendOutcome,
-    Applied,
     Busy,
+    ChangeRefused,
+    Committed,
     NotActive,
     RaftSettings,
-    Refused,
     Replicator,
     StateMachine,
 )
 from namesrv.plugins.controller.raft.codec import decode_command, encode
 from namesrv.plugins.controller.raft.fatal import EXIT_SNAPSHOT, EXIT_STATE_MACHINE
-from namesrv.plugins.controller.raft.files import rename_durably
-from namesrv.plugins.controller.raft.journal import Journal, LogEntry
-from namesrv.plugins.controller.raft.ledger import Ledger
-from namesrv.plugins.controller.raft.links import Links
+from namesrv.plugins.controller.raft.fenced_state_machine import FencedStateMachine
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.proposals import Callback
 from namesrv.plugins.controller.raft.replica import Replica
 from namesrv.plugins.controller.raft.settings import link_settings
-from remoting.config import ConfigError
-from remoting.operation import Unknown
+from namesrv.plugins.controller.raft.storage.files import rename_durably
+from namesrv.plugins.controller.raft.storage.journal import Journal, LogEntry
+from namesrv.plugins.controller.raft.transport.addresses import AddressBook
+from namesrv.plugins.controller.raft.transport.links import Links
 
 __all__ = [
     "AppendOutcome",
-    "Applied",
     "Busy",
+    "ChangeRefused",
+    "Committed",
     "NotActive",
     "RaftReplicator",
     "RaftSettings",
-    "Refused",
     "Replicator",
     "StateMachine",
     "Unknown",
@@ -83,7 +83,7 @@ _journals: dict[str, Journal] = {}  # opened by us, fetched by the core's constr
 
 
 def prepare_library() -> None:
-    """Check that it is the version whose private names we use; take pickle and the journal out of it."""
+    """Checks the version and the private names, and replaces pickle and the journal. Raises ConfigError."""
     if VERSION != LIBRARY_VERSION:
         raise ConfigError(f"pysyncobj {VERSION} is installed; this release needs exactly {LIBRARY_VERSION}")
     wanted = [
@@ -113,7 +113,7 @@ def _no_pickle(*_: object, **__: object) -> NoReturn:
 
 
 class _Nodes(dict[str, Node]):
-    """One Node for each member id, made when it is first asked for."""
+    """One Node for each member id, made at its first use."""
 
     def __missing__(self, name: str) -> Node:
         node = self[name] = Node(name)
@@ -121,7 +121,7 @@ class _Nodes(dict[str, Node]):
 
 
 class _Core(SyncObj):
-    """The library with our hooks around its tick. Implements raft.replica.ReplicaCore."""
+    """The library with our hooks around its tick. Implements ReplicaCore (raft/replica.py)."""
 
     member: Member
     nodes: _Nodes
@@ -129,9 +129,13 @@ class _Core(SyncObj):
     _compact: Any = getattr(SyncObj, _COMPACT, None)
 
     def __init__(
-        self, ledger: Ledger, fatal: Callable[[int, str], NoReturn], *args: object, **kwargs: object
+        self,
+        state_machine: FencedStateMachine,
+        fatal: Callable[[int, str], NoReturn],
+        *args: object,
+        **kwargs: object,
     ) -> None:
-        self._ledger, self._fatal = ledger, fatal
+        self._state_machine, self._fatal = state_machine, fatal
         self._pipe_lock, self._pipe_closed = threading.Lock(), False
         super().__init__(*args, **kwargs)
         _refuse_missing(name for name in _CORE_NAMES if _PRIVATE + name not in self.__dict__)
@@ -139,14 +143,14 @@ class _Core(SyncObj):
 
     @replicated
     def append(self, batch: bytes) -> list[object] | None:
-        """Method 0, version 0, for ever: the number is in the journal. Never raises."""
+        """Method 0, version 0: the number is in every journal, so it must not change. Never raises."""
         try:
-            return self._ledger.apply(batch)
+            return self._state_machine.apply(batch)
         except BaseException:  # noqa: BLE001 - the library would retry it for ever
             self._fatal(EXIT_STATE_MACHINE, f"the state machine raised:\n{traceback.format_exc()}")
 
     def submit(self, data: bytes, callback: Callback) -> None:
-        """After close() nothing happens: the deadline of the proposal answers."""
+        """Queues an entry. After close() nothing happens, and the proposal ends by its deadline."""
         with self._pipe_lock:
             if not self._pipe_closed:
                 self.append(data, callback=callback)
@@ -159,21 +163,21 @@ class _Core(SyncObj):
             super()._onTick(timeToWait)
 
     def finish_compaction(self, first_index: int) -> None:
-        """In the tick that wrote a snapshot, not in the next: in between the library floods a member that
-        needs it with "pending" frames for a whole heartbeat, and does nothing else."""
+        """In the tick that wrote the snapshot: until then the library sends "pending" frames to a member that
+        needs it and does nothing else."""
         self._compact()
-        if self.log[0][1] != first_index:  # the library would only try again, at every tick
+        if self.log[0][1] != first_index:  # the library would try again at every tick
             self._fatal(EXIT_SNAPSHOT, "cannot put the snapshot into place: the reason is logged above")
 
     def wake(self) -> None:
-        """The poll returns at once. Any thread, also after the raft thread has closed everything: a write
-        then would go to whatever file got the number of the pipe."""
+        """Ends the poll. Any thread, also after close(): without the lock a write could reach another file
+        that got the number of the pipe."""
         with self._pipe_lock:
             if not self._pipe_closed:
                 self._private("pipeNotifier").notify()
 
     def close(self) -> None:
-        """Links, journal, and the pipe that the library forgets."""
+        """Closes links, journal, and the pipe, which the library leaves open."""
         self.destroy()
         with self._pipe_lock:
             self._pipe_closed = True
@@ -229,7 +233,7 @@ class _Core(SyncObj):
         return int(self._private("raftMatchIndex").get(self.nodes[member], 0))
 
     def follow(self, others: Collection[str]) -> None:
-        """What the library does for its own membership entries, which are off: they are pickles."""
+        """Does what the library's own membership entries do, which are off because they are pickles."""
         wanted, mine = {self.nodes[name] for name in others}, self._private("otherNodes")
         for node in sorted(mine - wanted, key=lambda node: node.id):
             mine.discard(node)
@@ -244,7 +248,7 @@ class _Core(SyncObj):
             self._private("lastResponseTime").setdefault(node, self.now())
 
     def learner_up(self, member: str) -> None:
-        """It gets the log and is not counted: what the library calls a read-only node."""
+        """A learner is a read-only node of the library: it receives the log and is not counted."""
         self._private("transport")._onReadonlyNodeConnected(self.nodes[member])
 
     def learner_down(self, member: str) -> None:
@@ -262,7 +266,7 @@ class _Core(SyncObj):
 
 
 class _MemberTransport(Transport):
-    """The library's side of Member: dicts and Nodes here, messages and member ids there."""
+    """The transport of the library on Member: translates Nodes to member ids."""
 
     def __init__(self, core: _Core, member: Member, nodes: _Nodes) -> None:
         super().__init__(core, None, [])
@@ -277,7 +281,7 @@ class _MemberTransport(Transport):
     def send(self, node: Node, message: dict[str, Any]) -> bool:
         if message["type"] != "apply_command":
             return self._member.send(node.id, message)
-        if "request_id" in message:  # only the leader appends: refused in the next tick, which is certain
+        if "request_id" in message:  # only the leader appends: refused in the next tick, surely not applied
             refusal = {"request_id": message["request_id"], "error": FAIL_REASON.NOT_LEADER}
             self._member.later.append({"type": "apply_command_response"} | refusal)
         return False
@@ -287,30 +291,30 @@ class _MemberTransport(Transport):
 
 
 class RaftReplicator(Replica):
-    """Implements Replicator. One member of a group; a group of one opens no port."""
+    """Implements Replicator with pysyncobj. A group of one opens no port."""
 
     def open_core(self, journal: Journal) -> _Core:
         prepare_library()
-        settings, member = self.settings, Member(self.settings)
+        settings, member = self.settings, self.make_member()
         nodes = _Nodes()
 
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
             member.core, core.member, core.nodes = core, member, nodes
-            self.join(member)
+            self.member_list.changed = member.follow_member_list
             if len(settings.members) > 1:
                 member.links = self.open_links(core, member)
             return _MemberTransport(core, member, nodes)
 
         _journals[str(self.directory.journal)] = journal
-        others = [nodes[name] for name in sorted(self.roster.members) if name != self.self_id]
+        others = [nodes[name] for name in sorted(self.member_list.members) if name != self.self_id]
         core = _Core(
-            *(self.ledger, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
+            *(self.state_machine, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
             transportClass=transport,
         )
-        member.follow_roster()
+        member.follow_member_list()
         core.addOnTickCallback(member.after_work)
         if not others:
-            core.election_deadline = core.now()  # nobody to wait for
+            core.election_deadline = core.now()  # alone: no need to wait
         return core
 
     def open_links(self, core: _Core, member: Member) -> Links:

@@ -1,17 +1,17 @@
-"""LiveConfig: the controller's settings while it runs: its file's, with the replicated ones over them.
+"""LiveConfig: the settings in force: those of the configuration file, overridden by the replicated ones.
 
-A changed setting (1009) is part of the replicated state, so every controller has it, and keeps it over
-restarts and files. Why over the file, and the environment, too: docs/adr/0008.
+A changed setting (1009) is part of the replicated state, so every controller has it, also after a restart.
+docs/adr/0008 says why it overrides the file and the environment.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.runtime.config import ConfigError, parse_settings, with_settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig
 from namesrv.plugins.controller.core.state import State
-from remoting.codes import ResponseCode
-from remoting.config import ConfigError, parse_settings, with_settings
-from remoting.operation import CommandError
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ BLACK_LIST = frozenset(
         "rocketmqHome",
     }
 )
-"""Never changed by a request: a path or a key of the caller's choice is a way in (#6733, #7584)."""
+"""Never changed by a request: a path or secret chosen by the sender is an attack (#6733, #7584)."""
 REPLICATED = "the replicated settings"
 
 
 class LiveConfig:
-    """Lives in the event loop. `fault`: why some replicated settings are not in force here; None: all are.
-    `replicated`: the keys of those that are."""
+    """Event loop only. `fault`: why some replicated settings are not in force here; None: all are.
+    `replicated`: the keys of those in force."""
 
     def __init__(self, file: ControllerConfig, state: Callable[[], State]) -> None:
         self._file, self._state = file, state
@@ -46,7 +46,7 @@ class LiveConfig:
 
     @property
     def current(self) -> ControllerConfig:
-        """As it is now. A frozen value: keep it only while one request is served."""
+        """The settings in force now, a frozen value. Read it anew for each request."""
         settings = self._state().settings
         if settings is not self._seen:
             self._seen = settings
@@ -54,7 +54,7 @@ class LiveConfig:
         return self._current
 
     def _refresh(self, settings: Mapping[str, str]) -> None:
-        """One by one: a setting that does not go with this file must not cost the others."""
+        """Applies each setting alone, so that one that contradicts this file does not block the others."""
         self._current, faults, in_force = self._file, list[str](), set[str]()
         for key, value in sorted(settings.items()):
             try:
@@ -64,14 +64,16 @@ class LiveConfig:
                 faults.append(str(error))
         self.fault, self.replicated = "; ".join(faults) or None, frozenset(in_force)
         if self.fault is not None:
-            logger.error("this controller goes on as its file says: %s", self.fault)
+            logger.error("some replicated settings are not in force here: %s", self.fault)
         for line in self._current.warnings():
-            if line not in self._file.warnings():  # those were told at the start
+            if line not in self._file.warnings():  # those were logged at the start
                 logger.warning("%s", line)
 
     def check_changes(self, body: bytes) -> dict[str, str | None]:
-        """key=value lines as replicated changes; "key=" gives the key back to the file. Raises CommandError
-        unless all of them, together with the settings in force, are what a file might hold."""
+        """Parses key=value lines to changes; "key=" resets a key to the file's value.
+
+        Raises CommandError: an invalid line, key or value, also in combination with the settings in force.
+        """
         try:
             settings = parse_settings(body.decode(), "the request")
         except (UnicodeDecodeError, ConfigError) as error:
@@ -83,7 +85,7 @@ class LiveConfig:
         return changes
 
     def check(self, settings: Mapping[str, str | None]) -> None:
-        """Raises CommandError: a key that no controller knows or that is read at start, or a bad value."""
+        """Raises CommandError: an unknown key, a key that is read only at the start, or an invalid value."""
         known = {field.alias for field in ControllerConfig.model_fields.values()}
         for key in settings:
             if key in known and key not in AT_RUN_TIME:

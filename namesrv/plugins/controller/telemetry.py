@@ -1,9 +1,9 @@
-"""ControllerTelemetry: every applied event as a ControllerEvent record, on its way to analytics.
+"""ControllerTelemetry: writes every applied event as a ControllerEvent record for analytics.
 
-Its hooks run in the raft thread, also while the log is replayed: they only map values and put them on the
-writer's queue. What this controller wrote before it was started is found in its own newest file and left out;
-a damaged end of that file costs duplicates, which readers drop. Events that came inside a snapshot of the log
-have no record here: the groups as they are then take their place.
+Its hooks run in the raft thread, also while the log is replayed: they only convert values and queue them for
+the writer. Events that an earlier process wrote are found in the newest file and left out; a damaged end of
+that file causes duplicates, which readers drop. Events inside a snapshot of the log have no record: records
+of the groups as they are then replace them.
 """
 
 import logging
@@ -13,13 +13,13 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
+from keelmq.remoting.records import ControllerEvent, GroupView, decode_record, name_of
+from keelmq.remoting.telemetry import TelemetryWriter
+from keelmq.runtime.clock import wall_ms
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent, AnyGroupEvent, ImportState, UpdateConfig
 from namesrv.plugins.controller.core.state import BrokerSet, State
-from remoting.clock import wall_ms
-from remoting.records import ControllerEvent, GroupView, decode_record, name_of
-from remoting.telemetry import TelemetryWriter
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _TYPES = {each: str(each.__struct_config__.tag) for each in get_args(AnyGroupEve
 
 
 class Written(NamedTuple):
-    """The newest event in this controller's files."""
+    """The newest event in the files of this controller."""
 
     event_id: int
     ts: int
@@ -38,14 +38,14 @@ NOTHING = Written(0, 0)
 
 
 class ControllerTelemetry:
-    """resume() before the log is opened; the writer runs from then on, and is closed after the log."""
+    """Call resume() before the log is opened. `writer` runs from then on and is closed after the log."""
 
     def __init__(self, config: ControllerConfig, wall_clock: Callable[[], int] = wall_ms) -> None:
         self._controller_id, self._wall_clock = config.controller_d_leger_self_id, wall_clock
         self._node = f"controller-{self._controller_id}"
         self._directory = config.telemetry_directory
         self._state = State()
-        self._views: dict[str, tuple[BrokerSet, GroupView | None]] = {}  # after each group's last event
+        self._views: dict[str, tuple[BrokerSet, GroupView | None]] = {}  # each group after its last event
         self._written = NOTHING
         self._has_gap = False
         self._fault: str | None = None
@@ -60,11 +60,11 @@ class ControllerTelemetry:
 
     # ------------------------------------------------------------------ event loop
     def resume(self) -> None:
-        """Reads files: call it in a thread."""
+        """Finds the newest written event. Reads files: call it in a thread."""
         self._written = last_written(self._directory, self._node, self._controller_id)
 
     def active_changed(self, is_active: bool) -> None:
-        """The active controller always has a file, and so has each of its hours, however quiet."""
+        """A new active controller writes all groups, so that every hour has a file, also without events."""
         if is_active:
             self._put_groups(self._state, self._wall_clock())
 
@@ -77,7 +77,7 @@ class ControllerTelemetry:
 
     # ------------------------------------------------------------------ raft thread
     def applied(self, event: AnyEvent, applied: Applied) -> None:
-        """Implements EventHook. An exception would end the controller; telemetry is not worth that."""
+        """Implements EventHook. Never raises: that would end the controller."""
         before, self._state = self._state, applied.state
         if not event.ts or self._is_written(applied.state.event_count, event.ts):
             return
@@ -96,7 +96,7 @@ class ControllerTelemetry:
             self._fault = repr(error)
 
     def _view_of(self, group: BrokerSet | None) -> GroupView | None:
-        """What an event finds is nearly always what the event before it left."""
+        """Caches the view of each group: `before` of an event is nearly always `after` of the last one."""
         if group is None:
             return None
         known = self._views.get(group.broker_name)
@@ -105,9 +105,9 @@ class ControllerTelemetry:
         return known[1]
 
     def restored(self, state: State) -> None:
-        """The state of a snapshot: our own at the start, or the leader's because we were too far behind.
+        """Implements RestoreHook: our own snapshot at the start, or one of the leader.
 
-        The groups are written when the next event comes, and with its time: what follows may be old.
+        The groups are written with the next event and its time: the events that follow may be old.
         """
         if state.event_count > max(self._written.event_id, self._state.event_count):
             self._has_gap = True
@@ -115,7 +115,7 @@ class ControllerTelemetry:
         self._views.clear()
 
     def _is_written(self, event_id: int, ts: int) -> bool:
-        """Also by time: were the log thrown away, its new events would have the old numbers."""
+        """Compares the time as well: the events of a new log would repeat the numbers of an old one."""
         return event_id <= self._written.event_id and ts <= self._written.ts
 
     def _put_groups(self, state: State, ts: int) -> None:
@@ -128,7 +128,7 @@ class ControllerTelemetry:
 
 
 def snapshot_of(state: State, ts: int, controller_id: str) -> Iterator[ControllerEvent]:
-    """Each group as it is."""
+    """Yields a record of each group as it is."""
     for name in sorted(state.brokers):
         yield ControllerEvent(
             ts=ts,
@@ -147,7 +147,7 @@ def record_of(
     controller_id: str,
     view: Callable[[BrokerSet | None], GroupView | None] | None = None,
 ) -> ControllerEvent:
-    """cluster_name of an event that was refused because its group is unknown: what it says itself, or ""."""
+    """Returns the record of an applied event. cluster_name for an unknown group: that of the event, or ""."""
     group, refused, view = applied.after or applied.before, applied.refused, view or view_of
     return ControllerEvent(
         ts=event.ts,
@@ -179,9 +179,9 @@ def view_of(group: BrokerSet | None) -> GroupView | None:
 
 
 def last_written(directory: Path, node: str, controller_id: str) -> Written:
-    """The newest event in the files of `node`; NOTHING: no file, or none that can be read.
+    """Returns the newest event in the files of `node`; NOTHING: no readable file.
 
-    Snapshot records do not count: the writer may have stopped before the events that they stand in front of.
+    Snapshot records do not count: the writer may have stopped before the event that follows them.
     """
     files = directory.glob(f"{name_of(ControllerEvent)}/dt=*/hour=*/{node}-*.jsonl*")
     try:
@@ -199,7 +199,7 @@ def _event_in(line: bytes, controller_id: str) -> Written | None:
     try:
         record = decode_record(line)
     except msgspec.DecodeError:
-        return None  # half a line of a crash, or damage
+        return None  # a line cut by a crash, or damage
     if not isinstance(record, ControllerEvent) or record.type == SNAPSHOT:
         return None
     return Written(record.event_id, record.ts) if record.controller_id == controller_id else None

@@ -11,11 +11,11 @@ from random import Random
 from typing import Any
 
 from broker.core.registration import Effect, Event, RegisterState, event_of, recover, step
-from remoting.codes import ResponseCode
-from remoting.command import decode, decode_body, encode, parse_header, request_command
-from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
-from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import decode, decode_body, encode, parse_header, request_command
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from tests.sim.control.node import Node
 from tests.sim.control.truth import Truth, View
 
@@ -283,12 +283,14 @@ class Broker(Client):
             self._adopt(info, members)
 
     def _adopt(self, info: Any, members: Any) -> None:
-        mine, news = self.info.master_epoch or 0, info.master_epoch or 0
-        if news > mine or (
-            news == mine and (info.sync_state_set_epoch or 0) >= self.set.sync_state_set_epoch
+        mine, role_update = self.info.master_epoch or 0, info.master_epoch or 0
+        if role_update > mine or (
+            role_update == mine and (info.sync_state_set_epoch or 0) >= self.set.sync_state_set_epoch
         ):
             self.info = wire.MasterInfo(
-                master_broker_id=info.master_broker_id, master_epoch=news, master_address=info.master_address
+                master_broker_id=info.master_broker_id,
+                master_epoch=role_update,
+                master_address=info.master_address,
             )
             if members is not None:
                 self.set = members

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
+from keelmq.remoting.operation import Unknown
 from namesrv.plugins.controller.raft.api import (
     AppendOutcome,
-    Applied,
     ChangeOutcome,
+    ChangeRefused,
+    Committed,
     NotActive,
-    Refused,
     StateMachine,
 )
-from remoting.operation import Unknown
 
 TICK_S = 0.02
 APPEND_DEADLINE_S = 1.0
@@ -144,7 +144,7 @@ class ModelReplicator:
             self.applied += 1
             result = self.machine.apply(item.event)
             if not item.done.done():
-                item.done.set_result(Applied(result))
+                item.done.set_result(Committed(result))
 
     # ---- Replicator ----
 
@@ -178,7 +178,7 @@ class ModelReplicator:
         while self.is_active and self.log.loop.time() < deadline:
             await asyncio.sleep(self.log.random.uniform(0.001, 0.02))
             if self.log.leader is self and self.log.has_majority(self.self_id):
-                return Applied(None)
+                return Committed(None)
         return Unknown("no majority answers") if self.is_active else NotActive(None)
 
     @property
@@ -192,16 +192,23 @@ class ModelReplicator:
     async def add_member(
         self, member_id: str, address: tuple[str, int], request_address: tuple[str, int] | None = None
     ) -> ChangeOutcome:
-        return Refused(FIXED)
+        return ChangeRefused(FIXED)
 
     async def remove_member(self, member_id: str) -> ChangeOutcome:
-        return Refused(FIXED)
+        return ChangeRefused(FIXED)
 
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
-        return Refused(FIXED)
+        return ChangeRefused(FIXED)
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
         self._callbacks.append(callback)
+
+    def call_in_loop(self, action: Callable[[], object]) -> None:
+        self.log.loop.call_soon(self._run, action)
+
+    def _run(self, action: Callable[[], object]) -> None:
+        if self.log.members.get(self.self_id) is self:  # it was not killed meanwhile
+            action()
 
     def status(self) -> dict[str, Any]:
         return {}

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import decode
+from keelmq.remoting.dispatch import Dispatcher
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.raft.api import Replicator
-from remoting.codes import ResponseCode
-from remoting.command import decode
-from remoting.dispatch import Dispatcher
 from tests.sim.control.truth import Truth
-from tests.unit.controller_fakes import config
+from tests.support.controller_fakes import config
 
 SCAN_S = 0.05
 
@@ -86,7 +86,7 @@ class Node:
             controllerGraceMs=3_000,
         )
         self.plugin = ControllerPlugin(context, settings, make_replicator=observed)
-        self.plugin.proposer._wall_clock = self.plugin.watch._wall_clock = self.now_ms
+        self.plugin.proposer._wall_clock = self.plugin.liveness_view._wall_clock = self.now_ms
         self.dispatcher = Dispatcher(
             self.plugin.table, name=name, bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST
         )

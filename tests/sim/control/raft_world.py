@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft import proposals
 from namesrv.plugins.controller.raft.api import RaftSettings, Replicator
-from remoting.config import ConfigError
 from tests.sim.control.node import Node, Observed
 from tests.sim.control.world import ControlWorld, judge
 from tests.sim.raft.checkers import Checker, Violation
@@ -57,7 +57,7 @@ class RaftSide(RaftWorld):
     """The members, their links and disks, and their faults."""
 
     def __init__(self, control: RealWorld, directory: Path) -> None:
-        super().__init__(control.seed, control.loop, directory, members=control.weather.members)
+        super().__init__(control.seed, control.loop, directory, members=control.conditions.members)
         self.control = control
         self.checker: ControlChecker = ControlChecker()
         self.checker.world = control
@@ -92,7 +92,7 @@ class RealWorld(ControlWorld):
             raft.kill_one, raft.kill_one, raft.power_cut_one, raft.power_cut_one, raft.blackout,
             raft.pause_one,
         ]  # fmt: skip
-        if not self.weather.quiet_brokers:
+        if not self.conditions.quiet_brokers:
             faults.append(raft.wipe_one)
         raft.checker.trouble(now, now + self.random.choice(faults)())
         if self.random.random() < 0.3:
@@ -122,7 +122,7 @@ class RealWorld(ControlWorld):
 
 
 def run_seed(seed: int, **changes: Any) -> RealWorld:
-    """Raises Violation. `changes`: fields of Weather."""
+    """Raises Violation. `changes`: fields of Conditions."""
     loop = VirtualLoop()
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -130,12 +130,12 @@ def run_seed(seed: int, **changes: Any) -> RealWorld:
         with tempfile.TemporaryDirectory(prefix="control-sim-", dir=FAST_DIRECTORY) as directory:
             world = RealWorld(seed, loop, Path(directory), **changes)
             raft = world.raft
-            append_bytes = max(raft.weather.append_bytes, APPEND_BYTES_MIN)
+            append_bytes = max(raft.conditions.append_bytes, APPEND_BYTES_MIN)
             with (
                 virtual_library(raft.clock, raft.random, APPEND_BYTES_MAX=append_bytes),
                 mock.patch.object(proposals, "BATCH_BYTES_MAX", append_bytes // 4),
-                mock.patch.object(proposals, "IN_FLIGHT_MAX", raft.weather.in_flight),
-                mock.patch.object(proposals, "BATCH_MAX", 256 if raft.weather.in_flight <= 2 else 1),
+                mock.patch.object(proposals, "IN_FLIGHT_MAX", raft.conditions.in_flight),
+                mock.patch.object(proposals, "BATCH_MAX", 256 if raft.conditions.in_flight <= 2 else 1),
                 raft.disks.installed(),
             ):
                 judge(world)

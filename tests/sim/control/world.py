@@ -25,7 +25,7 @@ FAULTS_S, HEALING_S = 20.0, 20.0
 
 
 @dataclass(frozen=True)
-class Weather:
+class Conditions:
     members: int
     groups: int
     replicas: int
@@ -38,7 +38,7 @@ class Weather:
     )
 
     @classmethod
-    def of(cls, random: Random) -> Weather:
+    def of(cls, random: Random) -> Conditions:
         quiet = random.random() < 0.15
         return cls(
             members=random.choice((3, 3, 3, 5)),
@@ -57,21 +57,27 @@ class ControlWorld:
 
     def __init__(self, seed: int, loop: VirtualLoop, **changes: Any) -> None:
         self.seed, self.loop, self.random = seed, loop, Random(seed)
-        self.weather = replace(Weather.of(self.random), **changes)
+        self.conditions = replace(Conditions.of(self.random), **changes)
         self.truth = Truth()
         self.nodes: dict[str, Node] = {}
-        self.names = [f"n{number}" for number in range(self.weather.members)]
+        self.names = [f"n{number}" for number in range(self.conditions.members)]
         self.notes: list[str] = []
         self.faults: Counter[str] = Counter()
-        weather = self.weather
+        conditions = self.conditions
         self.air = Air(
-            loop, self.random, self.nodes, self.truth, weather.loss, weather.duplicates, weather.delay_max_s
+            loop,
+            self.random,
+            self.nodes,
+            self.truth,
+            conditions.loss,
+            conditions.duplicates,
+            conditions.delay_max_s,
         )
-        self.groups = [f"g{number}" for number in range(weather.groups)]
+        self.groups = [f"g{number}" for number in range(conditions.groups)]
         self.disks = {
             f"{group}-b{number}": (group, Disk())
             for group in self.groups
-            for number in range(weather.replicas)
+            for number in range(conditions.replicas)
         }
         self.brokers: dict[str, Broker] = {}
         self.operators: list[Client] = []
@@ -138,14 +144,14 @@ class ControlWorld:
         self.start_controllers()
         for name in self.disks:
             self.start_broker(name)
-        quiet = self.weather.quiet_brokers
+        quiet = self.conditions.quiet_brokers
         self.operators.append(Operator("operator", self.air, self.groups, changes=not quiet))
         if quiet:
             await self._until(self._settled)
         before = dict(self.truth.elections)
         end = self.loop.time() + FAULTS_S
         while self.loop.time() < end:
-            await asyncio.sleep(self.random.uniform(0.05, 2 * self.weather.fault_every_s))
+            await asyncio.sleep(self.random.uniform(0.05, 2 * self.conditions.fault_every_s))
             self._fault()
             self.raise_violation()
         await self._heal()
@@ -156,7 +162,7 @@ class ControlWorld:
 
     def _fault(self) -> None:
         choices: list[Callable[[], None]] = [self.controller_fault] * 2
-        if not self.weather.quiet_brokers:
+        if not self.conditions.quiet_brokers:
             choices += [self.kill_broker, self.cut_broker]
         self.random.choice(choices)()
 
@@ -178,13 +184,13 @@ class ControlWorld:
         while not condition():
             self.raise_violation()
             if self.loop.time() > deadline:
-                raise Violation(f"not healed within {HEALING_S} s: {'; '.join(self.complaints())}")
+                raise Violation(f"not healed within {HEALING_S} s: {'; '.join(self.problems())}")
             await asyncio.sleep(0.1)
 
     def _settled(self) -> bool:
-        return not self.complaints()
+        return not self.problems()
 
-    def complaints(self) -> list[str]:
+    def problems(self) -> list[str]:
         found = [] if self.agree() else [f"the controllers do not agree: {self.standing()}"]
         for broker in self.brokers.values():
             if not broker.is_registered:
@@ -278,7 +284,7 @@ class ModelWorld(ControlWorld):
 
 
 def run_seed(seed: int, **changes: Any) -> ModelWorld:
-    """Raises Violation, with the story of the run. `changes`: fields of Weather."""
+    """Raises Violation, with the story of the run. `changes`: fields of Conditions."""
     loop = VirtualLoop()
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -297,7 +303,7 @@ def judge(world: ControlWorld) -> None:
         world.loop.run_until_complete(world.run())
     except Violation as violation:
         story = "\n".join(world.notes[-60:])
-        raise Violation(f"seed {world.seed} {world.weather}: {violation}\n{story}") from None
+        raise Violation(f"seed {world.seed} {world.conditions}: {violation}\n{story}") from None
     finally:
         world.close()
         _drain(world.loop)

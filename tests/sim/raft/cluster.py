@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft import proposals
-from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, Busy, NotActive, RaftSettings
-from remoting.config import ConfigError
+from namesrv.plugins.controller.raft.api import AppendOutcome, Busy, Committed, NotActive, RaftSettings
 from tests.sim.raft.checkers import Checker, Violation
 from tests.sim.raft.disk import Disks
 from tests.sim.raft.network import Network
@@ -28,7 +28,7 @@ UNTOLD = object()  # the process died before it answered
 
 
 @dataclass(frozen=True)
-class Weather:
+class Conditions:
     """What a seed has to bear. Rates are relative weights of the nemesis's choices."""
 
     members: int = 3
@@ -50,8 +50,8 @@ class Weather:
     wipes: int = 1  # a disk is lost; never of so many that no majority of disks is whole
 
 
-def weather_of(random: Random) -> Weather:
-    return Weather(
+def conditions_of(random: Random) -> Conditions:
+    return Conditions(
         members=random.choice((3, 3, 3, 5)),
         delay_max_s=random.choice((0.003, 0.02, 0.06)),
         compaction_entries=random.choice((12, 30, 5_000)),
@@ -65,16 +65,16 @@ def weather_of(random: Random) -> Weather:
 class World:
     def __init__(self, seed: int, loop: VirtualLoop, directory: Path, **changes: Any) -> None:
         self.seed, self.loop, self.random = seed, loop, Random(seed)
-        self.weather = replace(weather_of(self.random), **changes)
+        self.conditions = replace(conditions_of(self.random), **changes)
         self.clock, self.disks, self.checker = Clock(loop), Disks(), Checker()
         self.network = Network(
             loop,
             self.random,
-            delay_max_s=self.weather.delay_max_s,
-            duplicates=self.weather.duplicates,
+            delay_max_s=self.conditions.delay_max_s,
+            duplicates=self.conditions.duplicates,
         )
         self.directory = directory
-        names = [f"n{index}" for index in range(self.weather.members)]
+        names = [f"n{index}" for index in range(self.conditions.members)]
         self.addresses = {name: (name, 1) for name in names}
         self.disk_of = {name: self.disks.add(directory / name) for name in names}
         self.processes: dict[str, SimProcess] = {}
@@ -104,7 +104,7 @@ class World:
             directory=self.disk_of[name].root,
             cluster_id="sim",
             secret=bytes(32),
-            compaction_entries=self.weather.compaction_entries,
+            compaction_entries=self.conditions.compaction_entries,
             append_deadline_s=1.5,
             on_fatal=lambda code, text: self._fatal(name, code, text),
         )
@@ -160,7 +160,7 @@ class World:
         began, unsure = self.loop.time(), False
         for _ in range(tries):
             outcome = await self.ask(process, process.replicator.append(event.encode(), request_id))
-            if isinstance(outcome, Applied):
+            if isinstance(outcome, Committed):
                 self.checker.acknowledge(event, outcome.result)
                 return True
             self.settle(outcome, began)
@@ -174,7 +174,7 @@ class World:
     async def read(self, process: SimProcess) -> None:
         began, floor = self.loop.time(), self.checker.floor()
         outcome = await self.ask(process, process.replicator.barrier())
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, Committed):
             self.checker.read(process.name, floor, process.machine.events)
         else:
             self.settle(outcome, began)
@@ -185,13 +185,13 @@ class World:
 
     # ------------------------------------------------------------------ faults
     async def nemesis(self, end: float) -> None:
-        weather, choices = self.weather, list[Callable[[], float]]()
-        choices += [self.reset_one] * weather.resets + [self.cut_some] * weather.cuts
-        choices += [self.cut_one_way] * weather.one_way + [self.kill_one] * weather.kills
-        choices += [self.power_cut_one] * weather.power_cuts + [self.blackout] * weather.blackouts
-        choices += [self.pause_one] * weather.pauses + [self.wipe_one] * weather.wipes
+        conditions, choices = self.conditions, list[Callable[[], float]]()
+        choices += [self.reset_one] * conditions.resets + [self.cut_some] * conditions.cuts
+        choices += [self.cut_one_way] * conditions.one_way + [self.kill_one] * conditions.kills
+        choices += [self.power_cut_one] * conditions.power_cuts + [self.blackout] * conditions.blackouts
+        choices += [self.pause_one] * conditions.pauses + [self.wipe_one] * conditions.wipes
         while self.loop.time() < end and choices:
-            await asyncio.sleep(self.random.uniform(0.05, 2 * weather.fault_every_s))
+            await asyncio.sleep(self.random.uniform(0.05, 2 * conditions.fault_every_s))
             now = self.loop.time()
             self.checker.trouble(now, now + self.random.choice(choices)())
             if self.random.random() < 0.4:
@@ -265,8 +265,8 @@ class World:
 
     def is_enough(self, names: set[str]) -> bool:
         """A majority by every roster that somebody has, also by one that is not committed yet."""
-        rosters = [each.replicator.roster.members.keys() for each in self.processes.values()]
-        return all(2 * len(names & roster) > len(roster) for roster in rosters)
+        rosters = [each.replicator.member_list.members.keys() for each in self.processes.values()]
+        return all(2 * len(names & member_list) > len(member_list) for member_list in rosters)
 
     def is_whole(self, process: SimProcess) -> bool:
         """Its disk holds everything that it may have promised to hold."""
@@ -293,9 +293,9 @@ class World:
         """Faults, by the nemesis or a script, then healing, then checks. Raises Violation."""
         for name in sorted(self.addresses):
             self.start(name)
-        end = self.loop.time() + self.weather.faults_s
+        end = self.loop.time() + self.conditions.faults_s
         self.checker.trouble(self.loop.time(), self.loop.time() + 1.0)  # the first election
-        tasks = [self.loop.create_task(self.client(f"c{i}", end)) for i in range(self.weather.clients)]
+        tasks = [self.loop.create_task(self.client(f"c{i}", end)) for i in range(self.conditions.clients)]
         tasks.append(self.loop.create_task(self.nemesis(end) if script is None else script(self)))
         while self.loop.time() < end:
             await asyncio.sleep(0.25)
@@ -343,7 +343,7 @@ class World:
     def in_group(self) -> list[SimProcess]:
         """As the active member has it: a newcomer may not have come so far."""
         active = [each for each in self.processes.values() if each.alive and each.replicator.is_active]
-        ids = active[0].replicator.roster.members if active else {}
+        ids = active[0].replicator.member_list.members if active else {}
         return [each for name, each in self.processes.items() if name in ids]
 
     def state_of(self, name: str) -> str:
@@ -353,7 +353,8 @@ class World:
             f"{name} alive {process.alive} leads {core.leads} active {process.replicator.is_active} term "
             f"{core.term} applied {core.last_applied} commit {core.commit_index} last {core.log[-1][1]} "
             f"links {process.member.links.connected()} standing {process.member.joining.own.state} "
-            f"group {sorted(process.replicator.roster.members)} since {process.replicator.roster.index}"
+            f"group {sorted(process.replicator.member_list.members)} "
+            f"since {process.replicator.member_list.index}"
         )
 
 
@@ -361,23 +362,23 @@ Script = Callable[[World], Coroutine[Any, Any, None]]
 
 
 def run_seed(seed: int, script: Script | None = None, **changes: Any) -> World:
-    """Raises Violation. `changes`: fields of Weather, for a test that wants a certain one."""
+    """Raises Violation. `changes`: fields of Conditions, for a test that wants a certain one."""
     loop = VirtualLoop()
     logging.disable(logging.CRITICAL)
     try:
         with tempfile.TemporaryDirectory(prefix="raft-sim-", dir=FAST_DIRECTORY) as directory:
             world = World(seed, loop, Path(directory), **changes)
             with (
-                virtual_library(world.clock, world.random, APPEND_BYTES_MAX=world.weather.append_bytes),
-                mock.patch.object(proposals, "IN_FLIGHT_MAX", world.weather.in_flight),
-                mock.patch.object(proposals, "BATCH_MAX", 256 if world.weather.in_flight <= 2 else 1),
+                virtual_library(world.clock, world.random, APPEND_BYTES_MAX=world.conditions.append_bytes),
+                mock.patch.object(proposals, "IN_FLIGHT_MAX", world.conditions.in_flight),
+                mock.patch.object(proposals, "BATCH_MAX", 256 if world.conditions.in_flight <= 2 else 1),
                 world.disks.installed(),
             ):
                 try:
                     loop.run_until_complete(world.run(script))
                 except Violation as violation:
                     story = "\n".join(world.notes[-60:])
-                    raise Violation(f"seed {seed} {world.weather}: {violation}\n{story}") from None
+                    raise Violation(f"seed {seed} {world.conditions}: {violation}\n{story}") from None
                 finally:
                     for process in world.processes.values():
                         if process.alive:

@@ -19,7 +19,7 @@ from unittest import mock
 
 import pysyncobj.serializer as serializer
 
-from namesrv.plugins.controller.raft import directory, files, journal
+from namesrv.plugins.controller.raft.storage import directory, files, journal
 
 SECTOR_BYTES = 512
 

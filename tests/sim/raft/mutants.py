@@ -1,7 +1,8 @@
 """Each protection, switched off: what the checkers must notice. Test the testers.
 
 Not here: guard rules 2, 5 and 6, fencing by epoch. What they prevent needs so many coincidences that hundreds
-of runs do not show it; unit tests show each with the real library (test_raft_guard.py, test_raft_ledger.py).
+of runs do not show it; unit tests show each with the real library (test_raft_guard.py,
+test_raft_state_machine.py).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 from unittest import mock
 
 from namesrv.plugins.controller.raft import proposals
-from namesrv.plugins.controller.raft.api import Applied
+from namesrv.plugins.controller.raft.api import Committed
+from namesrv.plugins.controller.raft.fenced_state_machine import FencedStateMachine
 from namesrv.plugins.controller.raft.guard import Guard
-from namesrv.plugins.controller.raft.journal import Journal
-from namesrv.plugins.controller.raft.ledger import Ledger
 from namesrv.plugins.controller.raft.member import Member
+from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 from namesrv.plugins.controller.raft.replica import Replica
-from namesrv.plugins.controller.raft.standing import Joining
+from namesrv.plugins.controller.raft.storage.journal import Journal
 from tests.sim.raft.cluster import Script
 from tests.sim.raft.disk import Disk
 from tests.sim.raft.scripts import (
@@ -32,10 +33,10 @@ from tests.sim.raft.scripts import (
 
 @dataclass(frozen=True)
 class Mutant:
-    """`weather`: fields of Weather in which it shows; `seeds`: enough of them."""
+    """`conditions`: fields of Conditions in which it shows; `seeds`: enough of them."""
 
     patches: tuple[tuple[Any, str, Any], ...]
-    weather: dict[str, Any] = field(default_factory=dict)
+    conditions: dict[str, Any] = field(default_factory=dict)
     script: Script | None = None
     first_seed: int = 1  # one that showed it when this was written, so that the test is quick
 
@@ -77,14 +78,14 @@ def _leads_so_active(replica: Replica, leads: bool, term: int) -> None:
     replica._set_epoch(term if leads else None)
 
 
-def _without_answers(ledger: Ledger, request_id: str | None, event: bytes | None) -> object:
-    return None if event is None else ledger._machine.apply(event)
+def _without_answers(fenced: FencedStateMachine, request_id: str | None, event: bytes | None) -> object:
+    return None if event is None else fenced._machine.apply(event)
 
 
 async def _local_barrier(replica: Replica) -> Any:
     from namesrv.plugins.controller.raft.api import NotActive
 
-    return Applied(None) if replica.is_active else NotActive(None)
+    return Committed(None) if replica.is_active else NotActive(None)
 
 
 STORMY = {"fault_every_s": 0.4}
@@ -126,7 +127,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "fsync of the journal": Mutant(((Journal, "sync", _write_only),), {"blackouts": 8}, first_seed=3),
     "claim": Mutant(((Replica, "_on_state", _leads_so_active),), {"kills": 6}, first_seed=2),
-    "answers": Mutant(((Ledger, "_apply_item", _without_answers),), STORMY, first_seed=6),
+    "answers": Mutant(((FencedStateMachine, "_apply_item", _without_answers),), STORMY, first_seed=6),
     "barrier": Mutant(
         ((Replica, "barrier", _local_barrier),), CALM | {"pauses": 4, "clients": 16}, first_seed=3
     ),

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from namesrv.plugins.controller.raft.codec import Ping, encode
-from namesrv.plugins.controller.raft.links import DIAL_ANYWAY_S
+from namesrv.plugins.controller.raft.transport.links import DIAL_ANYWAY_S
 from tests.sim.raft.virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class SimLinks:
         self._retry_at: dict[str, float] = {}
         self._missing_since: dict[str, float] = {}
         self.refused: Counter[str] = Counter()
-        self.other_lists: set[str] = set()
+        self.differing_lists: set[str] = set()
 
     def send(self, member: str, frame: bytes) -> bool:
         connection = self.up.get(member)

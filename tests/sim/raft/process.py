@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from namesrv.plugins.controller.raft.fatal import FatalRaftError
-from namesrv.plugins.controller.raft.ledger import decode_batch
+from namesrv.plugins.controller.raft.fenced_state_machine import decode_batch
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from tests.sim.raft.checkers import Checker
 from tests.sim.raft.network import Connection, SimLinks
@@ -86,7 +86,7 @@ class SimProcess:
         core._poller.wake, core._poller.deliver = self.wake, self._deliver
         now = core.now
         core.now = lambda: self._in_own_time(now)  # changes of the group ask from outside of a tick
-        apply = self.replicator.ledger.apply
+        apply = self.replicator.state_machine.apply
 
         def checked(data: bytes) -> Any:
             self.world.checker.batch(self.name, core.last_applied + 1, data)
@@ -97,7 +97,7 @@ class SimProcess:
                 self.world.checker.took_effect(self.name, epoch=batch.term, claimed=self.machine.claimed)
             return results
 
-        self.replicator.ledger.apply = checked  # type: ignore[method-assign]
+        self.replicator.state_machine.apply = checked  # type: ignore[method-assign]
 
     def end(self, *, silently: bool) -> None:
         """kill -9, or with `silently` the power of this machine."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from namesrv.plugins.controller.raft.api import Applied
+from namesrv.plugins.controller.raft.api import Committed
 from tests.sim.raft.cluster import Script, World
 from tests.sim.raft.process import SimProcess
 
@@ -105,13 +105,13 @@ def _addresses_agree(world: World) -> None:
     told: dict[int, dict[str, tuple[str, int]]] = {}
     for name in sorted(world.processes):
         process = world.processes[name]
-        if not process.alive or not 0 < process.replicator.roster.index <= process.core.commit_index:
+        if not process.alive or not 0 < process.replicator.member_list.index <= process.core.commit_index:
             continue
-        added, members = process.replicator.added, process.replicator.roster.members
-        newcomers = {each for each in members if int(each[1:]) >= world.weather.members}
+        added, members = process.replicator.added, process.replicator.member_list.members
+        newcomers = {each for each in members if int(each[1:]) >= world.conditions.members}
         assert newcomers <= added.keys() <= members.keys(), (name, added, members)
         assert all(address == (each, 2) for each, address in added.items()), (name, added)
-        assert told.setdefault(process.replicator.roster.index, added) == added, name
+        assert told.setdefault(process.replicator.member_list.index, added) == added, name
 
 
 async def _add_one(world: World, leader: SimProcess) -> None:
@@ -120,7 +120,7 @@ async def _add_one(world: World, leader: SimProcess) -> None:
     world.join(name)
     for _ in range(20):
         outcome = await world.ask(leader, leader.replicator.add_member(name, (name, 1), (name, 2)))
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, Committed):
             world.note(f"{name} is a member")
             return
         await asyncio.sleep(0.3)
@@ -131,7 +131,7 @@ async def _remove_one(world: World, leader: SimProcess, name: str) -> None:
     world.note(f"remove {name}")
     for _ in range(20):
         outcome = await world.ask(leader, leader.replicator.remove_member(name))
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, Committed):
             world.note(f"{name} is no member")
             world.leave(name)
             return

@@ -10,7 +10,7 @@ from tests.sim.raft.checkers import CALM_AFTER_S, Checker, Violation
 from tests.sim.raft.cluster import run_seed
 from tests.sim.raft.mutants import CALM, CROWD, MUTANTS, STORMY
 
-FAST, SLOW = range(1, 9), range(9, 240)
+FAST, SLOW = range(1, 4), range(4, 240)
 SCRIPTS = [getattr(scripts, name) for name in scripts.__all__ if name != "Script"]
 
 
@@ -19,16 +19,16 @@ def test_no_seed_breaks_a_promise(seed: int) -> None:
     run_seed(seed, faults_s=8.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SLOW)
 def test_no_seed_of_many_breaks_a_promise(seed: int) -> None:
     run_seed(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1040))
 @pytest.mark.parametrize(
-    "weather",
+    "conditions",
     [
         {"members": 5, "compaction_entries": 12} | STORMY | CROWD,
         {"members": 5, "duplicates": 0.1, "append_bytes": 100},
@@ -39,8 +39,8 @@ def test_no_seed_of_many_breaks_a_promise(seed: int) -> None:
     ],
     ids=["five", "five with small batches", "duplicates", "power", "wipes", "five with wipes"],
 )
-def test_certain_weather(weather: dict[str, object], seed: int) -> None:
-    run_seed(seed, **weather)
+def test_certain_weather(conditions: dict[str, object], seed: int) -> None:
+    run_seed(seed, **conditions)
 
 
 def test_a_snapshot_that_comes_again_costs_nothing() -> None:
@@ -87,7 +87,7 @@ def noticed(name: str, seeds: int) -> bool:
     with mutant.installed():
         for seed in range(mutant.first_seed, mutant.first_seed + seeds):
             try:
-                run_seed(seed, mutant.script, **mutant.weather)
+                run_seed(seed, mutant.script, **mutant.conditions)
             except Violation:
                 return True
     return False

@@ -11,7 +11,8 @@ from unittest import mock
 import pysyncobj.syncobj as library
 
 from namesrv.plugins.controller import replicator
-from namesrv.plugins.controller.raft import member, standing
+from namesrv.plugins.controller.raft import member
+from namesrv.plugins.controller.raft.membership import vote_eligibility as standing
 
 NUDGE_S = 1e-6  # the library has loops that end only when time passes
 

@@ -4,12 +4,17 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from client.message import decode_messages
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Ok, Operation, Outcome, Unknown, Wire
-from remoting.operations.broker import PULL_MESSAGE, SEND_MESSAGE_V2, PullMessageRequest, SendMessageRequestV2
-from remoting.operations.broker_metadata import (
+from keelmq.client.message import decode_messages
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Ok, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operations.broker import (
+    PULL_MESSAGE,
+    SEND_MESSAGE_V2,
+    PullMessageRequest,
+    SendMessageRequestV2,
+)
+from keelmq.remoting.operations.broker_metadata import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     UPDATE_AND_CREATE_TOPIC,
     UPDATE_CONSUMER_OFFSET,
@@ -17,7 +22,7 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroupConfig,
     UpdateConsumerOffsetRequest,
 )
-from remoting.operations.controller import ELECT_MASTER, ElectMasterRequest
+from keelmq.remoting.operations.controller import ELECT_MASTER, ElectMasterRequest
 from tests.sim.whole.judge import Acked
 from tests.sim.whole.machines import Process
 from tests.sim.whole.programs import CLUSTER, CONTROLLER_PORT, CONTROLLERS, GROUP

@@ -1,7 +1,7 @@
 """Disks of simulated processes: real files below a directory, and what a crash leaves of them.
 
 Each run of a process has a directory of its own. A crash copies what survives it into the next run's: after
-kill -9 everything, after a power cut what was synced, plus any sectors of the rest (unit/store_disk.py).
+kill -9 everything, after a power cut what was synced, plus any sectors of the rest (support/store_disk.py).
 The file functions of `os` tell the process that calls them, so a crash may come before any operation.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from tests.sim.whole.machines import PROCESS
-from tests.unit.store_disk import StoreDisk
+from tests.support.store_disk import StoreDisk
 
 ON_DESCRIPTOR = ("ftruncate", "posix_fallocate", "pwrite", "fsync", "fdatasync")
 ON_PATH = ("unlink", "rename", "replace", "link")

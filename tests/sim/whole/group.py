@@ -17,9 +17,9 @@ from random import Random
 from typing import Any, cast
 from unittest import mock
 
-from broker.app import Broker
-from broker.store.commit_log import CommitLog
-from broker.store.mapped_file import MappedFile
+from broker.app.broker import Broker
+from broker.store.log.commit_log import CommitLog
+from broker.store.log.mapped_file import MappedFile
 from namesrv.plugins.controller.core.state import BrokerSet
 from tests.sim.checkers import Violation
 from tests.sim.control.model_log import ModelLog
@@ -40,7 +40,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Weather:
+class Conditions:
     """power: machines lose their power, and with it what was not synced; brokers have SYNC_FLUSH then."""
 
     replicas: int = 3
@@ -51,7 +51,7 @@ class Weather:
     settings: dict[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, random: Random) -> "Weather":
+    def of(cls, random: Random) -> "Conditions":
         power = random.random() < 0.4
         replicas = random.choice((3, 3, 3, 3, 4, 5))
         settings: dict[str, object] = {"minInSyncReplicas": random.choice((1, 1, 2))}
@@ -70,11 +70,13 @@ class Weather:
 class WholeGroup:
     """`async with` starts everything; then faults, by seed or by hand."""
 
-    def __init__(self, seed: int, loop: MachineLoop, base: Path, weather: Weather | None = None) -> None:
+    def __init__(
+        self, seed: int, loop: MachineLoop, base: Path, conditions: Conditions | None = None
+    ) -> None:
         self.seed, self.loop, self.base, self.dice = seed, loop, base, loop.dice
-        self.weather = weather if weather is not None else Weather.of(self.dice)
+        self.conditions = conditions if conditions is not None else Conditions.of(self.dice)
         self.network = Network(
-            loop, Random(seed), loss=self.weather.loss, delay_max_s=self.weather.delay_max_s
+            loop, Random(seed), loss=self.conditions.loss, delay_max_s=self.conditions.delay_max_s
         )
         self.judge, self.truth = Judge(), Truth()
         self.notes: list[str] = []
@@ -84,8 +86,8 @@ class WholeGroup:
         self.log = ModelLog(loop, self.dice, self, list(CONTROLLERS), lambda text: self.note("", text))
         self.controllers: dict[str, ControllerRun] = {}
         self.disks = {
-            f"b{number}": Disk(base, f"b{number}", self.dice, watched=self.weather.power)
-            for number in range(1, self.weather.replicas + 1)
+            f"b{number}": Disk(base, f"b{number}", self.dice, watched=self.conditions.power)
+            for number in range(1, self.conditions.replicas + 1)
         }
         self.hosts = {name: f"10.0.1.{number}" for number, name in enumerate(self.disks, 1)}
         self.hosts |= {name: f"10.0.0.{number}" for number, name in enumerate(CONTROLLERS, 1)}
@@ -122,7 +124,7 @@ class WholeGroup:
 
     def start_broker(self, name: str, **settings: object) -> BrokerRun:
         run = self.brokers[name] = BrokerRun(
-            self.loop, name, self.hosts[name], self.disks[name], {**self.weather.settings, **settings}
+            self.loop, name, self.hosts[name], self.disks[name], {**self.conditions.settings, **settings}
         )
         return run
 
@@ -268,8 +270,8 @@ class WholeGroup:
         for run in self.brokers.values():
             if run.process.alive and run.failure is not None:
                 raise Violation(f"{run.name} does not run: {run.failure!r}")
-            if run.serving is not None and run.serving.task_deaths:
-                raise Violation(f"{run.name}: background tasks died: {dict(run.serving.task_deaths)}")
+            if run.serving is not None and run.serving.status.task_deaths:
+                raise Violation(f"{run.name}: background tasks died: {dict(run.serving.status.task_deaths)}")
 
     @property
     def members(self) -> list[str]:
@@ -303,12 +305,12 @@ class WholeGroup:
         while not condition():
             self.raise_problem()
             if self.loop.time() - begun > within_s:
-                problem = what or "; ".join(self.complaints()) or "not settled"
+                problem = what or "; ".join(self.problems()) or "not settled"
                 raise Violation(f"not within {within_s} s: {problem}")
             await asyncio.sleep(0.005)
         return self.loop.time() - begun
 
-    def complaints(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Why the group is not whole."""
         group, master = self.group, self.master
         if group is None or master is None or master.serving is None:
@@ -328,7 +330,7 @@ class WholeGroup:
         return found
 
     async def settled(self, within_s: float = HEALING_S) -> None:
-        await self.until(lambda: not self.complaints(), within_s)
+        await self.until(lambda: not self.problems(), within_s)
 
     async def conclude(self) -> None:
         """Clients stop, everything heals, and the group is judged as a whole."""
@@ -414,7 +416,7 @@ async def seconds(count: float) -> None:
 def play(
     seed: int,
     story: Callable[[WholeGroup], Any],
-    weather: Weather | None = None,
+    conditions: Conditions | None = None,
     *,
     log_level: int = logging.CRITICAL,
 ) -> WholeGroup:
@@ -429,13 +431,13 @@ def play(
             stack.enter_context(virtual_machines(loop, seed))
             stack.enter_context(watched_files())
             stack.enter_context(small_files())
-            world = WholeGroup(seed, loop, base, weather)
+            world = WholeGroup(seed, loop, base, conditions)
             stack.enter_context(watched_retention(world.judge))
             try:
                 loop.run_until_complete(story(world))
             except Violation as violation:
                 notes = "\n".join(world.notes[-60:])
-                raise Violation(f"seed {seed} {world.weather}: {violation}\n{notes}") from None
+                raise Violation(f"seed {seed} {world.conditions}: {violation}\n{notes}") from None
             finally:
                 world.close()
         return world

@@ -5,7 +5,7 @@ administrators in their answers, and on the disks of the replicas. Every judge i
 from collections import Counter
 from dataclasses import dataclass, field
 
-from broker.store.record import decode, parse
+from broker.message.record import decode, parse
 from tests.sim.checkers import Violation
 
 PIECE_BYTES = 1 << 16

@@ -19,14 +19,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import remoting.client
-import remoting.connection
-from broker.store.consume_queue import ConsumeQueue
-from remoting.connection import Connection
+import keelmq.remoting.client
+import keelmq.remoting.connection
+from broker.store.queue.consume_queue import ConsumeQueue
+from keelmq.remoting.connection import Connection
 from tests.sim.raft.virtual import VirtualLoop
 
 WALL_S = 1_800_000_000
-OURS = ("broker.", "namesrv.", "remoting.", "client.")
+OURS = ("broker.", "namesrv.", "keelmq.")
 
 
 class Process:
@@ -194,8 +194,8 @@ def virtual_machines(loop: MachineLoop, seed: int) -> Iterator[None]:
         for name, module in sorted(sys.modules.items()):
             if name.startswith(OURS) and vars(module).get("time") is time:
                 stack.enter_context(mock.patch.object(module, "time", clock))
-        stack.enter_context(mock.patch.object(remoting.client, "_opaques", itertools.count(1)))
-        stack.enter_context(mock.patch.object(remoting.connection, "_ids", itertools.count(1)))
+        stack.enter_context(mock.patch.object(keelmq.remoting.client, "_opaques", itertools.count(1)))
+        stack.enter_context(mock.patch.object(keelmq.remoting.connection, "_ids", itertools.count(1)))
         for kind, number in (
             (Connection, lambda each: each.connection_id),
             (ConsumeQueue, lambda each: hash((each.topic, each.queue_id))),

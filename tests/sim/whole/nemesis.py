@@ -29,7 +29,7 @@ class Nemesis:
         world, dice = self.world, self.dice
         end = world.loop.time() + FAULTS_S
         while world.loop.time() < end:
-            await asyncio.sleep(dice.uniform(0.05, 2 * world.weather.fault_every_s))
+            await asyncio.sleep(dice.uniform(0.05, 2 * world.conditions.fault_every_s))
             await dice.choice(self.faults)()
             world.raise_problem()
 
@@ -47,7 +47,7 @@ class Nemesis:
 
     @property
     def _power(self) -> bool:
-        return self.world.weather.power and self.dice.random() < 0.5
+        return self.world.conditions.power and self.dice.random() < 0.5
 
     async def kill_a_broker(self) -> None:
         name = self._broker()

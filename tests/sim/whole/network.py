@@ -19,7 +19,7 @@ from tests.sim.whole.machines import PROCESS, MachineLoop, Process
 
 RESEND_S = 0.2
 GIVE_UP_S = 5.0
-"""TCP_USER_TIMEOUT, as remoting/client.py asks for it."""
+"""TCP_USER_TIMEOUT, as keelmq/remoting/client.py asks for it."""
 SYN_AGAIN_S = 0.5
 EPHEMERAL = 40_000
 HIGH_BYTES, LOW_BYTES = 65_536, 16_384

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.store.index import MessageIndex
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.store.index.message_index import MessageIndex
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
@@ -62,6 +62,10 @@ class _Replicator(ModelReplicator):
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
         context = self._process.context
         super().on_active_changed(lambda active: context.copy().run(callback, active))
+
+    def call_in_loop(self, action: Callable[[], object]) -> None:
+        context = self._process.context
+        super().call_in_loop(lambda: context.copy().run(action))
 
 
 class ControllerRun:

@@ -10,24 +10,25 @@ from unittest import mock
 
 import pytest
 
-from broker.core.sync_state_set import SyncStateSetKeeper
+from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.core.sync_state_set import SyncStateSetManager
 from broker.ha.core.epochs import Epochs
-from broker.ha.service import HaService
+from broker.ha.dispatcher import Dispatcher
 from broker.metadata.service import Metadata
-from broker.replicas_manager import ReplicasManager
-from broker.store import message_store
-from broker.store.commit_log import CommitLog
-from broker.store.mapped_file import MappedFile
-from broker.store.queues import QueueTable
+from broker.store import cut_store, message_store
+from broker.store.log.commit_log import CommitLog
+from broker.store.log.mapped_file import MappedFile
+from broker.store.queue.queue_table import QueueTable
+from keelmq.remoting.operation import Ok
 from namesrv.core.liveness import HeartbeatTable
-from namesrv.plugins.controller import elections, handlers
 from namesrv.plugins.controller.core.decide import Answer, decide_register
 from namesrv.plugins.controller.core.reconcile import try_election
-from namesrv.plugins.controller.elections import Elections
-from remoting.operation import Ok
+from namesrv.plugins.controller.election import reconcile_loop as elections
+from namesrv.plugins.controller.election.reconcile_loop import Elections
+from namesrv.plugins.controller.requests import registration
 from tests.sim.checkers import Violation
 from tests.sim.whole.clients import Administrator, Consumer
-from tests.sim.whole.group import Weather, WholeGroup, play, seconds
+from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
 from tests.sim.whole.programs import CONTROLLERS, HEARTBEAT_TIMEOUT_MS
 
 KILLED_S = 0.3
@@ -37,21 +38,21 @@ Story = Callable[[WholeGroup], Coroutine[Any, Any, None]]
 Switched = Callable[[], AbstractContextManager[object]]
 
 
-def broken(story: Story, off: Switched, weather: Weather | None = None, seeds: int = 1) -> bool:
+def broken(story: Story, off: Switched, conditions: Conditions | None = None, seeds: int = 1) -> bool:
     """Without the protection: is a promise broken?"""
     with off():
         for seed in range(1, seeds + 1):
             try:
-                play(seed, story, weather or Weather())
+                play(seed, story, conditions or Conditions())
             except Violation:
                 return True
     return False
 
 
-def kept(story: Story, weather: Weather | None = None, seeds: int = 1) -> WholeGroup:
+def kept(story: Story, conditions: Conditions | None = None, seeds: int = 1) -> WholeGroup:
     world = None
     for seed in range(1, seeds + 1):
-        world = play(seed, story, weather or Weather())
+        world = play(seed, story, conditions or Conditions())
     assert world is not None
     return world
 
@@ -93,13 +94,14 @@ async def expansion_without_answer(world: WholeGroup) -> None:
 
 @contextmanager
 def acks_of_the_agreed_set_only() -> Iterator[None]:
-    def agreed_only(self: SyncStateSetKeeper) -> None:
+    def agreed_only(self: SyncStateSetManager) -> None:
         self.others = self.agreed.members - {self.broker_id}
 
-    with mock.patch.object(SyncStateSetKeeper, "_count_again", agreed_only):
+    with mock.patch.object(SyncStateSetManager, "_update_others", agreed_only):
         yield
 
 
+@pytest.mark.promise("S1")
 def test_s1_nothing_is_lost_when_the_set_expands_and_the_reply_is_lost() -> None:
     """S1. Off: acknowledgements are counted over the agreed set only, not over the union."""
     kept(expansion_without_answer)
@@ -112,7 +114,7 @@ def test_s1_nothing_is_lost_when_the_set_expands_and_the_reply_is_lost() -> None
 async def partitioned_master(world: WholeGroup) -> None:
     """The master and its clients are in one room, everybody else in the other."""
     master = await whole_group(world)
-    world.late_only = not world.weather.settings.get("allAckInSyncStateSet", True)
+    world.late_only = not world.conditions.settings.get("allAckInSyncStateSet", True)
     producer, address = world.producer, world.brokers[master].address
     producer.stopping = True
     world.cut([master], [*world.others(master), *CONTROLLERS], both=True)
@@ -123,19 +125,21 @@ async def partitioned_master(world: WholeGroup) -> None:
     await world.conclude()
 
 
+@pytest.mark.promise("S2")
 def test_s2_a_partitioned_master_acknowledges_nothing_that_the_new_one_lacks_all_ack() -> None:
     """S2 with allAckInSyncStateSet, whatever the lease does. Off: neither."""
-    kept(partitioned_master, Weather(settings={"isolationLeaseEnable": False}))
-    neither = Weather(settings={"isolationLeaseEnable": False, "allAckInSyncStateSet": False})
+    kept(partitioned_master, Conditions(settings={"isolationLeaseEnable": False}))
+    neither = Conditions(settings={"isolationLeaseEnable": False, "allAckInSyncStateSet": False})
     assert broken(partitioned_master, nullcontext, neither)
 
 
+@pytest.mark.promise("S2")
 def test_s2_a_partitioned_master_acknowledges_nothing_late_with_the_lease() -> None:
     """S2 with asynchronous replication: nothing is acknowledged after another election. Off: no lease."""
     settings: dict[str, object] = {"allAckInSyncStateSet": False}
-    kept(partitioned_master, Weather(settings=settings))
+    kept(partitioned_master, Conditions(settings=settings))
     assert broken(
-        partitioned_master, nullcontext, Weather(settings=settings | {"isolationLeaseEnable": False})
+        partitioned_master, nullcontext, Conditions(settings=settings | {"isolationLeaseEnable": False})
     )
 
 
@@ -178,6 +182,7 @@ def metadata_acknowledged_at_once() -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("S3")
 def test_s3_topics_groups_and_offsets_acknowledged_before_a_switch_exist_after_it() -> None:
     """S3. Off: changes of metadata are answered before the replicas have them."""
     kept(metadata_before_a_switch, seeds=2)
@@ -208,10 +213,11 @@ async def crash_with_an_unconfirmed_tail(world: WholeGroup) -> None:
 def dispatch_in_slices() -> Iterator[None]:
     """A long tail takes time, and messages come in between; here the tail is short, so the time is made."""
 
-    def dispatch_later(self: HaService) -> None:
-        asyncio.get_running_loop().call_later(0.05, self._dispatch)
+    def dispatch_later(self: Dispatcher) -> None:
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_later(0.2, self._dispatch)
 
-    with mock.patch.object(HaService, "_dispatch_soon", dispatch_later):
+    with mock.patch.object(Dispatcher, "_schedule", dispatch_later):
         yield
 
 
@@ -221,10 +227,14 @@ def queues_end_where_consumers_see_it() -> Iterator[None]:
         for queue in queues.each():
             queue.next_offset = queue.max_offset
 
-    with mock.patch.object(message_store, "rebuild_next_offsets", forgetful):
+    with (
+        mock.patch.object(message_store, "rebuild_next_offsets", forgetful),
+        mock.patch.object(cut_store, "rebuild_next_offsets", forgetful),
+    ):
         yield
 
 
+@pytest.mark.promise("S4")
 def test_s4_queue_offsets_are_never_reused_after_a_crash() -> None:
     """S4. Off: the tail that is not dispatched yet is not counted."""
     with dispatch_in_slices():
@@ -252,8 +262,8 @@ def demoted_and_torn_away(operation: int) -> Story:
         await world.until(lambda: torn() or world.brokers[master].name in world.members, 5.0)
         world.revive(master)
         await world.whole()
-        heir = await next_heir(world, operation)
-        world.revive(heir)
+        transfer_target = await next_transfer_target(world, operation)
+        world.revive(transfer_target)
         await world.conclude()
 
     return story
@@ -273,7 +283,7 @@ def tear(world: WholeGroup, name: str, operation: int) -> Callable[[], bool]:
     return lambda: left[0] <= 0
 
 
-async def next_heir(world: WholeGroup, operation: int) -> str:
+async def next_transfer_target(world: WholeGroup, operation: int) -> str:
     """Kills the master; whoever is promoted then is torn away in the middle of it."""
     master = world.master
     assert master is not None
@@ -287,19 +297,21 @@ async def next_heir(world: WholeGroup, operation: int) -> str:
     return master.name
 
 
-POWER = Weather(power=True, settings={"flushDiskType": "SYNC_FLUSH"})
+POWER = Conditions(power=True, settings={"flushDiskType": "SYNC_FLUSH"})
 OPERATIONS = range(1, 41)
 SOME = range(3, 41, 12)
 
 
+@pytest.mark.promise("S5")
 def test_s5_truncation_and_role_change_survive_a_crash_at_any_operation() -> None:
     """S5; broker-ha pitfalls 3 and 8. Off: the two tests below."""
     for operation in SOME:
         play(operation, demoted_and_torn_away(operation), POWER)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.promise("S5")
 def test_s5_truncation_and_role_change_survive_a_crash_at_every_operation(operation: int) -> None:
     play(operation, demoted_and_torn_away(operation), POWER)
 
@@ -310,6 +322,7 @@ def cuts_leave_the_bytes() -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("S5")
 def test_s5_without_zeros_behind_the_cut_a_crash_brings_the_tail_back() -> None:
     """S5, protection off: what lies behind a cut stays in the file, and is found again."""
     assert any(
@@ -323,6 +336,7 @@ def a_term_without_an_epoch_entry() -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("S5")
 def test_s5_without_the_epoch_entry_of_a_term_replicas_differ() -> None:
     """S5, protection off: bytes are taken for those of an older epoch."""
     assert any(
@@ -369,6 +383,7 @@ def elections_only_on_death() -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("S8")
 def test_s8_a_group_without_master_is_always_elected_for_and_says_why_not() -> None:
     """S8; pain 1-4, 11. Off: an election that failed is not tried again."""
     kept(without_a_master)
@@ -411,12 +426,13 @@ def the_dying_count_as_alive() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
+@pytest.mark.promise("S8")
 def test_s8_nobody_is_elected_who_died_with_the_master(power: bool) -> None:
     """S8. Off: the controllers elect the one whose connection closed, or that fell silent, some ms later; it
     is the whole SyncStateSet then, and the group waits for it."""
-    weather = Weather(power=power, settings={"flushDiskType": "SYNC_FLUSH"})
-    kept(all_die_at_once(power=power), weather, seeds=2)
-    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, weather, seeds=3)
+    conditions = Conditions(power=power, settings={"flushDiskType": "SYNC_FLUSH"})
+    kept(all_die_at_once(power=power), conditions, seeds=2)
+    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, conditions, seeds=3)
 
 
 async def the_elected_one_dies_too(world: WholeGroup) -> None:
@@ -455,6 +471,7 @@ def anybody_may_win() -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("S8")
 def test_s8_an_elected_one_that_died_is_elected_again_when_it_is_back() -> None:
     """S8. Off: somebody else is elected meanwhile, without what it had acknowledged."""
     kept(the_elected_one_dies_too)
@@ -508,12 +525,14 @@ def heartbeats_count_for_ever() -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("S9")
 def test_s9_fail_over_of_a_killed_master_takes_300_ms_at_most() -> None:
     """S9, in virtual time: the steps of the protocol, not the machine's. Off: only heartbeats are watched."""
     kept(killed_master, seeds=4)
     assert broken(killed_master, connections_mean_nothing)
 
 
+@pytest.mark.promise("S9")
 def test_s9_fail_over_of_a_hung_master_takes_the_configured_timeout() -> None:
     """S9. Off: the timeout that a heartbeat names is not honoured."""
     kept(hung_master, seeds=2)
@@ -530,11 +549,11 @@ async def planned_switches(world: WholeGroup) -> None:
     master = await whole_group(world, producers=2, pause_s=0.005)
     for client in world.clients[:2]:
         client.outcomes.clear()  # type: ignore[attr-defined]
-    heir = world.brokers[world.others(master)[0]].broker_id
-    assert heir is not None
-    if not await world.do(world.operator, world.operator.elect(heir)):
+    transfer_target = world.brokers[world.others(master)[0]].broker_id
+    assert transfer_target is not None
+    if not await world.do(world.operator, world.operator.elect(transfer_target)):
         raise Violation(f"electMaster: {world.operator.last}")
-    await world.until(lambda: world.master is not None and world.master.broker_id == heir, 2.0)
+    await world.until(lambda: world.master is not None and world.master.broker_id == transfer_target, 2.0)
     await seconds(0.5)
     leaving = await world.whole()
     await world.stop_broker(leaving.name)
@@ -549,10 +568,11 @@ async def planned_switches(world: WholeGroup) -> None:
     await world.conclude()
 
 
+@pytest.mark.promise("S10")
 def test_s10_a_planned_switch_fails_no_send() -> None:
     """S10. Off: a slave does not hand on what comes to it."""
     kept(planned_switches, seeds=2)
-    assert broken(planned_switches, nullcontext, Weather(settings={"forwardLateSends": False}))
+    assert broken(planned_switches, nullcontext, Conditions(settings={"forwardLateSends": False}))
 
 
 # -- S11 -----------------------------------------------------------------------------------------------------
@@ -579,10 +599,11 @@ def addresses_are_for_life() -> Iterator[None]:
             return Answer(group)
         return decide_register(state, view, **request)
 
-    with mock.patch.object(handlers, "decide_register", first_address):
+    with mock.patch.object(registration, "decide_register", first_address):
         yield
 
 
+@pytest.mark.promise("S11")
 def test_s11_an_address_change_of_any_process_needs_no_operator() -> None:
     """S11; pain 43-46. Off: the controllers keep the first address of a broker."""
     kept(everybody_moves)
@@ -611,13 +632,13 @@ def masters_go_on() -> Iterator[None]:
             return Answer(group)
         return decide_register(state, view, **request)
 
-    with mock.patch.object(handlers, "decide_register", goes_on):
+    with mock.patch.object(registration, "decide_register", goes_on):
         yield
 
 
 def test_a_master_that_begins_anew_has_lost_its_term() -> None:
     """S1, S5; docs/adr/0016. Nothing is flushed before it is acknowledged, and still nothing is lost: the
     others have it. Off: the master goes on in its term."""
-    weather = Weather(power=True)
-    kept(power_lost_for_a_moment, weather, seeds=3)
-    assert broken(power_lost_for_a_moment, masters_go_on, weather, seeds=3)
+    conditions = Conditions(power=True)
+    kept(power_lost_for_a_moment, conditions, seeds=3)
+    assert broken(power_lost_for_a_moment, masters_go_on, conditions, seeds=3)

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from unittest import mock
 
+import pytest
+
 from broker.metadata.queue_ends import QueueEndTable
-from remoting.operation import Ok
+from keelmq.remoting.operation import Ok
 from tests.sim.checkers import Violation
 from tests.sim.whole.disks import small_disks
-from tests.sim.whole.group import Weather, WholeGroup, seconds
+from tests.sim.whole.group import Conditions, WholeGroup, seconds
 from tests.sim.whole.programs import COMMIT_LOG_BYTES
 from tests.sim.whole.test_promises import broken, kept, whole_group
+from tests.support.slices import share
 
 FILES = 8
 """What has room on each disk: the oldest goes when seven are there, messages are refused at eight."""
-WEATHER = Weather(settings={"cleanResourceInterval": 100, "flushIntervalCommitLog": 100})
+CONDITIONS = Conditions(settings={"cleanResourceInterval": 100, "flushIntervalCommitLog": 100})
 QUIET = "Quiet"
 
 
@@ -32,7 +35,7 @@ async def overtake(world: WholeGroup) -> tuple[str, str, str]:
     master = await whole_group(world, pause_s=0.01)
     await quiet_messages(world, 6)
     world.producer.body_bytes = (1_000,)
-    away, heir = world.others(master)
+    away, transfer_target = world.others(master)
     gone, main = world.brokers[away].serving, world.brokers[master].serving
     assert gone is not None and main is not None
     end, log = gone.store.commit_log.max_offset, main.store.commit_log
@@ -50,16 +53,16 @@ async def overtake(world: WholeGroup) -> tuple[str, str, str]:
     await seconds(0.3)
     world.revive(away)
     await world.until(lambda: away in world.members, 10.0, "it does not join")
-    return master, heir, away
+    return master, transfer_target, away
 
 
 async def overtaken_and_elected(world: WholeGroup) -> None:
     """The master dies, and the one that began anew is made master: its queues count on."""
     with small_disks(world.disks.values(), FILES * COMMIT_LOG_BYTES):
-        master, heir, away = await overtake(world)
+        master, transfer_target, away = await overtake(world)
         world.kill(master)
         await world.until(lambda: world.master is not None, 5.0)
-        await world.until(lambda: {heir, away} <= set(world.members), 5.0)
+        await world.until(lambda: {transfer_target, away} <= set(world.members), 5.0)
         chosen = world.brokers[away].broker_id
         assert chosen is not None and world.master is not None
         if world.master.name != away and not await world.do(world.operator, world.operator.elect(chosen)):
@@ -82,12 +85,13 @@ def ends_are_forgotten() -> Iterator[None]:
 
 def test_a_replica_that_retention_has_overtaken_begins_where_the_master_does() -> None:
     """Off: it copies the newest file alone, and lacks what the others have kept."""
-    kept(overtaken_and_elected, WEATHER, seeds=2)
-    last_file = Weather(settings={**WEATHER.settings, "syncFromLastFile": True})
+    kept(overtaken_and_elected, CONDITIONS, seeds=share(2))
+    last_file = Conditions(settings={**CONDITIONS.settings, "syncFromLastFile": True})
     assert broken(overtaken_and_elected, nullcontext, last_file)
 
 
+@pytest.mark.promise("S4")
 def test_a_queue_that_retention_has_emptied_counts_on_at_every_master() -> None:
     """S4. Off: nobody writes down how far it has counted, and a master that never had its messages begins
     with 0."""
-    assert broken(overtaken_and_elected, ends_are_forgotten, WEATHER)
+    assert broken(overtaken_and_elected, ends_are_forgotten, CONDITIONS)

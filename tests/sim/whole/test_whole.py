@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -11,28 +12,30 @@ import pytest
 from tests.sim.checkers import Violation
 from tests.sim.kinds import found_seeds
 from tests.sim.whole.disks import Disk, watched_files
-from tests.sim.whole.group import Weather, WholeGroup, play, seconds
+from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
 from tests.sim.whole.judge import Acked, Judge, LogView
 from tests.sim.whole.machines import PROCESS, MachineLoop, Process
 from tests.sim.whole.nemesis import run_seed, story
-from tests.unit.store_parts import open_store, put
+from tests.support.store_parts import open_store, put
 
-FAST, SLOW = range(1, 7), range(7, 300)
+FAST, SLOW = range(1, 5), range(5, 300)
+ran = cache(run_seed)
+"""For tests that look at the same seeds."""
 
 
 @pytest.mark.parametrize("seed", [*FAST, *found_seeds("whole")])
 def test_every_promise_is_kept(seed: int) -> None:
-    run_seed(seed)
+    ran(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SLOW)
 def test_every_promise_is_kept_in_more_weather(seed: int) -> None:
     run_seed(seed)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    one, other = run_seed(4), run_seed(4)
+    one, other = ran(4), run_seed(4)
     assert one.notes == other.notes
     assert one.judge.log == other.judge.log
     assert one.judge.acked == other.judge.acked
@@ -40,7 +43,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_the_worlds_have_faults_in_them() -> None:
     """A quiet simulator proves nothing."""
-    worlds = [run_seed(seed) for seed in range(1, 6)]
+    worlds = [ran(seed) for seed in range(1, 6)]
     faults = set().union(*(world.faults for world in worlds))
     assert {"kill", "power cut", "pause", "cut"} <= faults
     assert sum(len(world.judge.masters) for world in worlds) >= 8
@@ -50,12 +53,12 @@ def test_the_worlds_have_faults_in_them() -> None:
 
 def test_without_all_ack_the_seeds_lose_messages() -> None:
     """S2: the same dice, with asynchronous replication and without the lease."""
-    weather = Weather(
+    conditions = Conditions(
         fault_every_s=0.3, settings={"allAckInSyncStateSet": False, "isolationLeaseEnable": False}
     )
     with pytest.raises(Violation, match=r"lacks|before"):
         for seed in range(1, 9):
-            play(seed, story, weather)
+            play(seed, story, conditions)
 
 
 class Bytes(LogView):
@@ -168,7 +171,7 @@ class TestTheWorld:
             world.raise_problem()
 
         with pytest.raises(Violation, match="ZeroDivisionError"):
-            play(1, bad, Weather())
+            play(1, bad, Conditions())
 
     def test_a_cut_in_one_direction_is_one(self) -> None:
         """A slave that hears its master, and cannot say so, holds every acknowledgement up."""
@@ -188,11 +191,11 @@ class TestTheWorld:
             assert log.store.commit_log.max_offset >= end
             await world.conclude()
 
-        play(1, one_way, Weather())
+        play(1, one_way, Conditions())
 
     def test_logging_is_left_as_it_was(self) -> None:
         before = logging.root.manager.disable
-        play(1, started, Weather())
+        play(1, started, Conditions())
         assert logging.root.manager.disable == before
 
 

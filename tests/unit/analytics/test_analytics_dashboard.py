@@ -7,7 +7,7 @@ import msgspec
 
 from analytics.dashboard import Dashboard, Lag, Parts, Rows, Totals, assemble_groups
 
-EXAMPLE = Path(__file__).parent.parent / "fixtures" / "dashboard" / "example.json"
+EXAMPLE = Path(__file__).parents[2] / "fixtures" / "dashboard" / "example.json"
 EMPTY: dict[str, list[Any]] = {name: [] for name in Parts.__struct_fields__}
 
 

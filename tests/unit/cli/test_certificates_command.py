@@ -14,10 +14,10 @@ from cli import certificates
 from cli.keelmq import app
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.certificates import Certificates, read_certificates
-from tests.unit.test_raft_certificates import shakes_hands
+from namesrv.plugins.controller.raft.transport.certificates import Certificates, read_certificates
+from tests.unit.namesrv.plugins.controller.raft.test_raft_certificates import shakes_hands
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def run(*arguments: str, code: int = 0) -> str:

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from broker.admin.repair import survey
 from broker.ha.core.epochs import Epochs
-from broker.repair import survey
-from broker.store.epoch_file import EpochFile
+from broker.ha.epoch_file import EpochFile
 from cli.keelmq import app
-from tests.unit.store_disk import After, StoreDisk, Torn
-from tests.unit.store_parts import bodies, crash, open_store, put
-from tests.unit.test_ha_service import Broker, group, same, until
+from tests.support.store_disk import After, StoreDisk, Torn
+from tests.support.store_parts import bodies, crash, open_store, put
+from tests.unit.broker.ha.test_ha_service import Broker, group, same, until
 
 
 def filled(root: Path) -> dict[int, int]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from client import ConsumerSettings
-from keelmq.testing import TestBroker
-from tests.unit.client_parts import broker
+from keelmq.client import ConsumerSettings
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import broker
 
 __all__ = ["broker"]
 
-DOC = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[3] / "docs" / "client.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", DOC, re.DOTALL | re.MULTILINE)
 SCRIPTS = [text for text in EXAMPLES if not text.startswith("# test_")]
 TESTS = [text for text in EXAMPLES if text.startswith("# test_")]
@@ -44,6 +44,7 @@ def test_an_example(text: str, broker: TestBroker, tmp_path: Path) -> None:
     run(tmp_path, "-W", "error", str(script))
 
 
+@pytest.mark.slow
 def test_the_fixture_in_somebody_elses_tests(tmp_path: Path) -> None:
     """Named, too: a checkout that was installed before the plugin came has no entry point of it."""
     for text in TESTS:
@@ -67,7 +68,7 @@ def test_the_fixture_in_somebody_elses_tests(tmp_path: Path) -> None:
         "        assert keelmq_broker._settings == {'brokerName': 'mine'}\n",
         encoding="utf-8",
     )
-    run(tmp_path, "-m", "pytest", "-q", "-p", "keelmq.pytest_plugin", "-p", "no:cacheprovider")
+    run(tmp_path, "-m", "pytest", "-q", "-p", "pytest_keelmq.plugin", "-p", "no:cacheprovider")
 
 
 def test_every_setting_is_in_the_table() -> None:

@@ -5,18 +5,17 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from broker.app import Broker
-from broker.binding import bind_operations
-from broker.config import AT_RUN_TIME as BROKER_AT_RUN_TIME
+from broker.app.broker import Broker
+from broker.config.broker_config import AT_RUN_TIME as BROKER_AT_RUN_TIME
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import OperationTable
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import AT_RUN_TIME
-from remoting.codes import RequestCode
-from remoting.operation import OperationTable
-from tests.unit.controller_fakes import Bench
-from tests.unit.test_broker_app import config
+from tests.support.controller_fakes import Bench
+from tests.unit.broker.app.test_broker_app import config
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def tool(name: str) -> ModuleType:
@@ -71,9 +70,9 @@ def test_the_requests_of_the_controller_are_those_of_its_tables(tmp_path: Path) 
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\S+) \|", section("requests.md", "Controller"), re.MULTILINE)
     plugin = Bench(tmp_path).plugin
     (http,) = [each for each in plugin.context.http if isinstance(each, OperationTable)]
-    hot = [(code, RequestCode(code).name, "–") for code in plugin.table.hot]
+    fast_path = [(code, RequestCode(code).name, "–") for code in plugin.table.fast_path]
     assert served(plugin.table) == served(http)
-    assert [(int(code), name, path) for code, name, path in rows] == sorted(hot + served(http))
+    assert [(int(code), name, path) for code, name, path in rows] == sorted(fast_path + served(http))
     keys = section("requests.md", "Controller").split("Keys that 1009 changes")[1].split("\n\n")[0]
     assert re.findall(r"`(\w+)`", keys) == sorted(AT_RUN_TIME)
 
@@ -93,12 +92,12 @@ async def test_the_requests_of_the_broker_are_those_of_its_tables(tmp_path: Path
     part, not_served = section("requests.md", "Broker").split("Not served", 1)
     documented = codes_of(part)
     async with Broker(config(tmp_path)) as broker:
-        table, *_ = bind_operations(broker, lambda: None)
-    served = {(code, RequestCode(code).name) for code in {*table.handlers, *table.hot}}
+        table = broker.operations
+    served = {(code, RequestCode(code).name) for code in {*table.handlers, *table.fast_path}}
     controlled = {(1007, "GET_BROKER_EPOCH_CACHE"), (1008, "NOTIFY_BROKER_ROLE_CHANGED")}
     assert documented - controlled == served
-    assert codes_of(not_served) == {(code, RequestCode(code).name) for code in table.not_served}
-    assert not table.not_served.keys() & {code for code, _ in documented}
+    assert codes_of(not_served) == {(code, RequestCode(code).name) for code in table.unsupported}
+    assert not table.unsupported.keys() & {code for code, _ in documented}
     assert re.findall(r"`(\w+)`", part.split("Keys that 25 changes")[1]) == sorted(BROKER_AT_RUN_TIME)
 
 
@@ -115,3 +114,39 @@ def test_the_tests_that_the_pitfalls_name_exist() -> None:
             if path is None or not path.exists() or not named.search(path.read_text()):
                 missing.append(f"{folder_path or path}::{test}")
     assert missing == []
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OURS = r"(?:keelmq|namesrv|broker|cli|analytics|pytest_keelmq|tests|tools|deploy)"
+
+
+def test_the_paths_that_the_pages_name_exist() -> None:
+    """`broker/ha/service.py`, `broker/pop/`. In the table of old paths those of the last column."""
+    wrong = []
+    for page in PAGES:
+        text, _, old = page.read_text().partition("\n## Old paths\n")
+        found = re.findall(rf"`({OURS}/[\w./-]+)`", text)
+        found += [path for line in old.splitlines() for path in re.findall(r"\| `([^`]+)` \|$", line)]
+        if old:
+            assert len(found) > 100
+        wrong += [f"{page.name}: {path}" for path in found if not (ROOT / path).exists()]
+    assert wrong == []
+
+
+def test_the_links_between_the_pages_lead_somewhere() -> None:
+    """To files that exist, and to headings that they have."""
+    wrong = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            path, _, heading = target.partition("#")
+            if "://" in target:
+                continue
+            other = page.parent / path if path else page
+            if not other.exists():
+                wrong.append(f"{page.name}: {target}")
+            elif heading:
+                titles = re.findall(r"^#+ (.+)$", other.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+                if heading not in anchors:
+                    wrong.append(f"{page.name}: {target}")
+    assert wrong == []

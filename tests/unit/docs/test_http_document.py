@@ -10,15 +10,14 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter
 
+from keelmq.remoting.operation import Call, Operation, OperationTable, Reply
+from keelmq.remoting.operations import broker, controller, examples, namesrv_admin, route
+from keelmq.remoting.servers.http import http_router
+from keelmq.remoting.servers.http_answers import input_refused
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
-from namesrv.http_app import make_app
-from remoting.doors.http import http_router
-from remoting.doors.http_answers import input_refused
-from remoting.operation import Call, Operation, OperationTable, Reply
-from remoting.operations import broker, controller, examples, namesrv_admin, route
-from tests.unit.http_parts import app_client
-from tests.unit.test_documentation import tool
+from tests.support.http_parts import app_client
+from tests.unit.docs.test_documentation import tool
 
 MODULES = (route, namesrv_admin, controller, broker)
 OPERATIONS = {
@@ -86,7 +85,7 @@ def test_every_operation_that_is_served_has_an_example(document: dict[str, Any])
 
 
 @pytest.mark.parametrize("name", sorted(examples.EXAMPLES))
-async def test_the_door_takes_and_gives_the_examples(name: str) -> None:
+async def test_the_server_takes_and_gives_the_examples(name: str) -> None:
     """The request reaches a handler, and an answer made of the models comes back as the example shows it."""
     operation, (request, answer) = OPERATIONS[name], examples.EXAMPLES[name]
     seen: list[Any] = []
@@ -120,7 +119,7 @@ def test_statuses_of_the_document_are_those_of_the_routes(document: dict[str, An
 
 async def test_every_get_of_a_fresh_program_is_no_error(document: dict[str, Any]) -> None:
     """A name server without brokers: nothing is there, and nothing breaks. /metrics needs its port."""
-    app = make_app(Namesrv(NamesrvConfig(listen_port=0, http_port=-1)))
+    app = Namesrv(NamesrvConfig(listen_port=0, http_port=-1)).http_app()
     async with app_client(app) as http:
         for method, path, _ in tables.routes(app.openapi()):
             if method == "GET" and path != "/metrics":

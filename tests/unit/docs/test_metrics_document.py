@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from remoting.doors.metrics import documented
+from keelmq.remoting.servers.metrics import documented
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def tool() -> ModuleType:

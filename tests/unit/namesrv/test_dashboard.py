@@ -8,12 +8,12 @@ import fastapi
 import httpx
 import pytest
 
-import web
-from namesrv import dashboard
-from namesrv.dashboard import SECURITY_HEADERS, dashboard_router
-from tests.unit.http_parts import app_client
+from keelmq import web
+from namesrv.http import dashboard
+from namesrv.http.dashboard import SECURITY_HEADERS, dashboard_router
+from tests.support.http_parts import app_client
 
-EXAMPLE = Path(__file__).parent.parent / "fixtures" / "dashboard" / "example.json"
+EXAMPLE = Path(__file__).parents[2] / "fixtures" / "dashboard" / "example.json"
 
 
 def client(output_dir: Path | None) -> httpx.AsyncClient:

@@ -5,10 +5,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.lenient_json import load_lenient
+from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 from namesrv.core.json_dialect import escaped_json, legacy_json
-from remoting.command import body_bytes
-from remoting.lenient_json import load_lenient
-from remoting.operations.route import BrokerData, ClusterInfo
 
 NAMES = st.text(st.sampled_from('a7"\\{}:,é😀 '), min_size=1, max_size=6)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from keelmq.remoting.operation import CommandError
+from keelmq.runtime import durable_file
+from keelmq.runtime.config import ConfigError
 from namesrv import kv_store
 from namesrv.kv_store import KvStore
-from remoting import durable_file
-from remoting.config import ConfigError
-from remoting.operation import CommandError
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """HeartbeatTable on virtual time: timeouts, connection loss, incarnations."""
 
+import pytest
+
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, route_key
 
 A = BrokerKey("C1", "broker-a", 1)
@@ -79,6 +81,7 @@ def test_a_beat_over_another_connection_within_the_grace_saves_the_key() -> None
     assert table.scan_not_active(500) == []
 
 
+@pytest.mark.promise("S7")
 def test_a_late_close_of_an_older_connection_evicts_nobody() -> None:
     table = HeartbeatTable()
     beat(table, connection=1, run="r1")

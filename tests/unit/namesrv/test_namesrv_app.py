@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from namesrv.app import Namesrv, PluginChoice
-from namesrv.config import NamesrvConfig
-from namesrv.plugins import BrokerKey, PluginContext, load_plugin
-from remoting.command import RemotingCommand, body_bytes, decode, encode
-from remoting.config import Config, ConfigError
-from remoting.operations.route import (
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.command import RemotingCommand, decode, encode
+from keelmq.remoting.operations.route import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from keelmq.runtime.config import Config, ConfigError
+from namesrv.app import Namesrv, PluginChoice
+from namesrv.config import NamesrvConfig
+from namesrv.plugins import BrokerKey, PluginContext, load_plugin
 
-FRAMES = Path(__file__).parent.parent / "fixtures" / "frames"
+FRAMES = Path(__file__).parents[2] / "fixtures" / "frames"
 DEADLINE_S = 5.0
 
 
@@ -174,8 +175,9 @@ async def test_a_lost_connection_unregisters_all_its_brokers_at_once(server: Nam
     assert route is not None and route["brokerDatas"][0]["brokerAddrs"] == {"1": "h2:1"}
 
 
+@pytest.mark.promise("S7")
 async def test_a_late_close_of_the_older_connection_evicts_nobody(server: Namesrv, wire: Wire) -> None:
-    """Pitfall 2, promise S7."""
+    """Pitfall 2."""
     older = await connect(server)
     await older.register("h1:1")
     await wire.register("h1:1")
@@ -328,7 +330,7 @@ async def test_a_plugin_learns_of_a_lost_broker_after_the_grace() -> None:
     assert plugin.life == ["start", "stop"]
 
 
-async def test_http_door_and_health() -> None:
+async def test_http_server_and_health() -> None:
     choice = PluginChoice(ProbePlugin, (PluginConfig(color="red"),))  # type: ignore[arg-type]
     free_port = await _free_port()
     async with Namesrv(config(http_port=free_port), [choice]) as server:

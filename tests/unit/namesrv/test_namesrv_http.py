@@ -9,29 +9,35 @@ import httpx
 import pytest
 
 import namesrv.app
-import namesrv.metrics
-from namesrv.app import Namesrv, PluginChoice
-from namesrv.config import NamesrvConfig
-from namesrv.plugins.controller import metrics
-from namesrv.plugins.controller.plugin import ControllerPlugin
-from remoting.client import RemotingClient
-from remoting.command import body_bytes
-from remoting.config import ConfigError
-from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE
-from remoting.doors.metrics import documented
-from remoting.operation import Ok
-from remoting.operations.route import (
+import namesrv.http.metrics
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.route import (
     REGISTER_BROKER,
     RegisterBrokerBody,
     RegisterBrokerRequest,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from tests.unit.controller_fakes import config as controller_config
-from tests.unit.http_parts import ask, samples, shapes, value
-from tests.unit.test_controller_plugin import GROUP, address_of, brokers, members, until
+from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
+from keelmq.remoting.servers.metrics import documented
+from keelmq.runtime.config import ConfigError
+from namesrv.app import Namesrv, PluginChoice
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.http import metrics
+from namesrv.plugins.controller.plugin import ControllerPlugin
+from tests.support.controller_fakes import config as controller_config
+from tests.support.http_parts import ask, samples, shapes, value
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
+    GROUP,
+    address_of,
+    brokers,
+    members,
+    until,
+)
 
-ALL_TABLES = (namesrv.metrics.TABLE, metrics.OURS, metrics.UPSTREAM, HEALTH_TABLE, LIBRARY_TABLE)
+ALL_TABLES = (namesrv.http.metrics.TABLE, metrics.OURS, metrics.UPSTREAM, HEALTH_TABLE, LIBRARY_TABLE)
 
 
 def config(**keys: object) -> NamesrvConfig:

@@ -15,7 +15,7 @@ import pytest
 
 from namesrv.__main__ import build, run
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "namesrv", "--set", "bindAddress=127.0.0.1", "--set", "httpPort=-1"]
 
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from namesrv.app import Namesrv
-from namesrv.handlers import queries
-from remoting.codes import RequestCode as Code
-from remoting.command import RemotingCommand, decode, decode_body, encode
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, OperationTable
-from remoting.operations.route import (
+from keelmq.remoting.codes import RequestCode as Code
+from keelmq.remoting.command import RemotingCommand, decode, decode_body, encode
+from keelmq.remoting.operation import Call, OperationTable
+from keelmq.remoting.operations.route import (
     NOTIFY_MIN_BROKER_ID_CHANGE,
     MinBrokerIdChangeRequest,
     TopicRouteData,
 )
-from tests.unit.test_namesrv_app import FRAMES, Wire, config, connect, until
+from keelmq.remoting.servers.tcp import TcpServer
+from namesrv.app import Namesrv
+from namesrv.handlers import queries
+from tests.unit.namesrv.test_namesrv_app import FRAMES, Wire, config, connect, until
 
 A, B = "127.0.0.1:18811", "127.0.0.1:18821"
 
@@ -168,7 +168,7 @@ async def test_no_body_is_an_empty_table_of_version_zero(wire: Wire) -> None:
 @pytest.mark.parametrize("flag", ["true", "false"])
 async def test_a_deflated_body_with_and_without_its_flag(wire: Wire, flag: str) -> None:
     """The Java broker always sets compressed=false."""
-    from tests.unit.test_register_body import DEFLATED
+    from tests.unit.namesrv.test_register_body import DEFLATED
 
     answer = await announce(wire, body=DEFLATED, compressed=flag, bodyCrc32=121167055)
     assert answer.code == 0
@@ -213,8 +213,8 @@ async def test_a_farewell_of_an_earlier_life_removes_nobody(tmp_path: Path) -> N
         header = {"clusterName": "FxCluster", "brokerName": "broker-a", "brokerAddr": A, "brokerId": 0}
         await older.close()
         await until(lambda: server.connection_count == 2)
-        stranger = wire  # the oldest connection of all; this broker never used it
-        assert (await stranger.ask(104, header)).code == 0
+        unverified_peer = wire  # the oldest connection of all; this broker never used it
+        assert (await unverified_peer.ask(104, header)).code == 0
         assert await wire.route("T1") is not None
         assert (await newer.ask(104, header)).code == 0
         assert await wire.route("T1") is None
@@ -476,10 +476,10 @@ async def listening_broker() -> AsyncIterator[tuple[str, list[MinBrokerIdChangeR
 
     table = OperationTable()
     table.bind(NOTIFY_MIN_BROKER_ID_CHANGE, notified)
-    door = TcpDoor(table, host="127.0.0.1", port=0, name="broker")
-    await door.start()
-    yield f"127.0.0.1:{door.address[1]}", heard
-    await door.close()
+    listener = TcpServer(table, host="127.0.0.1", port=0, name="broker")
+    await listener.start()
+    yield f"127.0.0.1:{listener.address[1]}", heard
+    await listener.close()
 
 
 async def test_members_hear_of_a_new_lowest_id(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ async def test_members_hear_of_a_new_lowest_id(tmp_path: Path) -> None:
 
 async def test_the_same_over_http(tmp_path: Path) -> None:
     """One declaration, two doors: JSON answers are JSON there, whichever dialect the TCP door writes."""
-    from tests.unit.test_namesrv_app import _free_port
+    from tests.unit.namesrv.test_namesrv_app import _free_port
 
     port = await _free_port()
     async with serving(tmp_path, http_port=port) as (_, wire):

@@ -7,7 +7,7 @@ from typing import Any
 
 from namesrv.core.liveness import HeartbeatTable, route_key
 from namesrv.core.routes import RouteTable
-from tests.unit.test_routes import registration
+from tests.unit.namesrv.test_routes import registration
 
 
 def work(act: Callable[[], object]) -> int:

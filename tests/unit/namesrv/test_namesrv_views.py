@@ -9,15 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from namesrv.app import Namesrv, PluginChoice
-from namesrv.config import NamesrvConfig
-from namesrv.http_app import make_app
-from namesrv.plugins import PluginContext
-from namesrv.plugins.controller.plugin import ControllerPlugin
-from remoting.command import body_bytes
-from remoting.config import Config, load_config
-from remoting.doors.http import ask
-from remoting.operations.route import (
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.operations.route import (
     REGISTER_BROKER,
     WIPE_WRITE_PERM_OF_BROKER,
     RegisterBrokerBody,
@@ -27,9 +20,15 @@ from remoting.operations.route import (
     TopicConfigSerializeWrapper,
     TopicRouteData,
 )
-from tests.unit.controller_fakes import FakeReplicator
-from tests.unit.controller_fakes import config as controller_config
-from tests.unit.http_parts import app_client
+from keelmq.remoting.servers.http import ask
+from keelmq.runtime.config import Config, load_config
+from namesrv.app import Namesrv, PluginChoice
+from namesrv.config import NamesrvConfig
+from namesrv.plugins import PluginContext
+from namesrv.plugins.controller.plugin import ControllerPlugin
+from tests.support.controller_fakes import FakeReplicator
+from tests.support.controller_fakes import config as controller_config
+from tests.support.http_parts import app_client
 
 
 class Served:
@@ -73,7 +72,7 @@ async def served(clock: Clock | None = None, **keys: object) -> AsyncIterator[Se
         {"listen_port": 0, "http_port": -1, "kv_config_path": "/nowhere/kv.json", **keys}
     )
     server = Namesrv(config, clock=clock or Clock())
-    async with app_client(make_app(server)) as http:
+    async with app_client(server.http_app()) as http:
         yield Served(server, http)
 
 
@@ -206,7 +205,7 @@ async def settings(http: httpx.AsyncClient, query: str = "") -> dict[str, dict[s
 
 async def test_every_setting_with_its_source(tmp_path: Path) -> None:
     server, path = with_controller(tmp_path)
-    async with app_client(make_app(server)) as http:
+    async with app_client(server.http_app()) as http:
         found = await settings(http)
         changed = await settings(http, "?changed=true")
     assert found["supportActingMaster"] == {
@@ -232,7 +231,7 @@ async def test_every_setting_with_its_source(tmp_path: Path) -> None:
 
 async def test_a_change_of_the_name_server_is_kept(tmp_path: Path) -> None:
     server, path = with_controller(tmp_path)
-    async with app_client(make_app(server)) as http:
+    async with app_client(server.http_app()) as http:
         answer = await http.patch("/v1/config", json={"supportActingMaster": False})
         found = await settings(http)
     assert answer.status_code == 200
@@ -249,7 +248,7 @@ async def test_a_change_of_the_name_server_is_kept(tmp_path: Path) -> None:
 
 async def test_a_change_of_the_controllers_is_replicated(tmp_path: Path) -> None:
     server, _path = with_controller(tmp_path)
-    async with app_client(make_app(server)) as http:
+    async with app_client(server.http_app()) as http:
         answer = await http.patch("/v1/config", json={"enableElectUncleanMaster": True})
         found = await settings(http)
         back = await http.patch("/v1/config", json={"enableElectUncleanMaster": None})
@@ -286,7 +285,7 @@ async def test_a_change_that_does_not_fit_changes_nothing(
 ) -> None:
     server, path = with_controller(tmp_path)
     before, kept = server.config, path.read_text()
-    async with app_client(make_app(server)) as http:
+    async with app_client(server.http_app()) as http:
         as_json = {"content-type": "application/json"}
         answer = await http.patch("/v1/config", content=json.dumps(change), headers=as_json)
     assert answer.status_code == status, answer.text

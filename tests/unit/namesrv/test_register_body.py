@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
+from keelmq.remoting.operations.route import DataVersion
 from namesrv.core.register_body import BadBody, check_crc32, inflate_body, is_deflated, read_body
-from remoting.operations.route import DataVersion
 
 DEFLATED = bytes.fromhex(
     "78da636060b0a8564ace2fcd2b492d52b232d6512a2e492c490d4b2d2acecccf53b232d0512ac9cc4d050ae6162859199a1b20402d"

@@ -4,9 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
+from keelmq.remoting.operations.route import DataVersion, TopicConfig
 from namesrv.core.routes import RouteTable
-from namesrv.core.values import MinIdChange, Refused, RegisterBody, Registered, Registration, Stale
-from remoting.operations.route import DataVersion, TopicConfig
+from namesrv.core.values import (
+    MinIdChange,
+    RegisterBody,
+    Registered,
+    Registration,
+    RegistrationRefused,
+    StaleRegistration,
+)
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 
@@ -121,7 +128,7 @@ def test_an_old_master_cannot_take_its_id_back() -> None:
     table = RouteTable()
     table.register(registration(B, 0, epoch=4))
     table.register(registration(A, 1, epoch=4))
-    assert table.register(registration(A, 0, epoch=3)) == Stale(B, 4)
+    assert table.register(registration(A, 0, epoch=3)) == StaleRegistration(B, 4)
     assert addrs(table) == [{0: B, 1: A}]
 
 
@@ -190,7 +197,7 @@ def test_a_broker_name_belongs_to_one_cluster() -> None:
     table = RouteTable()
     table.register(registration(A))
     refused = table.register(registration(B, cluster="C2"))
-    assert isinstance(refused, Refused) and "belongs to cluster C1" in refused.remark
+    assert isinstance(refused, RegistrationRefused) and "belongs to cluster C1" in refused.remark
     assert addrs(table) == [{0: A}]
 
 
@@ -302,7 +309,7 @@ def test_there_is_a_limit_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     table = RouteTable()
     table.register(registration(A))
     assert table.register(registration(A, counter=2)) == Registered(), "who is here stays"
-    assert isinstance(table.register(registration(B, 1)), Refused)
+    assert isinstance(table.register(registration(B, 1)), RegistrationRefused)
 
 
 def test_a_hanging_master_is_replaced_by_a_later_epoch() -> None:

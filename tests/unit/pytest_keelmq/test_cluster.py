@@ -1,4 +1,4 @@
-"""keelmq.testing as programs use it: what was sent, settings of one's own, and errors that help."""
+"""pytest_keelmq.cluster as programs use it: what was sent, settings of one's own, and errors that help."""
 
 import asyncio
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from client import ConsumeFromWhere, ConsumerSettings, Message, PushConsumer
-from client.blocking import BlockingProducer
-from keelmq.testing import QUICK_LEVELS, TestBroker
-from tests.unit.client_parts import Seen
+from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, PushConsumer
+from keelmq.client.blocking import BlockingProducer
+from pytest_keelmq.cluster import QUICK_LEVELS, TestBroker
+from tests.support.client_parts import Seen
 
 FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=0)
 
@@ -74,12 +74,13 @@ def test_a_topic_that_cannot_be_says_why(broker: TestBroker) -> None:
         broker.create_topic("no spaces!")
 
 
+@pytest.mark.slow
 def test_a_package_of_the_program_that_hides_ours(tmp_path: Path) -> None:
-    """Ours have plain names; the error says which folder it is, not "No module named broker.app"."""
+    """Ours have plain names; the error says which folder it is, not "No module named broker.app.broker"."""
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker" / "__init__.py").touch()
     (tmp_path / "test_it.py").write_text("def test_it(keelmq_broker): pass\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "keelmq.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_keelmq.plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{tmp_path}/broker/__init__.py hides the package 'broker' of KeelMQ" in done.stdout

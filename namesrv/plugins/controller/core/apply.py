@@ -1,13 +1,14 @@
-"""apply(): what one event makes of the state, on every controller and on every replay.
+"""apply(): the state after one event, on every controller and on every replay. Pure.
 
-Total: any event on any state has an Applied; no clock, no liveness, no exception. Every event is fenced here
-by the epochs that it carries, because the state may have moved since decide() looked at it. A refused event
-changes nothing but event_count.
+Total: any event on any state returns an Applied; no clock, no liveness, no exception. Every event is fenced
+here by the epochs that it carries, because the state may have changed since decide() read it. A refused event
+changes only event_count.
 """
 
 import msgspec
 from msgspec.structs import replace
 
+from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
@@ -34,14 +35,13 @@ from namesrv.plugins.controller.core.rules import (
 )
 from namesrv.plugins.controller.core.state import BrokerSet, PastElection, Replica, State
 from namesrv.plugins.controller.core.transfer import import_into
-from remoting.codes import ResponseCode
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """What an event did. before None: a new group; after None: an unknown one, or one that was cleaned; both
-    None: the event is about no single group.
+    """The result of one event. before None: a new group; after None: an unknown or cleaned one; both None:
+    the event is about no single group.
 
-    refused is not None: everything is as before. state.event_count is the event's place in the log.
+    refused not None: nothing was changed. state.event_count is the position of the event in the log.
     """
 
     state: State
@@ -51,7 +51,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_changed(self) -> bool:
-        """Is the group another?"""
+        """Did the event change the group?"""
         return self.before != self.after
 
 
@@ -83,7 +83,7 @@ def _whole(counted: State, outcome: State | Refused) -> Applied:
 
 
 def _changed(state: State, before: BrokerSet | None, event: AnyGroupEvent) -> BrokerSet | Refused | None:
-    """The group after the event; None: it is no more."""
+    """Returns the group after the event; None: it was cleaned."""
     match event:
         case ApplyBrokerId():
             return _apply_broker_id(state, before, event)
@@ -100,21 +100,24 @@ def _changed(state: State, before: BrokerSet | None, event: AnyGroupEvent) -> Br
 
 
 def _counted(state: State, event: AnyEvent) -> State:
-    """Events without `ts` are older than the count: a snapshot of that time swallowed as many as it liked, at
-    every member others. Left out, they leave all members with the same number."""
+    """Counts the event, unless it has no `ts`.
+
+    Such events are older than the count, and members may have them in different snapshots; without them all
+    members count the same.
+    """
     return replace(state, event_count=state.event_count + 1) if event.ts else state
 
 
 def _with_election(
     state: State, before: BrokerSet | None, after: BrokerSet | None, event: AnyGroupEvent
 ) -> State:
-    """Remembers a change of the master, whatever event made it."""
+    """Records a change of the master in state.elections."""
     if before is None or not isinstance(event, (ElectMaster, CleanBrokerData)):
         return state
     new_master = None if after is None else after.master_broker_id
     epochs = state.cleaned[before.broker_name] if after is None else after
     if before.master_broker_id == new_master or not event.ts:
-        return state  # without `ts`: of a time when elections were not remembered
+        return state  # without `ts`: from before elections were recorded
     newest = PastElection(
         event_id=state.event_count,
         ts=event.ts,
@@ -144,7 +147,7 @@ def _apply_broker_id(state: State, before: BrokerSet | None, event: ApplyBrokerI
         return broker_set
     return replace(
         broker_set,
-        # not next + 1: an id above it may have been applied for, and must never be offered again
+        # the id may be above next_broker_id; it must never be offered again
         next_broker_id=max(broker_set.next_broker_id, event.broker_id + 1),
         replicas={
             **broker_set.replicas,
@@ -237,14 +240,14 @@ def _may_win(before: BrokerSet, winner: int, unclean: bool) -> bool:
 
 
 def _clear_master(before: BrokerSet) -> BrokerSet:
-    """The set stays: its members are the ones that may be elected later. No master yet: epochs stay too."""
+    """Keeps the SyncStateSet: its members may be elected later. Without a master nothing changes."""
     if before.master_broker_id is None:
         return before
     return replace(before, master_broker_id=None, master_epoch=before.master_epoch + 1)
 
 
 def _clean(before: BrokerSet | None, event: CleanBrokerData) -> BrokerSet | Refused | None:
-    """Of the whole group nothing is left but its epochs and ids (State.without_set)."""
+    """None: the whole group is cleaned; only its epochs and ids are kept (State.without_set)."""
     if refused := check_clean(before, event):
         return refused
     assert before is not None

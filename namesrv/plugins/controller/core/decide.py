@@ -1,8 +1,8 @@
-"""decide_*(): what the active controller makes of a request, looking at state and liveness once.
+"""decide_*(): how the active controller decides a request, with one look at state and liveness. Pure.
 
-An Event is proposed to the log, and the reply is made from what apply() says about it. An Answer needs no
-event. A Refused is the reply. No function here changes anything; every check that matters for safety is
-repeated by apply(), under the epochs that the event carries.
+An Event is proposed to the log, and the reply is made from what apply() returns. An Answer needs no event. A
+Refused is the reply. No function here changes anything; apply() repeats every check that matters for safety,
+under the epochs that the event carries.
 """
 
 import re
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect, succeed
+from keelmq.remoting.codes import ResponseCode
+from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect, elect_successor
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
@@ -35,17 +36,16 @@ from namesrv.plugins.controller.core.rules import (
     unknown_set,
 )
 from namesrv.plugins.controller.core.state import BrokerSet, State
-from remoting.codes import ResponseCode
 
 _ID = re.compile("[1-9][0-9]{0,18}")
 
 CONTROLLER_ITSELF = -1
-"""brokerId of an 1002 that no broker sent."""
+"""brokerId of an electMaster (1002) that no broker sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Nothing to log: the reply is read from this group as it is; None: it is about no group."""
+    """No event is needed: the reply shows this group as it is. broker_set None: it is about no group."""
 
     broker_set: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS
@@ -56,7 +56,7 @@ Decision = AnyEvent | Answer | Refused
 
 
 def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
-    """1013. A repeat with the same registerCheckCode is a success: the first answer may have been lost."""
+    """applyBrokerId (1013). A repeat with the same registerCheckCode succeeds."""
     if refused := (
         check_length("clusterName", event.cluster_name)
         or check_length("brokerName", event.broker_name)
@@ -80,13 +80,13 @@ def decide_register(
     broker_address: str,
     epoch: int | None = None,
 ) -> Decision:
-    """1003: the id must have been applied for; a new address (new pod, new port) is recorded first.
+    """registerBroker (1003). The id must have been applied for; a changed address is recorded first.
 
-    A master that registers is a new process, and its term is over, however soon it came back: its machine may
-    have lost what was not on disk. Another member of the SyncStateSet has that; and if there is none, what it
-    writes now must be of another epoch than what its replicas got from the process before. Unless nothing was
-    written in this term when it asked (`epoch`, the last one on its disk, is an older one): so is a 1003 that
-    comes twice, or late, and finds its sender elected.
+    A master that registers is a new process, and its term ends, however soon it came back: its machine may
+    have lost data that was not on disk. Another member of the SyncStateSet has that data, and is elected. If
+    there is none, the new process needs a new epoch: its replicas may have other data of the old one. The
+    term goes on if nothing was written in it yet (`epoch`, the last one on its disk, is older): for example
+    when a 1003 is repeated, or arrives late, after its sender was elected.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
@@ -109,12 +109,16 @@ def decide_register(
             expected_address=replica.address,
         )
     if broker_id == broker_set.master_broker_id and (epoch is None or epoch >= broker_set.master_epoch):
-        return elect_event(broker_set, succeed(broker_set, view), view)
+        return elect_event(broker_set, elect_successor(broker_set, view), view)
     return Answer(broker_set)
 
 
 def decide_alter_sync_state_set(state: State, event: AlterSyncStateSet, view: LiveView) -> Decision:
-    """1001. event is the request as the master sent it, with the epochs that it believes in."""
+    """alterSyncStateSet (1001). `event`: the request with the epochs that the master knows.
+
+    Returns the event with its reason, the Answer to a repeated request, or the refusal: fenced, not the
+    master, an unregistered or dead member, or a set without the master.
+    """
     before = state.brokers.get(event.broker_name)
     if before is not None and before.sync_state_set == frozenset(event.new_sync_state_set):
         return Answer(before) if _is_repeat(before, event) else _same_set(before)
@@ -137,7 +141,7 @@ def _why_altered(left: frozenset[int], view: LiveView) -> str:
 
 
 def _is_repeat(before: BrokerSet, event: AlterSyncStateSet) -> bool:
-    """The set is as asked: by this master in this epoch? Then the answer to its first request was lost."""
+    """Was the SyncStateSet set to this value by the same master in the same epoch? Then this is a repeat."""
     return (
         before.master_broker_id == event.master_broker_id
         and before.master_epoch == event.expected_master_epoch
@@ -161,20 +165,24 @@ def decide_read(
     master_epoch: int | None = None,
     fence_sync_state_set_epoch: int | None = None,
 ) -> Decision:
-    """1004. A master that does not know what became of its 1001 names itself and the set epoch that it
-    believes in: if the set still is of that epoch, the answer is of the next one, and the 1001 is void."""
+    """getReplicaInfo (1004).
+
+    A master that does not know the outcome of its 1001 sends its id and the SyncStateSet epoch that it knows.
+    If the set still has this epoch, the epoch is raised by an event, so that the 1001 is void.
+    """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
         return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
-    doubts = fence_sync_state_set_epoch == broker_set.sync_state_set_epoch
+    is_unsure = fence_sync_state_set_epoch == broker_set.sync_state_set_epoch
     is_master = master_broker_id is not None and master_broker_id == broker_set.master_broker_id
-    if doubts and is_master and master_epoch == broker_set.master_epoch:
+    if is_unsure and is_master and master_epoch == broker_set.master_epoch:
         return fence_event(broker_set)
     return Answer(broker_set)
 
 
 def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
-    assert broker_set.master_broker_id is not None, "only a master is fenced from its past"
+    """Returns the event that raises the SyncStateSet epoch of this group, which has a master."""
+    assert broker_set.master_broker_id is not None, "only a master asks for a fence"
     return FenceSyncStateSet(
         broker_name=broker_set.broker_name,
         master_broker_id=broker_set.master_broker_id,
@@ -185,8 +193,8 @@ def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a master says that hands over: in these epochs it takes nothing more, and `equals` have all that
-    it has. So they need not be copied to before they count."""
+    """A master hands over: in these epochs it accepts no more messages, and the brokers `equals` have all of
+    its data, so they stay in the SyncStateSet."""
 
     master_broker_id: int
     master_epoch: int
@@ -195,9 +203,10 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class Ballot:
-    """A 1002. broker_id: who asks, or whom the operator names (designate_elect), or CONTROLLER_ITSELF.
-    unclean: may a replica outside the SyncStateSet win? drained: the master asks, for its heir."""
+class ElectionRequest:
+    """An electMaster (1002). broker_id: the sender, or the broker that the operator designates
+    (designate_elect), or CONTROLLER_ITSELF. unclean: a replica outside the SyncStateSet may win. drained: the
+    present master hands over."""
 
     broker_name: str
     cluster_name: str = ""
@@ -207,38 +216,48 @@ class Ballot:
     drained: Drained | None = None
 
 
-def decide_elect(state: State, view: LiveView, ballot: Ballot) -> Decision:
-    held = hold_election(state, view, ballot)
-    return held if isinstance(held, Refused) else decide_held(held, view, ballot)
+def decide_elect(state: State, view: LiveView, election_request: ElectionRequest) -> Decision:
+    held = hold_election(state, view, election_request)
+    return held if isinstance(held, Refused) else decide_election(held, view, election_request)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldElection:
     broker_set: BrokerSet
     election: Election
 
 
-def hold_election(state: State, view: LiveView, ballot: Ballot) -> Held | Refused:
-    """Refused: there is nothing to elect for."""
-    broker_set = state.brokers.get(ballot.broker_name)
+def hold_election(state: State, view: LiveView, election_request: ElectionRequest) -> HeldElection | Refused:
+    """Finds the group and elects. Refused: unknown group or replica, or the hand-over is outdated."""
+    broker_set = state.brokers.get(election_request.broker_name)
     if broker_set is None:
-        return unknown_set(ballot.broker_name)
-    if ballot.cluster_name and (refused := other_cluster(broker_set, ballot.cluster_name)):
+        return unknown_set(election_request.broker_name)
+    if election_request.cluster_name and (
+        refused := other_cluster(broker_set, election_request.cluster_name)
+    ):
         return refused
-    if ballot.drained is not None and (refused := _drained_another(broker_set, ballot.drained)):
+    if election_request.drained is not None and (
+        refused := _check_drained(broker_set, election_request.drained)
+    ):
         return refused
     preferred = None
-    if ballot.broker_id != CONTROLLER_ITSELF and (ballot.designate_elect or broker_set.is_new):
-        preferred = ballot.broker_id  # the first to ask becomes the first master, if it is heard here
+    if election_request.broker_id != CONTROLLER_ITSELF and (
+        election_request.designate_elect or broker_set.is_new
+    ):
+        preferred = (
+            election_request.broker_id
+        )  # the first broker that asks becomes the first master, if its heartbeats arrive here
     if preferred is not None and preferred not in broker_set.replicas:
         return _nobody_wins(
             f"BrokerId: {preferred} hasn't been registered in broker-set: {broker_set.broker_name}"
         )
-    return Held(broker_set, elect(broker_set, view, preferred=preferred, unclean=ballot.unclean))
+    return HeldElection(
+        broker_set, elect(broker_set, view, preferred=preferred, unclean=election_request.unclean)
+    )
 
 
-def _drained_another(broker_set: BrokerSet, drained: Drained) -> Refused | None:
-    """The word of a master that is none any more, or that has gone on since, counts nothing."""
+def _check_drained(broker_set: BrokerSet, drained: Drained) -> Refused | None:
+    """Refused: the sender is not the master any more, or its epochs have changed since."""
     return check_master(
         broker_set,
         drained.master_broker_id,
@@ -247,12 +266,12 @@ def _drained_another(broker_set: BrokerSet, drained: Drained) -> Refused | None:
     )
 
 
-def decide_held(held: Held, view: LiveView, ballot: Ballot) -> Decision:
+def decide_election(held: HeldElection, view: LiveView, election_request: ElectionRequest) -> Decision:
     broker_set, election = held.broker_set, held.election
     match election.verdict:
-        case Verdict.ELECTED if ballot.drained is not None and not election.unclean:
+        case Verdict.ELECTED if election_request.drained is not None and not election.unclean:
             event = elect_event(broker_set, election, view)
-            kept = tuple(sorted(ballot.drained.equals & broker_set.sync_state_set))
+            kept = tuple(sorted(election_request.drained.equals & broker_set.sync_state_set))
             reason = f"handed over by {broker_set.master_broker_id}"
             return msgspec.structs.replace(event, v=2, kept=kept, reason=reason)
         case Verdict.ELECTED:
@@ -264,11 +283,11 @@ def decide_held(held: Held, view: LiveView, ballot: Ballot) -> Decision:
             )
             return Answer(broker_set, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, remark)
         case Verdict.NONE | Verdict.WAIT:
-            return _nobody(broker_set, election, view, ballot.broker_id)
+            return _nobody(broker_set, election, view, election_request.broker_id)
 
 
 def _nobody(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
-    """The master is cleared once, and only when the controller itself finds that nobody can follow it."""
+    """No winner. The controller itself clears the master, once; a request of a broker is refused."""
     if broker_id != CONTROLLER_ITSELF:
         return _nobody_wins(election.reason)
     if election.verdict is Verdict.NONE and broker_set.master_broker_id is not None:
@@ -281,7 +300,7 @@ def _nobody_wins(why: str) -> Refused:
 
 
 def elect_event(broker_set: BrokerSet, election: Election, view: LiveView) -> ElectMaster:
-    """view: what the election was held on."""
+    """Returns the event of this election. `view`: the liveness that it was held with."""
     master = broker_set.master_broker_id
     loss = None if master is None else view.lost.get(master)
     return ElectMaster(
@@ -305,7 +324,7 @@ def decide_clean(
     broker_ids: str,
     clean_living: bool,
 ) -> Decision:
-    """1011. broker_ids: "1;2", blank is the whole group. The living only with clean_living."""
+    """cleanBrokerData (1011). broker_ids: "1;2"; blank: the whole group. clean_living: live brokers too."""
     ids = _parse_ids(broker_ids)
     if isinstance(ids, Refused):
         return ids
@@ -319,7 +338,7 @@ def decide_clean(
     if never := sorted(each for each in ids if each >= broker_set.next_broker_id):
         return clean_refused(f"brokers {never} were never registered in {broker_name}")
     there = sorted(ids & broker_set.replicas.keys()) if ids else sorted(broker_set.replicas)
-    if not there:  # a repeat, its first answer was lost
+    if not there:  # a repeat: the first answer was lost
         return Answer(broker_set, remark=f"brokers {sorted(ids)} are not in {broker_name} any more")
     master = broker_set.master_broker_id
     event = CleanBrokerData(
@@ -344,7 +363,7 @@ def _living(
 
 
 def ids_of(text: str) -> frozenset[int] | None:
-    """Of "1;2;3"; None: that is no such list."""
+    """Parses "1;2;3". None: not such a list."""
     words = [each.strip() for each in text.split(";") if each.strip()]
     return frozenset(int(each) for each in words) if all(_ID.fullmatch(each) for each in words) else None
 
@@ -357,7 +376,7 @@ def _parse_ids(text: str) -> frozenset[int] | Refused:
 
 
 def decide_update_config(state: State, changes: Mapping[str, str | None]) -> Decision:
-    """1009. `changes` were checked against the settings of this controller; None: as the file says."""
+    """updateControllerConfig (1009). `changes` are checked already; value None: back to the file's value."""
     after = {**state.settings, **changes}
     if {key: value for key, value in after.items() if value is not None} == state.settings:
         return Answer(None)

@@ -1,9 +1,9 @@
-"""ElectPolicy: who becomes master, and why (explain.py tells more). Pure; liveness comes in as a LiveView.
+"""elect(): which replica becomes master, and why. Pure; liveness is an argument (LiveView).
 
-Only a live member of the SyncStateSet may win (every acknowledged message is there), unless unclean elections
-are enabled. A recorded master stays until there is proof that it is gone. Source: RocketMQ 5.3.3
-DefaultElectPolicy; offsets are compared as tuples, never subtracted (upstream's difference overflows 2 GiB
-apart).
+Only a live member of the SyncStateSet may win, because it has every acknowledged message; other replicas only
+if unclean elections are enabled. The recorded master stays until it is proved dead. Source: RocketMQ 5.3.3,
+DefaultElectPolicy. Offsets are compared as tuples, never subtracted: RocketMQ's difference overflows above
+2 GiB.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class LiveInfo(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A broker that is not active. Wall-clock ms; last_heartbeat_ts None: it was never heard here."""
+    """A broker that is not active. Ms since 1970; last_heartbeat_ts None: it was never heard here."""
 
     last_heartbeat_ts: int | None
     detected_ts: int
@@ -35,12 +35,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """One group's liveness, looked at once.
+    """The liveness of one group at one moment.
 
-    live: heard and active now. presumed: never heard by this controller, which is active since less than the
-    grace window: neither alive nor dead is known, and nobody is deposed for that. lost: the others, as far as
-    somebody wants to know about them. doubted: of the live, those that may have died with the master; their
-    fate is known soon.
+    live: active now. presumed: not heard yet by this controller, whose grace window is not over: presumed
+    alive. lost: all others. doubted: of the live ones, those that may have died too: their connection closed,
+    or half their timeout passed without a heartbeat.
     """
 
     live: Mapping[int, LiveInfo] = field(default_factory=dict)
@@ -53,12 +52,12 @@ class LiveView:
 
 
 class Verdict(Enum):
-    """What an election came to."""
+    """The result of an election."""
 
     KEEP = "keep"  # the recorded master is alive
     ELECTED = "elected"
-    NONE = "none"  # nobody may win
-    WAIT = "wait"  # nobody may win yet: a member was not heard by a young controller, or is perhaps dead
+    NONE = "none"  # no replica may win
+    WAIT = "wait"  # no replica may win yet: a member was not heard yet, or is doubtful
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +73,11 @@ class Election:
 def elect(
     broker_set: BrokerSet, view: LiveView, *, preferred: int | None = None, unclean: bool = False
 ) -> Election:
-    """preferred: the only one that may win (designated by an operator, or the first to ask).
+    """Elects a master. `preferred`: the only replica that may win (designated, or the first to register).
 
-    Whoever is elected is the whole SyncStateSet, so a dead one would keep the others from being elected until
-    it is back: one that may be dead is waited for. So is a member that a young controller has not heard yet:
-    those that it has heard may have begun anew, without what their machine had not written to the disk.
+    The winner becomes the whole SyncStateSet. If it were dead, no other could be elected until it is back: so
+    a doubtful one is waited for. A member that a new active controller has not heard yet is waited for too:
+    the members that it has heard may have restarted, without data that was not on disk.
     """
     master = broker_set.master_broker_id
     if master is not None and view.is_alive(master) and preferred in (None, master):
@@ -97,18 +96,21 @@ def elect(
     return Election(Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred))
 
 
-def succeed(broker_set: BrokerSet, view: LiveView) -> Election:
-    """Who follows a master that has begun anew. NONE: no other member lives, or one is not heard yet; then
-    elect() has the say, and it may be elected itself."""
+def elect_successor(broker_set: BrokerSet, view: LiveView) -> Election:
+    """Elects the successor of a master that has restarted.
+
+    NONE: no other member is alive, or one was not heard yet; then elect() decides, and the restarted master
+    may be elected itself.
+    """
     master = broker_set.master_broker_id
     others = sorted(broker_set.sync_state_set - {master})
     winner = None if _unheard(broker_set, others, view) else _best(others, view, None)
     verdict = Verdict.NONE if winner is None else Verdict.ELECTED
-    return Election(verdict, f"master {master} has begun anew", winner)
+    return Election(verdict, f"master {master} has restarted", winner)
 
 
 def _unheard(broker_set: BrokerSet, members: list[int], view: LiveView) -> bool:
-    """Is there one of whom nothing is known yet? A new group has nothing to lose."""
+    """Was one of the members not heard yet? Always false for a new group, which has no messages."""
     return not broker_set.is_new and not view.presumed.isdisjoint(members)
 
 
@@ -118,8 +120,8 @@ def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
 
 
 def rank(broker_id: int, view: LiveView) -> tuple[int, int, bool, int, int]:
-    """Of a live one; higher is better: epoch, then maxOffset, then surely alive, then the smaller priority,
-    then the smaller id."""
+    """Sort key of a live replica, higher wins: epoch, maxOffset, not doubtful, smaller electionPriority,
+    smaller id."""
     live = view.live[broker_id]
     return (live.epoch, live.max_offset, broker_id not in view.doubted, -live.election_priority, -broker_id)
 

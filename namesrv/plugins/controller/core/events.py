@@ -1,10 +1,10 @@
-"""What the log holds: facts decided by the active controller, each with the epochs that it expects to find.
+"""Events: the entries of the log, decided by the active controller, each with the epochs that it expects.
 
 Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit
-trail, so they say when and why: the proposer writes that into them, so that every controller tells the same.
-A new type or a new meaning of a field raises EVENT_VERSION and is that event's `v`: a program that does not
-know it stops, while it goes on with the events that it knows. A field that apply() does not read comes with a
-default, so that older journals stay readable and older programs skip it.
+trail: the proposer writes time and reason into them, so every controller reports the same. A new type or a
+new meaning of a field raises EVENT_VERSION, which is then the `v` of that event: a program that does not know
+it stops at the first such event. A field that apply() does not read has a default, so that older journals
+stay readable and older programs ignore it.
 """
 
 import msgspec
@@ -16,22 +16,21 @@ EVENT_VERSION = 3
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", rename="camel"):
-    """Base of all events. ts: wall-clock ms at which it was proposed; 0: by a program that did not write it
-    down."""
+    """Base of all events. ts: ms since 1970 when it was proposed; 0: by a release that did not record it."""
 
     v: int = 1
     ts: int = 0
 
 
 class GroupEvent(Event, frozen=True, kw_only=True):
-    """broker_name is the group that it changes; it changes no other."""
+    """Changes one group, broker_name."""
 
     broker_name: str
 
 
 class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
-    """brokers_max (v 3): a new broker is refused if there are so many already. It is the proposer's setting:
-    files differ, and all controllers must come to the same end."""
+    """brokers_max (v 3): a new broker is refused if so many exist. It is the setting of the proposer, because
+    configuration files may differ and all controllers must have the same result."""
 
     cluster_name: str
     broker_id: int
@@ -41,7 +40,7 @@ class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
 
 
 class UpdateBrokerAddress(GroupEvent, tag="updateBrokerAddress", frozen=True, kw_only=True):
-    """expected_address: the address that is replaced, so that a late repeat brings no older one back."""
+    """expected_address: the replaced address, so that a late repeat does not restore an older one."""
 
     broker_id: int
     broker_address: str
@@ -59,12 +58,13 @@ class AlterSyncStateSet(GroupEvent, tag="alterSyncStateSet", frozen=True, kw_onl
 
 
 class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
-    """new_master_broker_id None: nobody could be elected, the master is cleared.
+    """new_master_broker_id None: no replica could be elected, the master is cleared.
 
-    Fenced by both epochs: a SyncStateSet that shrank since the decision may exclude the chosen one.
-    unclean: the chosen one may be outside the SyncStateSet, and acknowledged messages may be lost.
-    kept (v 2): members that stay in the set, because a master that drained says that they have everything.
-    With a lost master, wall-clock ms of the proposer: when it was last heard, when it was found inactive.
+    Fenced by both epochs: the SyncStateSet may have shrunk since the decision and exclude the winner.
+    unclean: the winner may be outside the SyncStateSet, and acknowledged messages may be lost.
+    kept (v 2): members that stay in the SyncStateSet, because a drained master confirmed that they have all.
+    last_heartbeat_ts, detected_ts: when the lost master was last heard and when it was found inactive, ms
+    since 1970 by the clock of the proposer.
     """
 
     new_master_broker_id: int | None
@@ -78,9 +78,9 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
 
 
 class FenceSyncStateSet(GroupEvent, tag="fenceSyncStateSet", frozen=True, kw_only=True):
-    """The set stays and its epoch grows: what the master asked for before, and may still arrive, is void.
+    """Raises the SyncStateSet epoch, so that earlier requests of the master that may still arrive are void.
 
-    master_address: not None, if the master that asks has moved there.
+    master_address: not None: the new address of the master.
     """
 
     v: int = 2
@@ -91,9 +91,9 @@ class FenceSyncStateSet(GroupEvent, tag="fenceSyncStateSet", frozen=True, kw_onl
 
 
 class CleanBrokerData(GroupEvent, tag="cleanBrokerData", frozen=True, kw_only=True):
-    """These replicas are forgotten, and their ids never used again; all of them: the group is.
+    """Removes these replicas; their ids are never used again. All replicas: removes the group.
 
-    Fenced by both epochs: who is master, or in the set, was looked at when this was decided.
+    Fenced by both epochs: the decision depends on the master and the SyncStateSet.
     """
 
     v: int = 2
@@ -104,7 +104,7 @@ class CleanBrokerData(GroupEvent, tag="cleanBrokerData", frozen=True, kw_only=Tr
 
 
 class UpdateConfig(Event, tag="updateConfig", frozen=True, kw_only=True):
-    """Settings of all controllers, over their files; None: as the file says, again."""
+    """Sets settings of all controllers, over their files. Value None: back to the file's value."""
 
     v: int = 2
     changes: dict[str, str | None]
@@ -112,8 +112,8 @@ class UpdateConfig(Event, tag="updateConfig", frozen=True, kw_only=True):
 
 
 class ImportState(Event, tag="importState", frozen=True, kw_only=True):
-    """A part of an exported state, small enough for the log; the groups in it are new, or the same.
-    brokers_max (v 3): refused if there were more brokers afterwards."""
+    """A part of an exported state that fits an entry; its groups are new, or equal to those here.
+    brokers_max (v 3): it is refused if there would be more brokers afterwards."""
 
     v: int = 2
     brokers: tuple[SetRecord, ...] = ()
@@ -153,7 +153,7 @@ def decode_event(data: bytes) -> AnyEvent:
     """Raises EventVersionError, or msgspec.DecodeError for bytes that are no event of ours."""
     try:
         event: AnyEvent = _decoder.decode(data)
-    except msgspec.ValidationError:  # of a newer version, perhaps: then its shape is not ours to judge
+    except msgspec.ValidationError:  # perhaps of a newer version, with another shape
         _check_version(msgspec.json.decode(data, type=_Version).v)
         raise
     _check_version(event.v)

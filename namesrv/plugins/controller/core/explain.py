@@ -1,22 +1,22 @@
-"""What an 1002 would do, and why: the same functions as the real one, and nothing is changed. Pure."""
+"""explain_election(): what an electMaster (1002) would do and why, by the functions that decide it. Pure."""
 
 from dataclasses import dataclass
 
-from namesrv.plugins.controller.core.decide import Answer, Ballot, decide_held, hold_election
+from keelmq.remoting.codes import ResponseCode
+from namesrv.plugins.controller.core.decide import Answer, ElectionRequest, decide_election, hold_election
 from namesrv.plugins.controller.core.elect import Election, LiveView, rank
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
-from remoting.codes import ResponseCode
 
 DOUBTED = "perhaps dead: its connection has closed, or it was silent for half its timeout"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica as the election sees it. The offsets are those of its last heartbeat; None: it is not active.
+    """A replica in the election. The offsets are those of its last heartbeat; None: it is not active.
 
-    behind_bytes: of the live replica that is farthest; why: what speaks for it, or against it.
+    behind_bytes: maxOffset below the greatest one of the live replicas. why: the reason that it wins or not.
     """
 
     broker_id: int
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """code, remark: what the real request would be answered. is_change: there would be an event."""
+    """code, remark: the answer of the real request. is_change: it would propose an event."""
 
     broker_set: BrokerSet
     election: Election
@@ -44,13 +44,15 @@ class Explanation:
     candidates: tuple[Candidate, ...]
 
 
-def explain_election(state: State, view: LiveView, ballot: Ballot) -> Explanation | Refused:
-    """Refused: there is nothing to elect for (no such group, no such replica)."""
-    held = hold_election(state, view, ballot)
+def explain_election(
+    state: State, view: LiveView, election_request: ElectionRequest
+) -> Explanation | Refused:
+    """Refused: no such group, or no such replica."""
+    held = hold_election(state, view, election_request)
     if isinstance(held, Refused):
         return held
     broker_set, election = held.broker_set, held.election
-    decision = decide_held(held, view, ballot)
+    decision = decide_election(held, view, election_request)
     if isinstance(decision, Refused | Answer):
         code, remark, is_change = decision.code, decision.remark or "", False
     else:
@@ -103,7 +105,7 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
 
 
 def _compared(broker_id: int, winner: int, view: LiveView) -> str:
-    """The first of epoch, maxOffset, life, electionPriority and id that decided."""
+    """Returns the first criterion of rank() in which the two differ."""
     mine, best = view.live[broker_id], view.live[winner]
     if rank(broker_id, view) > rank(winner, view):
         return "electable, but another one was named"

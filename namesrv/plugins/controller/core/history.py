@@ -1,7 +1,7 @@
-"""The elections that are remembered: replicated, so that every controller tells the same after a restart.
+"""Past elections: replicated, so every controller reports the same, also after a restart. Pure.
 
-Bounded: the newest ELECTIONS_MAX, and of one group no more than ELECTIONS_PER_GROUP_MAX, so that a group that
-flaps does not push out the story of the others. Pure.
+Bounded: the newest ELECTIONS_MAX, and at most ELECTIONS_PER_GROUP_MAX of one group, so that a flapping group
+does not displace the elections of the others.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ ELECTIONS_PER_GROUP_MAX = 100
 
 
 def remembered(elections: tuple[PastElection, ...], newest: PastElection) -> tuple[PastElection, ...]:
-    """With one more; the oldest of its group, or of all, is forgotten if there are too many."""
+    """Appends `newest`; drops the oldest one of its group, or of all, above the limits."""
     own = [index for index, each in enumerate(elections) if each.broker_name == newest.broker_name]
     if len(own) >= ELECTIONS_PER_GROUP_MAX:
         elections = elections[: own[0]] + elections[own[0] + 1 :]
@@ -21,5 +21,5 @@ def remembered(elections: tuple[PastElection, ...], newest: PastElection) -> tup
 
 
 def past_elections(state: State, broker_name: str = "") -> Iterator[PastElection]:
-    """Newest first; of one group, or of all."""
+    """Yields past elections, newest first. broker_name "": of all groups."""
     return (each for each in reversed(state.elections) if broker_name in ("", each.broker_name))

@@ -1,8 +1,8 @@
-"""No group stays without a live master in silence: which groups need an election, and when to retry.
+"""Which groups need an election, and when a failed election is repeated. Pure.
 
-Pure. A group needs one while it has replicas and its recorded master is absent or known to be gone. A failed
-try is repeated with back-off, and says why it failed. A master that nobody can follow is cleared only after a
-while: if it was a short loss of its connection, it comes back as what it was.
+A group needs one while it has replicas and no master, or a master that is known to be dead. A failed election
+is repeated with back-off, and its reason is kept. A dead master without a possible successor is cleared only
+after a while: after a short loss of its connection it goes on as master.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ RETRY_MIN_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A group without a live master since `since_ms`; the next try is due at `due_ms`."""
+    """A group without a live master since `since_ms`; its next election is due at `due_ms` (monotonic ms)."""
 
     attempts: int
     since_ms: int
@@ -25,12 +25,16 @@ class Retry:
 
 
 def needs_election(broker_set: BrokerSet, view: LiveView) -> bool:
+    """Has the group replicas, but no master that is alive?"""
     master = broker_set.master_broker_id
     return bool(broker_set.replicas) and (master is None or not view.is_alive(master))
 
 
 def next_retry(retry: Retry | None, *, now_ms: int, reason: str, retry_max_ms: int) -> Retry:
-    """After a failed try: 100 ms, 200 ms, ... up to retry_max_ms."""
+    """Returns the next Retry after a failure: in 100 ms, 200 ms, ... up to retry_max_ms.
+
+    Without jitter: only the active controller elects, and each group by itself.
+    """
     attempts = 1 if retry is None else retry.attempts + 1
     delay_ms = min(retry_max_ms, RETRY_MIN_MS << min(attempts - 1, 16))
     return Retry(attempts, now_ms if retry is None else retry.since_ms, now_ms + delay_ms, reason)
@@ -45,7 +49,7 @@ def try_election(
     unclean: bool,
     clear_after_ms: int,
 ) -> Election | None:
-    """The Election to propose, None if the group is well. Verdict WAIT: nothing to propose yet."""
+    """Returns the Election to propose; None: the group needs none. Verdict WAIT: nothing to propose yet."""
     if not needs_election(broker_set, view):
         return None
     election = elect(broker_set, view, unclean=unclean)
@@ -58,4 +62,5 @@ def try_election(
 
 
 def next_due_ms(retries: Mapping[str, Retry]) -> int | None:
+    """Returns when the earliest retry is due; None: there is none."""
     return min((each.due_ms for each in retries.values()), default=None)

@@ -1,21 +1,23 @@
-"""The rules that both halves ask: decide() so that no hopeless request is logged, apply() because the state
-may have moved since. No clock, no liveness. A Refused is the answer, with the code that brokers know.
+"""Rules that decide() and apply() share. Pure; no liveness.
+
+decide() checks them so that no hopeless event is logged, apply() because the state may have changed since. A
+Refused carries RocketMQ's response code.
 """
 
 import msgspec
 
+from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBrokerId, CleanBrokerData
 from namesrv.plugins.controller.core.state import BROKER_ID_MAX, EPOCH_MAX, FIRST_BROKER_ID, BrokerSet, State
-from remoting.codes import ResponseCode
 
 GROUP_BROKERS_MAX = 1_000
-"""Of one group. A change of a group costs as much as it has brokers."""
+"""Of one group: the cost of a change grows with the brokers of the group."""
 TEXT_BYTES_MAX = 512
-"""Of a name, an address or a check code; a DNS name has at most 255."""
+"""Of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Understood and not done: response code and a remark for people."""
+    """A refused request: response code and a remark for people."""
 
     code: ResponseCode
     remark: str
@@ -29,7 +31,7 @@ def unknown_set(broker_name: str) -> Refused:
 
 
 def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
-    """One broker name belongs to one cluster; a second cluster would merge two groups into one."""
+    """Refused: the group belongs to another cluster; else two groups would become one."""
     if broker_set.cluster_name == cluster_name:
         return None
     return Refused(
@@ -54,8 +56,11 @@ def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | N
 
 
 def check_epochs(after: BrokerSet) -> Refused | None:
-    """Asked by apply() of what an event would make of a group. An import of an earlier release may have
-    brought any epoch, and an overflow would end every member, and again at each restart."""
+    """For apply(), of a group after an event. Refused: an epoch above EPOCH_MAX.
+
+    An import of an earlier release may have brought any epoch, and an overflow would stop every controller,
+    again after each restart.
+    """
     if 0 <= after.master_epoch <= EPOCH_MAX and 0 <= after.sync_state_set_epoch <= EPOCH_MAX:
         return None
     return Refused(
@@ -66,7 +71,7 @@ def check_epochs(after: BrokerSet) -> Refused | None:
 
 
 def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
-    """None: the id is free, or the applicant owns it already. Source: reference of 1013."""
+    """None: the id is free, or the applicant owns it already. Source: RocketMQ 5.3.3, applyBrokerId."""
     if not FIRST_BROKER_ID <= event.broker_id <= BROKER_ID_MAX:
         return _invalid_id(event, f"must be between {FIRST_BROKER_ID} and {BROKER_ID_MAX}")
     before = state.brokers.get(event.broker_name)
@@ -87,9 +92,9 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
 
 
 def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
-    """Anybody who reaches the port can make up names, and each would stay for ever, at every controller."""
+    """Anybody who reaches the port can register names, and each stays for ever at every controller."""
     if isinstance(event.brokers_max, msgspec.UnsetType):
-        return None  # of a time without a limit
+        return None  # an event of a release without the limit
     if state.size >= event.brokers_max:
         return Refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST, f"no new broker: {full(state, event.brokers_max)}"
@@ -110,7 +115,7 @@ def full(state: State, brokers_max: int) -> str:
 
 
 def check_length(what: str, text: str) -> Refused | None:
-    """Only asked by decide(): what is in the log already is not too long for any member."""
+    """For decide() only: an entry in the log must not be refused for its length."""
     if len(text.encode()) <= TEXT_BYTES_MAX:
         return None
     return Refused(
@@ -129,7 +134,7 @@ def _invalid_id(event: ApplyBrokerId, why: str) -> Refused:
 def check_master(
     before: BrokerSet, broker_id: int, *, master_epoch: int, sync_state_set_epoch: int
 ) -> Refused | None:
-    """Only the master changes its SyncStateSet, and only the one that it knows."""
+    """Refused: the broker is not the master, or one of its epochs is not the current one."""
     if before.master_broker_id is None or before.master_broker_id != broker_id:
         master = "null" if before.master_broker_id is None else before.master_broker_id
         return Refused(
@@ -160,7 +165,7 @@ def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused |
 
 
 def check_contains_master(before: BrokerSet, event: AlterSyncStateSet) -> Refused | None:
-    """The last rule of 1001: in front of it comes liveness, which only decide() knows."""
+    """The last rule of 1001; decide() checks liveness before it."""
     if before.master_broker_id in event.new_sync_state_set:
         return None
     return Refused(

@@ -1,12 +1,12 @@
-"""The replicated state: frozen values, one BrokerSet per broker name. Never knows who is alive.
+"""The replicated state: frozen values, one BrokerSet for each broker name. Holds no liveness. Pure.
 
-A controller process publishes a new State after each applied event; a reader keeps the reference it read and
-sees one consistent moment, from any thread. As JSON: state_codec.py.
+A controller publishes a new State after each applied event; a reader in any thread keeps the reference that
+it read and sees one consistent moment. state_codec.py writes it as JSON.
 
-Structs, as they are copied at each event, and gc=False: nothing here can be part of a cycle, and the garbage
-collector need not look at thousands of groups.
+The values are msgspec structs, which are cheap to copy, with gc=False: none can be part of a reference cycle,
+so the garbage collector skips thousands of groups.
 
-Invariants: BrokerSet.problems(). Source: RocketMQ 5.3.3 ReplicasInfoManager, two tables made one.
+Invariants: BrokerSet.problems(). Source: RocketMQ 5.3.3, ReplicasInfoManager (its two tables are one here).
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,15 +31,15 @@ EPOCH_MAX = 2**31 - 1
 
 
 class Replica(msgspec.Struct, frozen=True, gc=False):
-    """check_code: "<brokerAddr>;<millis>" of the broker that applied for the id; its proof of ownership."""
+    """check_code: registerCheckCode "<brokerAddr>;<millis>" of the broker that owns the id."""
 
     address: str
     check_code: str
 
 
 class BrokerSet(msgspec.Struct, frozen=True, gc=False):
-    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow; an id has one
-    owner for life: none below id_floor is given out any more, since its owner may have been cleaned."""
+    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id has one
+    owner for ever: no id below id_floor is assigned any more, since its owner may have been cleaned."""
 
     cluster_name: str
     broker_name: str
@@ -53,7 +53,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_new(self) -> bool:
-        """It never had a master: no message was acknowledged yet, and everybody may win."""
+        """Had it never a master? Then no message was acknowledged, and every replica may win."""
         return not self.sync_state_set
 
     @property
@@ -67,15 +67,15 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
         return [self.key(broker_id) for broker_id in sorted(self.replicas)]
 
     def problems(self) -> Iterator[str]:
-        """What can never be true of a group, in words; nothing: it is sound."""
+        """Yields each violated invariant as text."""
         ids = self.replicas
         if ids and not FIRST_BROKER_ID <= min(ids) <= max(ids) < self.next_broker_id:
             yield f"ids {sorted(self.replicas)} are not all between 1 and nextBrokerId {self.next_broker_id}"
         if not FIRST_BROKER_ID <= self.id_floor <= self.next_broker_id <= BROKER_ID_MAX + 1:
             yield f"ids are given out from {self.id_floor} on, the next one is {self.next_broker_id}"
         if not self.sync_state_set <= self.replicas.keys():
-            strangers = sorted(self.sync_state_set - self.replicas.keys())
-            yield f"brokers {strangers} of the SyncStateSet are not registered"
+            unregistered = sorted(self.sync_state_set - self.replicas.keys())
+            yield f"brokers {unregistered} of the SyncStateSet are not registered"
         if self.master_broker_id is not None and self.master_broker_id not in self.sync_state_set:
             yield f"master {self.master_broker_id} is not in the SyncStateSet {sorted(self.sync_state_set)}"
         if not 0 <= self.master_epoch <= EPOCH_MAX or not 0 <= self.sync_state_set_epoch <= EPOCH_MAX:
@@ -86,8 +86,8 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cleaned(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a group that was cleaned as a whole: where a new one of this name begins, so that its
-    brokers' epochs and ids are above all that were ever used."""
+    """What is kept of a cleaned group: a new group of this name begins with these epochs and ids, above all
+    that were ever used."""
 
     master_epoch: int
     sync_state_set_epoch: int
@@ -97,7 +97,7 @@ class Cleaned(msgspec.Struct, frozen=True, gc=False):
 class PastElection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An election that changed the master; new_master_broker_id None: the master was cleared.
 
-    event_id: its place in the log. Times are wall-clock ms of the proposer; ts 0: not written down.
+    event_id: its position in the log. Times are ms since 1970 of the proposer; ts 0: not recorded.
     """
 
     event_id: int
@@ -115,12 +115,12 @@ class PastElection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
-    """Everything, by broker name. Never mutated: with_set() answers another State.
+    """The whole state, by broker name. Never mutated: with_set() returns another State.
 
-    event_count: the place in the log of the last applied event, refused ones included (core/apply.py).
+    event_count: position in the log of the last applied event, refused ones included (core/apply.py).
     settings: changed at run time (1009), over the configuration file of every controller; settings_version
-    counts the changes. elections: the newest ones, oldest first (core/history.py). broker_count: of all
-    groups, counted along by with_set() and without_set().
+    counts the changes. elections: the newest ones, oldest first (core/history.py). broker_count: replicas of
+    all groups, updated by with_set() and without_set().
     """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
@@ -133,11 +133,11 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """What grows with names that somebody thought of: brokers, and what is kept of cleaned groups."""
+        """Brokers and cleaned groups: what controllerBrokersMax limits."""
         return self.broker_count + len(self.cleaned)
 
     def with_set(self, broker_set: BrokerSet) -> "State":
-        """The group is there from now on; what was kept of an earlier one of its name went into it."""
+        """Returns the state with this group; drops the Cleaned record of its name."""
         name, before = broker_set.broker_name, self.brokers.get(broker_set.broker_name)
         brokers = Table.of(self.brokers).set(name, broker_set)
         count = self.broker_count + len(broker_set.replicas) - (0 if before is None else len(before.replicas))
@@ -146,7 +146,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
         return replace(self, brokers=brokers, broker_count=count, cleaned=_without(self.cleaned, name))
 
     def without_set(self, broker_set: BrokerSet) -> "State":
-        """The group is gone. Its epochs are passed by one: an event that waits for them finds others."""
+        """Returns the state without this group. Its kept epochs are raised by one, so that a waiting event is
+        fenced."""
         floor = Cleaned(
             broker_set.master_epoch + 1, broker_set.sync_state_set_epoch + 1, broker_set.next_broker_id
         )
@@ -160,7 +161,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
         )
 
     def first_broker_id(self, broker_name: str) -> int:
-        """The id with which a group that is not there begins."""
+        """Returns the first broker id of a new group of this name."""
         floor = self.cleaned.get(broker_name)
         return FIRST_BROKER_ID if floor is None else floor.next_broker_id
 

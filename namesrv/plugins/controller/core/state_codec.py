@@ -1,7 +1,7 @@
-"""The replicated state as JSON: the snapshots of the log, and what operators export and import.
+"""The replicated state as JSON, for snapshots of the log and for export and import. Pure.
 
-Version 2 added cleaned groups, settings and past elections; version 1 is read. A newer version stops the
-reader: going on without what it does not know would make this controller differ from the others.
+Version 2 added cleaned groups, settings and past elections; version 1 is still read. A newer version is
+refused: without its unknown parts this controller would differ from the others.
 """
 
 import msgspec
@@ -60,7 +60,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class StateVersionError(Exception):
-    """Written by a newer program: going on would make this member differ from the others."""
+    """Written by a newer release: without its unknown parts this member would differ from the others."""
 
 
 def state_to_json(state: State) -> bytes:

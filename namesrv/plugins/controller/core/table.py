@@ -1,9 +1,9 @@
-"""Table: a mapping by name that is never changed, only replaced, at a price that does not grow with it.
+"""Table: a persistent (immutable) mapping by name, whose change costs little however large it is. Pure.
 
-Names are spread over small dicts, and a changed table shares all of them but one with the table before: a
-controller with thousands of groups pays a copy of a few dozen names per event, not of all of them.
+Names are spread over small dicts by hash; a changed table shares all dicts but one with the table before.
+So a controller with thousands of groups copies a few dozen names for an event.
 
-Order is by name. How the names are spread is this process's own business and never shows.
+It iterates in the order of names, never in that of hashes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,14 +47,14 @@ class Table(Mapping[str, V]):
         return f"Table({dict(self)!r})"
 
     def set(self, name: str, value: V) -> "Table[V]":  # type: ignore[misc]  # the table itself never takes a V
-        """This table with `name` as `value`."""
+        """Returns a table with `name` set to `value`."""
         at = hash(name) & _MASK
         shard = self._shards[at].copy()
         shard[name] = value
         return self._with(at, shard, self._count - len(self._shards[at]) + len(shard))
 
     def without(self, name: str) -> "Table[V]":
-        """This table without `name`, whether it was in or not."""
+        """Returns a table without `name`, which need not be in this one."""
         at = hash(name) & _MASK
         shard = {key: value for key, value in self._shards[at].items() if key != name}
         return self._with(at, shard, self._count - (name in self._shards[at]))

@@ -1,8 +1,8 @@
-"""What became of the elections: counts for metrics, and the last one of each group for people. Pure.
+"""ElectionTally: counts of elections for metrics, and the last election of each group. Pure.
 
-The active controller counts its own elections; the last one of a group comes from the log, so that every
-controller knows it. Reasons are sorted into a few kinds: texts with numbers in them would be labels without
-end.
+The active controller counts its own elections; the last one of a group comes from the log, so every
+controller knows it. Reasons are grouped into a few kinds, because texts with numbers would make unlimited
+metric labels.
 """
 
 import re
@@ -46,7 +46,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastElection:
-    """ts: wall-clock ms of the proposal; 0: not written down."""
+    """ts: ms since 1970 of the proposal; 0: not recorded."""
 
     ts: int
     master_broker_id: int | None
@@ -56,7 +56,7 @@ class LastElection:
 
 
 class ElectionTally:
-    """Counts since this process started. applied() alone is called in another thread."""
+    """Counts since this process started. Event loop only, except applied()."""
 
     def __init__(self) -> None:
         self.counts: Counter[Counted] = Counter()
@@ -69,7 +69,7 @@ class ElectionTally:
         return sum(count for counted, count in self.counts.items() if counted.result == result)
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
-        """An EventHook: in the raft thread, also at replay."""
+        """Implements EventHook: raft thread, also at replay."""
         after = applied.after
         if isinstance(event, ElectMaster) and applied.refused is None and after is not None:
             self._last[after.broker_name] = LastElection(
@@ -77,7 +77,7 @@ class ElectionTally:
             )
 
     def last(self, broker_set: BrokerSet) -> LastElection | None:
-        """None: it was before this controller's snapshot of the log."""
+        """Returns the last election of the group; None: it is older than this controller's snapshot."""
         found = self._last.get(broker_set.broker_name)
         return found if found is not None and found.master_epoch == broker_set.master_epoch else None
 

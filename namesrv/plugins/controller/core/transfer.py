@@ -1,8 +1,8 @@
-"""Export and import of the state: from the controllers of one place to new ones at another.
+"""Import of an exported state into new controllers. Pure.
 
-An exported state is the JSON of state_codec.py. It is imported as several events, since the log has a limit
-for one; groups do not depend on each other, so that a half-done import is finished by repeating it. Only into
-a cluster that has no other group: what living brokers were told must never be overwritten. Pure.
+An exported state is the JSON of state_codec.py. It is imported as several events, because an entry of the log
+has a size limit. Groups do not depend on each other, so an interrupted import is completed by repeating it.
+Only a cluster without other groups accepts it: state that live brokers have received is never overwritten.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.events import ImportState
 from namesrv.plugins.controller.core.history import ELECTIONS_MAX
 from namesrv.plugins.controller.core.rules import Refused, full
@@ -22,20 +23,19 @@ from namesrv.plugins.controller.core.state_codec import (
     cleaned_record,
     set_record,
 )
-from remoting.codes import ResponseCode
 
 Item = TypeVar("Item")
 
 PART_BYTES_MAX = 64 * 1024
-"""About so much goes into one event (the log's limit is four times that)."""
+"""Approximate size of one event; the limit of the log is four times as much."""
 GROUP_BYTES_MAX = 128 * 1024
 PROBLEMS_SHOWN = 5
 IMPORTED_EPOCH_MAX = 2**30
-"""Half of the epochs that there are: enough is left for one election a second over 34 years."""
+"""Half of all epochs: the rest is enough for one election a second over 34 years."""
 
 
 def problems(incoming: State) -> Iterator[str]:
-    """What is wrong with a state that came from outside, in words."""
+    """Yields each fault of an imported state as text."""
     for name, broker_set in incoming.brokers.items():
         if not name or not broker_set.cluster_name:
             yield f"group {name!r} of cluster {broker_set.cluster_name!r}: both need a name"
@@ -61,7 +61,7 @@ def problems(incoming: State) -> Iterator[str]:
 
 
 def check_import(state: State, incoming: State, brokers_max: int) -> Refused | None:
-    """Is it sound, is there room, and is this cluster empty but for an earlier try of the same import?"""
+    """Refused: a faulty state, too many brokers, or groups here that are not from the same import."""
     if found := list(problems(incoming)):
         more = f" (and {len(found) - PROBLEMS_SHOWN} more)" if len(found) > PROBLEMS_SHOWN else ""
         return _refused("; ".join(found[:PROBLEMS_SHOWN]) + more)
@@ -77,8 +77,8 @@ def check_import(state: State, incoming: State, brokers_max: int) -> Refused | N
     return None
 
 
-def parts(incoming: State, brokers_max: int) -> Iterator[ImportState]:
-    """The events of an import. Groups come last: with the first of them elections may begin."""
+def import_events(incoming: State, brokers_max: int) -> Iterator[ImportState]:
+    """Yields the events of an import. Groups come last: elections may begin with the first of them."""
     if incoming.settings:
         yield ImportState(settings=dict(incoming.settings))
     for elections in _chunks(incoming.elections[-ELECTIONS_MAX:]):
@@ -92,8 +92,11 @@ def parts(incoming: State, brokers_max: int) -> Iterator[ImportState]:
 
 
 def import_into(state: State, event: ImportState) -> State | Refused:
-    """apply() of one part. Floors are taken as they are: earlier releases logged some that are too high, and
-    every member must keep what the others have. No group begins with such epochs (rules.check_epochs)."""
+    """apply() of one part.
+
+    Cleaned records are not checked: earlier releases logged some with too high epochs, and all members must
+    have the same state. No group begins with such epochs (rules.check_epochs).
+    """
     for record in event.brokers:
         outcome = _import_group(state, record)
         if isinstance(outcome, Refused):
@@ -128,7 +131,7 @@ def _import_group(state: State, record: SetRecord) -> State | Refused:
 
 
 def _is_import_of(here: BrokerSet, incoming: BrokerSet) -> bool:
-    """It was imported by an earlier try, and has lived on since."""
+    """Was the group here imported by an earlier attempt, and perhaps changed since?"""
     owners = {each: replica.check_code for each, replica in here.replicas.items()}
     return (
         here.cluster_name == incoming.cluster_name
@@ -144,7 +147,7 @@ def _same_floor(state: State, incoming: State, name: str) -> bool:
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """In their order, each about PART_BYTES_MAX long."""
+    """Yields the items in order, in parts of about PART_BYTES_MAX."""
     part: list[Item] = []
     part_bytes = 0
     for item in items:

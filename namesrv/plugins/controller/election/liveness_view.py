@@ -1,9 +1,9 @@
-"""What this controller knows of the brokers' liveness, and the way back to them: their own connections.
+"""LivenessView: which brokers are alive, from the heartbeats and connections of this controller.
 
-Not replicated: every controller hears every broker, so a new active one has a warm table. It waits one grace
-window before it takes a broker for dead that it never heard, or that was silent for its timeout: the leader
-before it may have heard that one, and a master relies on that (broker/core/lease.py). One whose connection
-closed is dead at once.
+Not replicated: every broker sends heartbeats to every controller, so a new active controller has a filled
+table. It waits one grace window before it takes a broker for dead that it never heard, or that was silent for
+its timeout: the leader before it may have heard that broker, and a master relies on this
+(broker/core/lease.py). A broker whose connection closed is dead at once.
 """
 
 import sys
@@ -11,21 +11,25 @@ from collections.abc import Callable
 
 import msgspec
 
+from keelmq.remoting.operation import Peer
+from keelmq.runtime.clock import wall_ms
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss
 from namesrv.plugins.controller.core.state import BrokerSet, State
-from remoting.clock import wall_ms
-from remoting.operation import Peer
 
 RECENT_MS = 1_000
-"""A close is proof for a leader that was elected within this time after it: leader and master may have been
-on one machine. After a longer time the leader before it heard the master, or had replaced it."""
+"""A closed connection proves a master dead to a leader that was elected within this time after it: the old
+leader and the master may have been on one machine. After a longer time the old leader has heard the master,
+or has replaced it."""
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """Stored with each heartbeat: what it said and the connection that carried it. hands_over: as master it
-    drains, if it is asked to, before another one is elected."""
+class Heartbeat(msgspec.Struct, frozen=True):
+    """Stored with each heartbeat: its content and the connection that carried it.
+
+    hands_over: as master, the broker drains on request before another one is elected. min_in_sync_replicas:
+    with fewer members in the SyncStateSet it refuses messages; None: an older broker.
+    """
 
     live: LiveInfo
     peer: Peer
@@ -33,30 +37,33 @@ class Heard(msgspec.Struct, frozen=True):
     min_in_sync_replicas: int | None = None
 
 
-class Watch:
+class LivenessView:
+    """`clock`: monotonic ms, the one of the heartbeats. `wall_clock`: ms since 1970, for recorded times."""
+
     def __init__(
         self, liveness: Liveness, clock: Callable[[], int], wall_clock: Callable[[], int] = wall_ms
     ) -> None:
-        """clock: monotonic, of the heartbeats; wall_clock: for what is written down."""
         self._liveness, self._clock, self._wall_clock = liveness, clock, wall_clock
         self._active_since_ms = self._judge_from_ms = -sys.maxsize
 
     def became_active(self, grace_ms: int) -> None:
+        """Starts the grace window of a new active controller."""
         self._active_since_ms = self._clock()
         self._judge_from_ms = self._active_since_ms + grace_ms
 
     def judges_in_ms(self) -> int:
-        """ms until unheard brokers count as dead; 0: they do."""
+        """Returns the rest of the grace window in ms; 0: it is over."""
         return max(0, self._judge_from_ms - self._clock())
 
-    def heard(self, key: BrokerKey) -> Heard | None:
-        """The last heartbeat of a broker that is active now."""
+    def last_heartbeat(self, key: BrokerKey) -> Heartbeat | None:
+        """Returns the last heartbeat of an active broker; None: it is not active."""
         if not self._liveness.is_active(key, self._clock()):
             return None
         info = self._liveness.info(key)
-        return info if isinstance(info, Heard) else None
+        return info if isinstance(info, Heartbeat) else None
 
     def view(self, broker_set: BrokerSet) -> LiveView:
+        """Returns the liveness of the group's replicas now."""
         live: dict[int, LiveInfo] = {}
         presumed: set[int] = set()
         doubted: set[int] = set()
@@ -64,9 +71,9 @@ class Watch:
         is_young = self.judges_in_ms() > 0
         for broker_id in broker_set.replicas:
             key = broker_set.key(broker_id)
-            heard = self.heard(key)
-            if heard is not None:
-                live[broker_id] = heard.live
+            heartbeat = self.last_heartbeat(key)
+            if heartbeat is not None:
+                live[broker_id] = heartbeat.live
                 if self._liveness.is_doubtful(key, self._clock()):
                     doubted.add(broker_id)
             elif is_young and self._may_have_been_heard(
@@ -78,15 +85,18 @@ class Watch:
         return LiveView(live, frozenset(presumed), lost, frozenset(doubted))
 
     def _may_have_been_heard(self, key: BrokerKey, *, is_master: bool) -> bool:
-        """By the leader before us. What no scan has looked at yet is judged a moment later. For the others a
-        close is proof whenever it was: they acknowledge nothing, and elections wait for who is presumed."""
+        """Could the leader before this one have heard the broker?
+
+        A key that no scan has found inactive yet counts as heard. For a slave a closed connection is proof at
+        any time: it acknowledges nothing, and elections wait for brokers that are presumed alive.
+        """
         seen = self._liveness.last_seen(key)
         if seen is None or seen.hung or seen.inactive_ms is None:
             return True
         return is_master and seen.inactive_ms < self._active_since_ms - RECENT_MS
 
     def view_of(self, state: State, broker_name: str) -> LiveView:
-        """Of a group that is not there: nobody."""
+        """Returns view() of a group by name; an unknown group has no replicas."""
         broker_set = state.brokers.get(broker_name)
         return LiveView() if broker_set is None else self.view(broker_set)
 

@@ -1,18 +1,22 @@
-"""The reconcile loop: while a group has no live master, elect, retry with back-off, and say why it does not
-work.
+"""Elections: the reconcile loop that elects a master for every group without a live one.
 
-One task per group that needs an election, so that no group waits for another. Woken by a master that became
-inactive, by a broker that became active, by becoming active, by the end of the grace window, and by the
-period.
+One task for each group that needs an election, so that no group waits for another. A failed election is
+repeated with back-off, and its reason is kept. The loop wakes when a master becomes inactive, when a broker
+becomes active, when this controller becomes active, when its grace window ends, and periodically.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 
+from keelmq.remoting.operation import CommandError
+from keelmq.runtime.tasks import wait_for_event
 from namesrv.core.liveness import BrokerKey
+from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.decide import elect_event
 from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict
+from namesrv.plugins.controller.core.events import AnyEvent, CleanBrokerData, ElectMaster
 from namesrv.plugins.controller.core.reconcile import (
     Retry,
     needs_election,
@@ -22,34 +26,29 @@ from namesrv.plugins.controller.core.reconcile import (
 )
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.settings import LiveConfig
-from namesrv.plugins.controller.watch import Watch
-from remoting.command import encode, request_command
-from remoting.operation import CommandError
-from remoting.operations.controller import (
-    NOTIFY_BROKER_ROLE_CHANGED,
-    NotifyBrokerRoleChangedRequest,
-    SyncStateSet,
-)
-from remoting.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
 
 class Elections:
-    """Lives in the event loop. `tally`: what became of them, for metrics and people."""
+    """Lives in the event loop. `clock`: monotonic ms. `tally`: counts their results. `retries`: the groups
+    whose last election failed."""
 
     def __init__(
         self,
         proposer: Proposer,
-        watch: Watch,
+        liveness_view: LivenessView,
         config: LiveConfig,
         clock: Callable[[], int],
-        tally: ElectionTally | None = None,
+        notifier: RoleChangeNotifier,
+        tally: ElectionTally,
     ) -> None:
-        self._proposer, self._watch, self._config, self._clock = proposer, watch, config, clock
-        self.tally = tally or ElectionTally()
+        self._proposer, self._liveness_view, self._config = proposer, liveness_view, config
+        self._clock, self._notifier, self.tally = clock, notifier, tally
         self._wake = asyncio.Event()
         self._names: set[str] = set()
         self._running: set[str] = set()
@@ -57,26 +56,41 @@ class Elections:
         self._next_pass_ms = 0
         self._judged = True
         self.retries: dict[str, Retry] = {}
-        self.controllers: Callable[[], str | None] = lambda: None  # that brokers should be told of
 
     def look_at(self, broker_name: str) -> None:
-        """This group may need an election now."""
+        """Checks at once whether this group needs an election."""
         self._names.add(broker_name)
         self._wake.set()
 
     def look_at_all(self) -> None:
+        """Checks at once which groups need an election."""
         self._next_pass_ms = 0
         self._wake.set()
 
     def active_changed(self, is_active: bool) -> None:
+        """This controller became the active one, or stopped to be it."""
         self.retries.clear()
         if is_active:
-            self._watch.became_active(self._config.current.controller_grace_ms)
+            self._liveness_view.became_active(self._config.current.controller_grace_ms)
             self._judged = False
-            self.notify_all()  # the one before us may have died between its election and its notifications
+            self._notifier.notify_all()  # the last leader may have died between an election and its 1008
         self.look_at_all()
 
-    def became_inactive(self, key: BrokerKey) -> None:
+    def broker_became_active(self, key: BrokerKey) -> None:
+        """The broker may be electable, and may have missed who is master. For the active controller only."""
+        if not self._proposer.is_active:
+            return
+        broker_set = self._proposer.state.brokers.get(key.broker_name)
+        if broker_set is None or key.broker_id not in broker_set.replicas:
+            return
+        if broker_set.master_broker_id is not None:
+            self._notifier.notify(broker_set, only=key.broker_id)
+        self.look_at(key.broker_name)
+
+    def broker_became_inactive(self, key: BrokerKey) -> None:
+        """For the active controller only."""
+        if not self._proposer.is_active:
+            return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
         if broker_set is not None and broker_set.cluster_name == key.cluster_name:
             self.look_at(key.broker_name)
@@ -93,35 +107,34 @@ class Elections:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def notify_all(self) -> None:
-        for broker_set in self._proposer.state.brokers.values():
-            if broker_set.master_broker_id is not None:
-                self.notify(broker_set)
+    def applied(self, event: AnyEvent, applied: Applied) -> None:
+        """Implements EventHook: raft thread, at every controller, also at replay.
 
-    def notify(self, broker_set: BrokerSet, only: int | None = None) -> None:
-        """Push 1008 over the connections that the live replicas opened to us; polling is their safety net."""
-        if not self._config.current.notify_broker_role_changed:
+        So an election that was answered Unknown and is applied later is notified as well.
+        """
+        if not isinstance(event, ElectMaster | CleanBrokerData) or applied.after is applied.before:
+            return  # a refused one leaves the group as it was
+        self._proposer.call_in_loop(functools.partial(self._take_effect, event, applied))
+
+    def _take_effect(self, event: ElectMaster | CleanBrokerData, applied: Applied) -> None:
+        """At the active controller only. It sends notify_all() after its claim in the log, which covers the
+        events that were applied before."""
+        if not self._proposer.is_active:
             return
-        header = NotifyBrokerRoleChangedRequest(
-            master_address=broker_set.master_address,
-            master_epoch=broker_set.master_epoch,
-            sync_state_set_epoch=broker_set.sync_state_set_epoch,
-            master_broker_id=broker_set.master_broker_id,
-            broker_name=broker_set.broker_name,
-            controllers=self.controllers(),
-        )
-        body = SyncStateSet(
-            sync_state_set=sorted(broker_set.sync_state_set),
-            sync_state_set_epoch=broker_set.sync_state_set_epoch,
-        )
-        frame = encode(request_command(NOTIFY_BROKER_ROLE_CHANGED, header, body, oneway=True))
-        for broker_id in sorted(broker_set.replicas) if only is None else [only]:
-            heard = self._watch.heard(broker_set.key(broker_id))
-            if heard is not None:
-                heard.peer.send(frame)
+        after = applied.after
+        if after is None or after.master_broker_id is None:
+            if after is not None:
+                self._notifier.notify(after)
+            if (
+                event.broker_name not in self._running
+            ):  # an election of our own that failed waits for its retry
+                self.look_at(event.broker_name)
+        elif isinstance(event, ElectMaster):
+            self._elected(after, event.reason)
+        else:
+            self._notifier.notify(after)
 
-    def elected(self, broker_set: BrokerSet, reason: str) -> None:
-        """After an applied election, asked for or our own."""
+    def _elected(self, broker_set: BrokerSet, reason: str) -> None:
         self.tally.count(broker_set, ELECTED, reason)
         self.retries.pop(broker_set.broker_name, None)
         logger.info(
@@ -129,20 +142,20 @@ class Elections:
             broker_set.broker_name, broker_set.master_broker_id, broker_set.master_epoch,
             sorted(broker_set.sync_state_set), reason,
         )  # fmt: skip
-        self.notify(broker_set)
+        self._notifier.notify(broker_set)
 
     def _start_due(self, now_ms: int) -> None:
         names, self._names = self._names, set()
         names.update(name for name, retry in self.retries.items() if retry.due_ms <= now_ms)
-        if not self._judged and self._watch.judges_in_ms() == 0:
+        if not self._judged and self._liveness_view.judges_in_ms() == 0:
             self._judged, self._next_pass_ms = True, 0
         if now_ms >= self._next_pass_ms:
             self._next_pass_ms = now_ms + self._config.current.scan_inactive_master_interval
             names.update(self._proposer.state.brokers)
-        self._names |= names & self._running  # what happened during an election is looked at after it
+        self._names |= names & self._running  # looked at again after their election
         for name in sorted(names - self._running):
             broker_set = self._proposer.state.brokers.get(name)
-            if broker_set is None or not needs_election(broker_set, self._watch.view(broker_set)):
+            if broker_set is None or not needs_election(broker_set, self._liveness_view.view(broker_set)):
                 self.retries.pop(name, None)
                 continue
             self._running.add(name)
@@ -153,7 +166,7 @@ class Elections:
     def _sleep_ms(self, now_ms: int) -> int:
         deadlines = [self._next_pass_ms]
         if not self._judged:
-            deadlines.append(now_ms + self._watch.judges_in_ms())
+            deadlines.append(now_ms + self._liveness_view.judges_in_ms())
         due_ms = next_due_ms(
             {each: retry for each, retry in self.retries.items() if each not in self._running}
         )
@@ -174,7 +187,7 @@ class Elections:
         broker_set = self._proposer.state.brokers.get(name)
         if broker_set is None:
             return  # cleaned meanwhile
-        view = self._watch.view(broker_set)
+        view = self._liveness_view.view(broker_set)
         election = try_election(
             broker_set,
             view,
@@ -199,14 +212,11 @@ class Elections:
             self._failed(name, error.remark)
             return
         if applied.refused is not None and applied.before == broker_set:
-            self._failed(name, applied.refused.remark)  # nothing changed: at once it would be refused again
+            self._failed(name, applied.refused.remark)  # nothing changed: it would be refused again at once
         elif applied.refused is not None:
-            self.look_at(name)  # fenced: it changed since we looked, perhaps by a broker's own 1002
-        elif applied.after is not None and applied.after.master_broker_id is not None:
-            self.elected(applied.after, election.reason)
-        elif applied.after is not None:
+            self.look_at(name)  # fenced: the group has changed, perhaps by a broker's own 1002
+        elif applied.after is not None and applied.after.master_broker_id is None:
             self._failed(name, f"{election.reason}; the master is cleared")
-            self.notify(applied.after)
 
     def _failed(self, name: str, reason: str) -> None:
         broker_set = self._proposer.state.brokers.get(name)

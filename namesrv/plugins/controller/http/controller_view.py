@@ -1,18 +1,17 @@
-"""GET /v1/controller: who leads, who is a member, how the log stands, and in words what is wrong. Imported
-late: FastAPI."""
+"""GET /v1/controller: leader, members, raft log, and detected problems.
+
+Imported only when HTTP is enabled: it needs FastAPI.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from namesrv.plugins.controller.group_view import leader_of
-from remoting.doors.http_answers import REFUSED, answer_of, as_json, refused_as_statuses
-from remoting.operation import Wire
-
-if TYPE_CHECKING:
-    from namesrv.plugins.controller.plugin import ControllerPlugin
+from keelmq.remoting.operation import Wire
+from keelmq.remoting.servers.http_answers import REFUSED, answer_of, as_json, refused_as_statuses
+from namesrv.plugins.controller.http.sources import ControllerSources
 
 
 class MemberView(Wire):
@@ -34,9 +33,9 @@ class ControllerView(Wire):
     group: str
     self_id: str
     active: bool = Field(description="it leads, and decides")
-    leader: str | None = Field(default=None, description="as far as this one knows; null: nobody leads")
+    leader: str | None = Field(default=None, description="as far as this one knows; null: no leader is known")
     leader_address: str | None = Field(default=None, description="for requests")
-    leader_http_address: str | None = Field(default=None, description="as the leader says itself")
+    leader_http_address: str | None = Field(default=None, description="as the leader itself reports it")
     role: str | None = Field(
         default=None, description="leader, follower, learner (gets the log, has no vote) or removed"
     )
@@ -47,7 +46,7 @@ class ControllerView(Wire):
     term: int | None = None
     commit_index: int | None = Field(default=None, description="entries that a majority has")
     last_applied: int | None = Field(default=None, description="entries applied here")
-    log_entries: int | None = Field(default=None, description="entries behind the last snapshot")
+    log_entries: int | None = Field(default=None, description="entries since the last snapshot")
     log_bytes: int | None = None
     snapshot_bytes: int | None = None
     waiting: int | None = Field(default=None, description="proposals whose outcome is awaited")
@@ -103,7 +102,7 @@ _EXAMPLE = ControllerView(
 )
 
 
-def controller_router(plugin: "ControllerPlugin") -> APIRouter:
+def controller_router(sources: ControllerSources) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["controller"])
 
     @router.get(
@@ -113,20 +112,20 @@ def controller_router(plugin: "ControllerPlugin") -> APIRouter:
     )
     @refused_as_statuses
     async def controller() -> Response:
-        return as_json(view_of(plugin, await plugin.leader_http_address()))
+        return as_json(view_of(sources, await sources.leader_http_address()))
 
     return router
 
 
-def view_of(plugin: "ControllerPlugin", leader_http_address: str | None) -> ControllerView:
-    status, leader = plugin.replicator.status(), leader_of(plugin)
-    members = list(_members(plugin, status, leader))
+def view_of(sources: ControllerSources, leader_http_address: str | None) -> ControllerView:
+    status, leader = sources.replicator.status(), sources.leader
+    members = list(_members(sources, status, leader))
     return ControllerView(
-        group=plugin.config.controller_d_leger_group,
-        self_id=plugin.replicator.self_id,
-        active=plugin.replicator.is_active,
+        group=sources.config.controller_d_leger_group,
+        self_id=sources.replicator.self_id,
+        active=sources.replicator.is_active,
         leader=leader,
-        leader_address=plugin.request_address(leader),
+        leader_address=sources.request_address(leader),
         leader_http_address=leader_http_address,
         role=status.get("role"),
         standing=status.get("standing"),
@@ -140,22 +139,22 @@ def view_of(plugin: "ControllerPlugin", leader_http_address: str | None) -> Cont
         waiting=status.get("waiting"),
         members=members,
         members_since_index=status.get("membersSinceIndex"),
-        groups=len(plugin.machine.state.brokers),
-        events=plugin.machine.state.event_count,
-        groups_without_live_master=len(plugin.elections.retries),
-        problems=list(_problems(plugin, status, leader, members)),
+        groups=len(sources.state.brokers),
+        events=sources.state.event_count,
+        groups_without_live_master=len(sources.elections.retries),
+        problems=list(_problems(sources, status, leader, members)),
     )
 
 
 def _members(
-    plugin: "ControllerPlugin", status: Mapping[str, Any], leader: str | None
+    sources: ControllerSources, status: Mapping[str, Any], leader: str | None
 ) -> Iterator[MemberView]:
-    self_id, connected = plugin.replicator.self_id, status.get("connected", [])
+    self_id, connected = sources.replicator.self_id, status.get("connected", [])
     for member, raft_address in sorted(status.get("members", {}).items()):
         yield MemberView(
             id=member,
             raft_address=raft_address,
-            request_address=plugin.request_address(member),
+            request_address=sources.request_address(member),
             is_self=member == self_id,
             is_leader=member == leader,
             connected=member == self_id or member in connected,
@@ -163,14 +162,14 @@ def _members(
 
 
 def _problems(
-    plugin: "ControllerPlugin", status: Mapping[str, Any], leader: str | None, members: list[MemberView]
+    sources: ControllerSources, status: Mapping[str, Any], leader: str | None, members: list[MemberView]
 ) -> Iterator[str]:
     if leader is None:
         yield "no controller leads: is a majority of them up and connected?"
     for member in members:
         if not member.connected:
             yield f"member {member.id} at {member.raft_address} is not connected to this one"
-    yield from _old_file(plugin, {member.id for member in members})
+    yield from _old_file(sources, {member.id for member in members})
     if status.get("standing") not in (None, "member"):
         yield f"this controller has no vote yet ({status['standing']})"
     if status.get("role") == "removed":
@@ -179,20 +178,20 @@ def _problems(
         yield f"members with another list of members: {', '.join(status['otherMemberLists'])}"
     if "certificateFault" in status:
         yield f"the raft port's newer certificate is not in use: {status['certificateFault']}"
-    if plugin.settings.fault is not None:
-        yield f"settings not in force here: {plugin.settings.fault}"
-    for name, retry in sorted(plugin.elections.retries.items())[:PROBLEM_GROUPS]:
+    if sources.settings.fault is not None:
+        yield f"settings not in force here: {sources.settings.fault}"
+    for name, retry in sorted(sources.elections.retries.items())[:PROBLEM_GROUPS]:
         yield f"{name} has no live master: {retry.reason}"
 
 
-def _old_file(plugin: "ControllerPlugin", members: set[str]) -> Iterator[str]:
+def _old_file(sources: ControllerSources, members: set[str]) -> Iterator[str]:
     """Members came or went since it was written. It works, but a newcomer's file may be a copy."""
-    key, listed = "controllerDLegerPeers of this controller", plugin.config.request_addresses.keys()
+    key, listed = "controllerDLegerPeers of this controller", sources.config.request_addresses.keys()
     if members and (lacking := sorted(members - listed)):
         yield f"{key} does not name member {', '.join(lacking)}: add it before the next restart"
-    if members and (gone := sorted(listed - members - {plugin.replicator.self_id})):
+    if members and (gone := sorted(listed - members - {sources.replicator.self_id})):
         yield f"{key} names {', '.join(gone)}, which is no member: take it out before the next restart"
 
 
 PROBLEM_GROUPS = 10
-"""Groups that are named; the number of all is beside them."""
+"""Groups that are named; groupsWithoutLiveMaster counts all."""

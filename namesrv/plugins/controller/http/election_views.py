@@ -1,27 +1,24 @@
-"""Elections over HTTP: the history with its reasons, and an election on demand, with its explanation.
+"""Elections over HTTP: past elections with their reasons, and an election on demand with its explanation.
 
-The history is replicated: every controller has it. Only the controller that leads elects, or knows whom it
-would elect; another one refuses and says where the leader is. Imported late: FastAPI.
+Past elections are replicated: every controller has them. Only the leader elects, or can tell whom it would
+elect; another controller refuses and names the leader. Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from namesrv.plugins.controller.core.decide import CONTROLLER_ITSELF
-from namesrv.plugins.controller.core.history import past_elections
-from namesrv.plugins.controller.core.state import State
-from namesrv.plugins.controller.group_view import GroupName, leader_of, no_such_group
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import BadRequest
-from remoting.doors.http import ask
-from remoting.doors.http_answers import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import BadRequest
+from keelmq.remoting.operation import CommandError, OperationTable, Reply, UnknownOutcome, Wire
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.servers.http import ask
+from keelmq.remoting.servers.http_answers import (
     BODY_REFUSED,
     JSON,
     NOT_HERE,
@@ -32,11 +29,12 @@ from remoting.doors.http_answers import (
     as_json,
     refused_as_statuses,
 )
-from remoting.operation import CommandError, Reply, UnknownOutcome, Wire
-from remoting.operations import controller as wire
-
-if TYPE_CHECKING:
-    from namesrv.plugins.controller.plugin import ControllerPlugin
+from keelmq.runtime.clock import wall_ms
+from namesrv.plugins.controller.core.decide import CONTROLLER_ITSELF
+from namesrv.plugins.controller.core.history import past_elections
+from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.http.group_view import GroupName, no_such_group
+from namesrv.plugins.controller.http.sources import ControllerSources
 
 PAGE = 100
 MASTER_STAYS = int(ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
@@ -67,7 +65,7 @@ class ElectRequest(Wire):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
 
     broker_id: int | None = Field(
-        default=None, ge=1, description="who shall be elected; null: whoever the controller prefers"
+        default=None, ge=1, description="the replica to elect; null: the one that the controller prefers"
     )
     designate: bool = Field(default=False, description="also if the present master is alive; needs brokerId")
     dry_run: bool = Field(default=False, description="change nothing: who would be elected, and why")
@@ -97,7 +95,7 @@ class NotElected(Wire):
     explain: list[str] = Field(default=[], description="why, as far as it came to an election")
     leader: str | None = None
     leader_address: str | None = Field(default=None, description="for requests")
-    leader_http_address: str | None = Field(default=None, description="as the leader says itself")
+    leader_http_address: str | None = Field(default=None, description="as the leader itself reports it")
 
 
 _RECORD = ElectionRecord(
@@ -148,7 +146,7 @@ Before = Annotated[
 ]
 
 
-def elections_router(plugin: "ControllerPlugin") -> APIRouter:
+def elections_router(sources: ControllerSources, table: OperationTable) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["elections"])
     example = answer_of(ElectionsView(active=True, leader="n0", elections=[_RECORD]))
 
@@ -157,7 +155,7 @@ def elections_router(plugin: "ControllerPlugin") -> APIRouter:
     async def elections(
         group: Group = "", since: Since = 0, before: Before = None, limit: Limit = PAGE
     ) -> Response:
-        return as_json(_page(plugin, group, since, before, limit))
+        return as_json(_page(sources, group, since, before, limit))
 
     @router.get(
         "/groups/{brokerName}/elections",
@@ -168,9 +166,9 @@ def elections_router(plugin: "ControllerPlugin") -> APIRouter:
     async def group_elections(
         brokerName: GroupName, since: Since = 0, before: Before = None, limit: Limit = PAGE
     ) -> Response:
-        if not _is_known(plugin.machine.state, brokerName):
-            raise no_such_group(plugin, brokerName)
-        return as_json(_page(plugin, brokerName, since, before, limit))
+        if not _is_known(sources.state, brokerName):
+            raise no_such_group(sources, brokerName)
+        return as_json(_page(sources, brokerName, since, before, limit))
 
     @router.post(
         "/groups/{brokerName}/elect",
@@ -185,22 +183,22 @@ def elections_router(plugin: "ControllerPlugin") -> APIRouter:
             raise BadRequest("designate needs brokerId: the replica that must become master")
         explain: list[str] = []
         try:
-            return as_json(await _elected(plugin, brokerName, request, explain))
+            return as_json(await _elected(table, brokerName, request, explain))
         except UnknownOutcome:
             raise
         except CommandError as error:
-            return await _not_elected(plugin, error, explain)
+            return await _not_elected(sources, error, explain)
 
     return router
 
 
 def _page(
-    plugin: "ControllerPlugin", group: str, since: int, before: int | None, limit: int
+    sources: ControllerSources, group: str, since: int, before: int | None, limit: int
 ) -> ElectionsView:
     now = wall_ms()
     found = (
         each
-        for each in past_elections(plugin.machine.state, group)
+        for each in past_elections(sources.state, group)
         if each.ts >= since and (before is None or each.event_id < before)
     )
     page = list(islice(found, limit + 1))
@@ -209,8 +207,8 @@ def _page(
         for each in page[:limit]
     ]
     return ElectionsView(
-        active=plugin.replicator.is_active,
-        leader=leader_of(plugin),
+        active=sources.replicator.is_active,
+        leader=sources.leader,
         elections=records,
         next_before=page[limit - 1].event_id if len(page) > limit else None,
     )
@@ -222,7 +220,7 @@ def _is_known(state: State, name: str) -> bool:
 
 
 async def _elected(
-    plugin: "ControllerPlugin", name: str, request: ElectRequest, explain: list[str]
+    table: OperationTable, name: str, request: ElectRequest, explain: list[str]
 ) -> ElectionOutcome:
     """`explain` is filled before the election is held, so that a refusal has it too. Raises CommandError."""
     header = wire.ElectMasterRequest(
@@ -230,13 +228,13 @@ async def _elected(
         broker_id=CONTROLLER_ITSELF if request.broker_id is None else request.broker_id,
         designate_elect=request.designate,
     )
-    reply = await ask(plugin.table, wire.EXPLAIN_ELECTION, header)
+    reply = await ask(table, wire.EXPLAIN_ELECTION, header)
     assert isinstance(reply.body, wire.ElectMasterResponseBody) and reply.body.explanation is not None
     explanation = reply.body.explanation
     explain += lines_of(explanation)
     code, changed, remark = explanation.code, explanation.is_change, explanation.remark or None
     if not request.dry_run:
-        reply = await ask(plugin.table, wire.ELECT_MASTER, header)
+        reply = await ask(table, wire.ELECT_MASTER, header)
         if reply.code not in (ResponseCode.SUCCESS, MASTER_STAYS):
             raise CommandError(reply.code, reply.remark or "")
         code, changed, remark = reply.code, reply.code == ResponseCode.SUCCESS, reply.remark
@@ -273,16 +271,16 @@ def lines_of(explanation: wire.ElectionExplanation) -> Iterator[str]:
         yield f"broker {each.broker_id} at {each.broker_address}: {each.why}"
 
 
-async def _not_elected(plugin: "ControllerPlugin", error: CommandError, explain: list[str]) -> Response:
+async def _not_elected(sources: ControllerSources, error: CommandError, explain: list[str]) -> Response:
     refused = NotElected(code=error.code, remark=error.remark, explain=explain)
     if error.code == ResponseCode.CONTROLLER_NOT_LEADER:
-        leader, http_address = leader_of(plugin), await plugin.leader_http_address()
-        address = plugin.request_address(leader)
+        leader, http_address = sources.leader, await sources.leader_http_address()
+        address = sources.request_address(leader)
         where = http_address or address
         help_ = f"ask {leader} at {where}" if where else "no controller is known to lead, repeat later"
         refused = NotElected(
             code=error.code,
-            remark=f"controller {plugin.replicator.self_id} does not lead: {help_}",
+            remark=f"controller {sources.replicator.self_id} does not lead: {help_}",
             leader=leader,
             leader_address=address,
             leader_http_address=http_address,

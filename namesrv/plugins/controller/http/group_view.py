@@ -1,22 +1,21 @@
-"""GET /v1/groups: what controllers, heartbeats and this name server's routes say about each group, merged,
-and in words where they disagree. Imported late: FastAPI.
+"""GET /v1/groups: each broker group as the controllers, its heartbeats and the routes here describe it.
 
-Everything is of one moment of this process. On a controller that does not lead (`active` false) the
-replicated state may be a moment old; heartbeats and routes are its own in any case.
+Every answer is one moment of this process, and lists where the three sources disagree. On a controller that
+does not lead (`active` false) the replicated state may be old; heartbeats and routes are always its own.
+Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
-from namesrv.plugins.controller.core.elect import LiveInfo
-from namesrv.plugins.controller.core.state import BrokerSet
-from namesrv.plugins.controller.watch import Heard
-from remoting.codes import MASTER_ID
-from remoting.doors.http_answers import (
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operation import Wire
+from keelmq.remoting.operations.route import BrokerData
+from keelmq.remoting.servers.http_answers import (
     NOT_HERE,
     PAGE_MAX,
     REFUSED,
@@ -29,11 +28,10 @@ from remoting.doors.http_answers import (
     refused_as_statuses,
     some_of,
 )
-from remoting.operation import Wire
-from remoting.operations.route import BrokerData
-
-if TYPE_CHECKING:
-    from namesrv.plugins.controller.plugin import ControllerPlugin
+from namesrv.plugins.controller.core.elect import LiveInfo
+from namesrv.plugins.controller.core.state import BrokerSet
+from namesrv.plugins.controller.election.liveness_view import Heartbeat
+from namesrv.plugins.controller.http.sources import ControllerSources, GroupSources
 
 GROUPS_AT_ONCE = 50
 
@@ -91,7 +89,7 @@ class GroupView(Wire):
         default=False, description="the SyncStateSet is below minInSyncReplicas: messages are refused"
     )
     without_live_master: str | None = Field(
-        default=None, description="why nobody is master; null: somebody is"
+        default=None, description="why there is no live master; null: there is one"
     )
     last_election: ElectionView | None = None
 
@@ -144,7 +142,7 @@ _GROUP = GroupView(
 GroupName = Annotated[str, Path(description="a broker group", examples=["broker-a"])]
 
 
-def groups_router(plugin: "ControllerPlugin") -> APIRouter:
+def groups_router(sources: GroupSources) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["groups"])
 
     @router.get(
@@ -154,17 +152,17 @@ def groups_router(plugin: "ControllerPlugin") -> APIRouter:
     )
     @refused_as_statuses
     async def groups(after: After = "", limit: Limit = PAGE_MAX) -> Response:
-        brokers = plugin.machine.state.brokers
+        brokers = sources.controller.state.brokers
         names, next_after = page_of(brokers, after, limit)
         page = []
         for number, name in enumerate(names, start=1):
-            page.append(view_of(plugin, brokers[name]))
+            page.append(view_of(sources, brokers[name]))
             if number % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # heartbeats do not wait for a whole page; the state is a frozen value
+                await asyncio.sleep(0)  # let heartbeats pass; the state is a frozen value
         return as_json(
             GroupsView(
-                active=plugin.replicator.is_active,
-                leader=leader_of(plugin),
+                active=sources.controller.replicator.is_active,
+                leader=sources.controller.leader,
                 groups=page,
                 next_after=next_after,
             )
@@ -177,27 +175,27 @@ def groups_router(plugin: "ControllerPlugin") -> APIRouter:
     )
     @refused_as_statuses
     async def group(brokerName: GroupName) -> Response:
-        brokers = plugin.machine.state.brokers
+        brokers = sources.controller.state.brokers
         if brokerName not in brokers:
-            raise no_such_group(plugin, brokerName)
-        return as_json(view_of(plugin, brokers[brokerName]))
+            raise no_such_group(sources.controller, brokerName)
+        return as_json(view_of(sources, brokers[brokerName]))
 
     return router
 
 
-def no_such_group(plugin: "ControllerPlugin", name: str) -> NotFound:
-    known = some_of(plugin.machine.state.brokers)
+def no_such_group(sources: ControllerSources, name: str) -> NotFound:
+    known = some_of(sources.state.brokers)
     return NotFound(f"no group {name!r} is registered with the controllers {known}")
 
 
-def view_of(plugin: "ControllerPlugin", broker_set: BrokerSet) -> GroupView:
-    routes, broker_name = plugin.context.routes, broker_set.broker_name
+def view_of(sources: GroupSources, broker_set: BrokerSet) -> GroupView:
+    routes, broker_name = sources.routes, broker_set.broker_name
     known = None if routes is None else routes.broker_data(broker_name)
-    replicas, minimum = _replicas(plugin, broker_set), _minimum(plugin, broker_set)
-    last = plugin.elections.tally.last(broker_set)
+    replicas, minimum = _replicas(sources, broker_set), _minimum(sources, broker_set)
+    last = sources.controller.elections.tally.last(broker_set)
     return GroupView(
-        active=plugin.replicator.is_active,
-        leader=leader_of(plugin),
+        active=sources.controller.replicator.is_active,
+        leader=sources.controller.leader,
         cluster=broker_set.cluster_name,
         broker_name=broker_name,
         master_broker_id=broker_set.master_broker_id,
@@ -210,10 +208,10 @@ def view_of(plugin: "ControllerPlugin", broker_set: BrokerSet) -> GroupView:
         replicas=replicas,
         routes=None if routes is None else dict(known.broker_addrs) if known is not None else {},
         disagreements=[
-            *heartbeat_disagreements(broker_set, plugin.watch.view(broker_set).live),
+            *heartbeat_disagreements(broker_set, sources.liveness_view.view(broker_set).live),
             *([] if routes is None else route_disagreements(broker_set, replicas, known)),
         ],
-        without_live_master=_without_live_master(plugin, broker_set, replicas),
+        without_live_master=_without_live_master(sources, broker_set, replicas),
         last_election=None
         if last is None
         else ElectionView(
@@ -229,11 +227,11 @@ def view_of(plugin: "ControllerPlugin", broker_set: BrokerSet) -> GroupView:
 def route_disagreements(
     broker_set: BrokerSet, replicas: Sequence[ReplicaView], routes: BrokerData | None
 ) -> Iterator[str]:
-    """Between the controllers and this name server. `routes` None: it knows nobody of the group."""
+    """Yields differences between the controllers and the routes here. `routes` None: none of the group."""
     alive = {replica.address: replica for replica in replicas if replica.alive}
     if routes is None:
         if alive:
-            yield "the routes know no replica of this group, though some are alive"
+            yield "the routes have no replica of this group, though some are alive"
         return
     if routes.cluster != broker_set.cluster_name:
         yield f"the routes say cluster {routes.cluster}, the controllers {broker_set.cluster_name}"
@@ -273,7 +271,7 @@ def _master_disagreement(
 
 
 def heartbeat_disagreements(broker_set: BrokerSet, heard: Mapping[int, LiveInfo]) -> Iterator[str]:
-    """Between the controllers and what live brokers say of themselves."""
+    """Yields differences between the controllers and the heartbeats of live brokers."""
     for broker_id, live in sorted(heard.items()):
         address = broker_set.replicas[broker_id].address
         if live.broker_address != address:
@@ -285,14 +283,14 @@ def heartbeat_disagreements(broker_set: BrokerSet, heard: Mapping[int, LiveInfo]
             )
 
 
-def _replicas(plugin: "ControllerPlugin", broker_set: BrokerSet) -> list[ReplicaView]:
+def _replicas(sources: GroupSources, broker_set: BrokerSet) -> list[ReplicaView]:
     heard = {
-        broker_id: _last_heard(plugin, broker_set, broker_id) for broker_id in sorted(broker_set.replicas)
+        broker_id: _last_heard(sources, broker_set, broker_id) for broker_id in sorted(broker_set.replicas)
     }
     last = {broker_id: None if each is None else each.live for broker_id, each in heard.items()}
     master = broker_set.master_broker_id
     master_live = None if master is None else last[master]
-    liveness, now = plugin.context.liveness, plugin.context.clock()
+    liveness, now = sources.liveness, sources.clock()
     views = []
     for broker_id, live in last.items():
         key = broker_set.key(broker_id)
@@ -316,30 +314,25 @@ def _replicas(plugin: "ControllerPlugin", broker_set: BrokerSet) -> list[Replica
     return views
 
 
-def _last_heard(plugin: "ControllerPlugin", broker_set: BrokerSet, broker_id: int) -> Heard | None:
-    """Of the dead, too: the last that they said."""
-    info = plugin.context.liveness.info(broker_set.key(broker_id))
-    return info if isinstance(info, Heard) else None
+def _last_heard(sources: GroupSources, broker_set: BrokerSet, broker_id: int) -> Heartbeat | None:
+    """Returns the last heartbeat, also of a broker that is not active any more; None: never heard."""
+    info = sources.liveness.info(broker_set.key(broker_id))
+    return info if isinstance(info, Heartbeat) else None
 
 
-def _minimum(plugin: "ControllerPlugin", broker_set: BrokerSet) -> int | None:
+def _minimum(sources: GroupSources, broker_set: BrokerSet) -> int | None:
     master = broker_set.master_broker_id
-    heard = None if master is None else _last_heard(plugin, broker_set, master)
+    heard = None if master is None else _last_heard(sources, broker_set, master)
     return None if heard is None else heard.min_in_sync_replicas
 
 
 def _without_live_master(
-    plugin: "ControllerPlugin", broker_set: BrokerSet, replicas: Sequence[ReplicaView]
+    sources: GroupSources, broker_set: BrokerSet, replicas: Sequence[ReplicaView]
 ) -> str | None:
-    retry = plugin.elections.retries.get(broker_set.broker_name)
+    retry = sources.controller.elections.retries.get(broker_set.broker_name)
     if retry is not None:
         return retry.reason
     if any(replica.is_master and replica.alive for replica in replicas):
         return None
     master = broker_set.master_broker_id
     return "no master is recorded" if master is None else f"master {master} is not alive here"
-
-
-def leader_of(plugin: "ControllerPlugin") -> str | None:
-    replicator = plugin.replicator
-    return replicator.self_id if replicator.is_active else replicator.leader_id

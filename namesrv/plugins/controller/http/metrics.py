@@ -1,19 +1,27 @@
-"""The controller's metrics: RocketMQ's names with its labels, and ours for what it does not show.
+"""The controller's metrics: RocketMQ's names with its labels, and our own.
 
-Everything is read at the scrape. Elections are counted, and groups judged, by the controller that leads; the
-others say what they hold. Imported late: prometheus_client.
+Every value is read at the scrape. Only the leader counts elections and reports groups without a master; the
+others report the state that they have. Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.request_counts import INTERNAL_ERROR, UNKNOWN
+from keelmq.remoting.servers.metrics import (
+    TELEMETRY_METRICS,
+    Metric,
+    Scrape,
+    Table,
+    add_telemetry,
+    add_unsent,
+    unsent_metrics,
+)
 from namesrv.core.liveness import BrokerKey
+from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.state import BrokerSet
-from remoting.codes import RequestCode
-from remoting.doors.metrics import TELEMETRY_METRICS, Metric, Scrape, Table, add_telemetry
-from remoting.request_counts import INTERNAL_ERROR, UNKNOWN
-
-if TYPE_CHECKING:
-    from namesrv.plugins.controller.plugin import ControllerPlugin
+from namesrv.plugins.controller.core.tally import ElectionTally
+from namesrv.plugins.controller.http.sources import ControllerSources, GroupSources, MetricSources
 
 GROUPS_MAX = 1_000
 ROLE_UNKNOWN, ROLE_CANDIDATE, ROLE_FOLLOWER, ROLE_LEADER = 0, 1, 2, 3
@@ -90,10 +98,13 @@ OURS = Table(
         Metric("rocketmq_controller_raft_term", "term of the log"),
         Metric("rocketmq_controller_raft_commit_index", "entries that a majority has"),
         Metric("rocketmq_controller_raft_applied_index", "entries applied here"),
-        Metric("rocketmq_controller_raft_log_entries", "entries behind the last snapshot"),
+        Metric("rocketmq_controller_raft_log_entries", "entries since the last snapshot"),
         Metric("rocketmq_controller_raft_waiting", "proposals whose outcome is awaited"),
         Metric("rocketmq_controller_raft_members", "controllers that form the group"),
         Metric("rocketmq_controller_raft_connected_members", "other controllers with a link to this one"),
+        Metric(
+            "rocketmq_controller_raft_leader_changes_total", "controllers that began to lead, as seen here"
+        ),
         Metric("rocketmq_controller_raft_campaigns_total", "elections of a leader that this one asked for"),
         Metric(
             "rocketmq_controller_raft_pre_votes_refused_total",
@@ -101,7 +112,7 @@ OURS = Table(
         ),
         Metric(
             "rocketmq_controller_raft_refused_connections_total",
-            "connections that ended before they were a member's: strangers, wrong keys and certificates",
+            "connections closed before they were a member's: unverified peers, wrong keys and certificates",
             ("reason",),
         ),
         Metric(
@@ -127,6 +138,7 @@ OURS = Table(
             ("request_code", "response_code"),
         ),
         Metric("rocketmq_controller_heartbeats_total", "heartbeats of brokers taken since the start"),
+        *unsent_metrics("rocketmq_controller"),
         *TELEMETRY_METRICS,
     ),
 )
@@ -136,6 +148,7 @@ _RAFT = {
     "rocketmq_controller_raft_applied_index": "lastApplied",
     "rocketmq_controller_raft_log_entries": "logEntries",
     "rocketmq_controller_raft_waiting": "waiting",
+    "rocketmq_controller_raft_leader_changes_total": "leaderChanges",
     "rocketmq_controller_raft_campaigns_total": "campaigns",
     "rocketmq_controller_raft_pre_votes_refused_total": "preVotesRefused",
     "rocketmq_controller_raft_snapshot_seconds": "snapshotSeconds",
@@ -153,31 +166,33 @@ _RAFT_HISTOGRAMS = {
 }
 
 
-def scrapes(plugin: "ControllerPlugin") -> list[Scrape]:
-    self_id = plugin.replicator.self_id
-    host, port = plugin.config.request_addresses[self_id]
-    upstream = Scrape(UPSTREAM, (f"{host}:{port}", plugin.config.controller_d_leger_group, self_id))
+def scrapes(sources: MetricSources) -> list[Scrape]:
+    """Returns the samples of both tables, as they are now."""
+    controller = sources.groups.controller
+    self_id, config = controller.replicator.self_id, controller.config
+    upstream = Scrape(
+        UPSTREAM, (controller.request_address(self_id) or "", config.controller_d_leger_group, self_id)
+    )
     ours = Scrape(OURS, ("controller", self_id))
-    status = plugin.replicator.status()
-    _add_raft(upstream, ours, plugin, status)
-    _add_requests(upstream, ours, plugin)
-    for counted, count in plugin.tally.counts.items():
+    _add_raft(upstream, ours, controller, controller.replicator.status())
+    _add_requests(upstream, ours, sources)
+    for counted, count in controller.elections.tally.counts.items():
         ours.add("rocketmq_controller_elections_total", count, *counted)
-    for labels, count in _by_result(plugin).items():
+    for labels, count in _by_result(controller.elections.tally).items():
         upstream.add("election_total", count, *labels)
-    brokers = plugin.machine.state.brokers
+    brokers = controller.state.brokers
     ours.add("rocketmq_controller_groups", len(brokers))
-    ours.add("rocketmq_controller_brokers", plugin.machine.state.size)
-    ours.add("rocketmq_controller_brokers_max", plugin.config.controller_brokers_max)
+    ours.add("rocketmq_controller_brokers", controller.state.size)
+    ours.add("rocketmq_controller_brokers_max", config.controller_brokers_max)
     for name in sorted(brokers)[:GROUPS_MAX]:
-        _add_group(upstream, ours, plugin, brokers[name])
-    add_telemetry(ours, None if plugin.telemetry is None else plugin.telemetry.writer)
+        _add_group(upstream, ours, sources.groups, brokers[name])
+    add_telemetry(ours, sources.telemetry)
     return [upstream, ours]
 
 
-def _add_raft(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", status: dict[str, Any]) -> None:
-    ours.add("rocketmq_controller_active", plugin.replicator.is_active)
-    upstream.add("role", _role(plugin, status))
+def _add_raft(upstream: Scrape, ours: Scrape, controller: ControllerSources, status: dict[str, Any]) -> None:
+    ours.add("rocketmq_controller_active", controller.replicator.is_active)
+    upstream.add("role", _role(controller, status))
     if not status.get("running"):
         return
     upstream.add("dledger_disk_usage_bytes", status["journalBytes"] + status["snapshotBytes"])
@@ -206,19 +221,20 @@ def _add_raft(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", status
     )
 
 
-def _add_requests(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin") -> None:
-    """Heartbeats, the data path, are counted by an integer."""
-    beats = plugin.handlers.heartbeats.beats
+def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> None:
+    """Heartbeats are counted apart: RequestCounts would cost too much on that path."""
+    beats = sources.heartbeat_count()
     ours.add("rocketmq_controller_heartbeats_total", beats)
+    add_unsent(ours, "rocketmq_controller", sources.write_buffers)
     totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}
-    for (code, answer), count in sorted(plugin.requests.answers.items()):
+    for (code, answer), count in sorted(sources.requests.answers.items()):
         ours.add("rocketmq_controller_requests_total", count, RequestCode(code).name, answer)
         status = REQUEST_STATUS.get(answer, "success")
         key = (request_type(code), status)
         totals[key] = totals.get(key, 0) + count
     for labels, count in totals.items():
         upstream.add("request_total", count, *labels)
-    for code, latency in plugin.requests.latencies.items():
+    for code, latency in sources.requests.latencies.items():
         upstream.add_histogram("request_latency_microseconds", latency, request_type(code))
 
 
@@ -228,40 +244,40 @@ def request_type(code: int) -> str:
     return name if name.startswith(("CONTROLLER_", "KEELMQ_")) else f"CONTROLLER_{name}"
 
 
-def _role(plugin: "ControllerPlugin", status: dict[str, Any]) -> int:
+def _role(controller: ControllerSources, status: dict[str, Any]) -> int:
     if not status.get("running"):
         return ROLE_UNKNOWN
-    if plugin.replicator.is_active:
+    if controller.replicator.is_active:
         return ROLE_LEADER
-    return ROLE_CANDIDATE if plugin.replicator.leader_id is None else ROLE_FOLLOWER
+    return ROLE_CANDIDATE if controller.replicator.leader_id is None else ROLE_FOLLOWER
 
 
-def _by_result(plugin: "ControllerPlugin") -> dict[tuple[str, str, str], int]:
+def _by_result(tally: ElectionTally) -> dict[tuple[str, str, str], int]:
     totals: dict[tuple[str, str, str], int] = {}
-    for counted, count in plugin.tally.counts.items():
+    for counted, count in tally.counts.items():
         labels = counted[:3]
         totals[labels] = totals.get(labels, 0) + count
     return totals
 
 
-def _add_group(upstream: Scrape, ours: Scrape, plugin: "ControllerPlugin", broker_set: BrokerSet) -> None:
+def _add_group(upstream: Scrape, ours: Scrape, sources: GroupSources, broker_set: BrokerSet) -> None:
     cluster, name = broker_set.cluster_name, broker_set.broker_name
-    liveness, now = plugin.context.liveness, plugin.context.clock()
+    liveness, now = sources.liveness, sources.clock()
     keys = broker_set.keys()
     alive = sum(liveness.is_active(key, now) for key in keys)
     upstream.add("active_broker_num", alive, cluster, name)
     ours.add("rocketmq_controller_group_master_epoch", broker_set.master_epoch, cluster, name)
     ours.add("rocketmq_controller_group_syncstateset_size", len(broker_set.sync_state_set), cluster, name)
-    if plugin.replicator.is_active:
-        retry = plugin.elections.retries.get(name)
+    if sources.controller.replicator.is_active:
+        retry = sources.controller.elections.retries.get(name)
         seconds = 0.0 if retry is None else (now - retry.since_ms) / 1_000
         ours.add("rocketmq_controller_group_without_master_seconds", seconds, cluster, name)
     for key in keys:
-        _add_heartbeat(ours, plugin, key, now)
+        _add_heartbeat(ours, liveness, key, now)
 
 
-def _add_heartbeat(ours: Scrape, plugin: "ControllerPlugin", key: BrokerKey, now_ms: int) -> None:
-    seen = plugin.context.liveness.last_seen(key)
+def _add_heartbeat(ours: Scrape, liveness: Liveness, key: BrokerKey, now_ms: int) -> None:
+    seen = liveness.last_seen(key)
     if seen is not None:
         age = (now_ms - seen.last_beat_ms) / 1_000
         ours.add(

@@ -1,36 +1,38 @@
-"""What a controller adds to the HTTP door beside its operations: groups, elections, the controller itself,
-and its state, out and in. Imported late: FastAPI.
+"""The HTTP routers of a controller beside its operations: groups, elections, itself, its state.
+
+Imported only when HTTP is enabled: it needs FastAPI.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from namesrv.plugins.controller.controller_view import controller_router
-from namesrv.plugins.controller.election_views import elections_router
-from namesrv.plugins.controller.group_view import groups_router
-from remoting.command import body_bytes
-from remoting.doors.http import ask
-from remoting.doors.http_answers import BODY_REFUSED, JSON, REFUSED, as_json, refused_as_statuses
-from remoting.operation import Empty
-from remoting.operations.controller import EXPORT_STATE, IMPORT_STATE, ImportStateResponse
-from remoting.operations.examples import EXAMPLES
-
-if TYPE_CHECKING:
-    from namesrv.plugins.controller.plugin import ControllerPlugin
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.operation import Empty, OperationTable
+from keelmq.remoting.operations.controller import EXPORT_STATE, IMPORT_STATE, ImportStateResponse
+from keelmq.remoting.operations.examples import EXAMPLES
+from keelmq.remoting.servers.http import ask
+from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, REFUSED, as_json, refused_as_statuses
+from namesrv.plugins.controller.http.controller_view import controller_router
+from namesrv.plugins.controller.http.election_views import elections_router
+from namesrv.plugins.controller.http.group_view import groups_router
+from namesrv.plugins.controller.http.sources import GroupSources
 
 STATE = EXAMPLES["exportState"][1]["body"]
 STATE_CONTENT: dict[str, Any] = {JSON: {"schema": {"type": "object"}, "example": STATE}}
 
 
-def controller_routers(plugin: "ControllerPlugin") -> APIRouter:
+def controller_routers(sources: GroupSources, table: OperationTable) -> APIRouter:
+    """`table`: the controller's operations, through which the views elect, export and import."""
     router = APIRouter()
-    for each in (groups_router, elections_router, controller_router, state_router):
-        router.include_router(each(plugin))
+    router.include_router(groups_router(sources))
+    router.include_router(elections_router(sources.controller, table))
+    router.include_router(controller_router(sources.controller))
+    router.include_router(state_router(table))
     return router
 
 
-def state_router(plugin: "ControllerPlugin") -> APIRouter:
+def state_router(table: OperationTable) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["controller"])
 
     @router.get(
@@ -42,7 +44,7 @@ def state_router(plugin: "ControllerPlugin") -> APIRouter:
     )
     @refused_as_statuses
     async def exported() -> Response:
-        reply = await ask(plugin.table, EXPORT_STATE, Empty())
+        reply = await ask(table, EXPORT_STATE, Empty())
         return Response(body_bytes(reply.body), media_type=JSON)
 
     @router.post(
@@ -58,7 +60,7 @@ def state_router(plugin: "ControllerPlugin") -> APIRouter:
     )
     @refused_as_statuses
     async def imported(request: Request) -> Response:
-        reply = await ask(plugin.table, IMPORT_STATE, Empty(), await request.body())
+        reply = await ask(table, IMPORT_STATE, Empty(), await request.body())
         assert isinstance(reply.header, ImportStateResponse)
         return as_json(reply.header)
 

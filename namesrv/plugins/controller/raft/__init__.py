@@ -1,1 +1,1 @@
-"""What makes pysyncobj safe to use: codec, journal, guard, links, snapshots. Nothing here imports it."""
+"""The parts around pysyncobj that make it safe: codec, journal, guard, links, snapshots. Never imports it."""

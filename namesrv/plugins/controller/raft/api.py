@@ -1,11 +1,11 @@
-"""What the controller sees of its replicated log: outcomes, settings and two protocols. No I/O here.
+"""The replicated log as the controller uses it: outcomes, settings, StateMachine and Replicator. No I/O.
 
-An append ends in exactly one of four ways, and only two of them are certain:
+An append has exactly one of four outcomes:
 
-    Applied    committed by a majority and applied here; `result` is what the state machine answered
-    NotActive  surely not applied, ever: this member does not lead, or stopped leading before it was appended
-    Busy       surely not applied: the waiting queue is full (QUEUED_MAX)
-    Unknown    may have been applied, or may be later: ask again with the same request id
+    Committed  committed by a majority and applied here; `result` is what the state machine returned
+    NotActive  never applied: this member does not lead, or stopped leading before it was appended
+    Busy       never applied: the queue is full (QUEUED_MAX)
+    Unknown    may have been applied, or may be later: repeat with the same request id
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remoting.operation import Unknown
+from keelmq.remoting.operation import Unknown
 
 
-class Applied(msgspec.Struct, frozen=True, gc=False):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """Committed and applied on this member; `result` is what StateMachine.apply returned."""
 
     result: object
@@ -26,29 +26,29 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class NotActive:
-    """Surely not applied. leader_id: the member that leads as far as we know, None while there is none."""
+    """Never applied. leader_id: the leader as far as this member knows; None: no leader is known."""
 
     leader_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Surely not applied: too many appends are waiting already."""
+    """Never applied: too many appends are queued."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A change of the group that is not possible now; nothing happened. `reason` is for people."""
+class ChangeRefused:
+    """A membership change that is not possible now; nothing was changed. `reason` is for people."""
 
     reason: str
 
 
-AppendOutcome = Applied | NotActive | Unknown | Busy
-ChangeOutcome = AppendOutcome | Refused
+AppendOutcome = Committed | NotActive | Unknown | Busy
+ChangeOutcome = AppendOutcome | ChangeRefused
 
 
 class StateMachine(Protocol):
-    """Replicated state. Runs in the raft thread; deterministic: no clock, no dice, no I/O, no set order."""
+    """The replicated state. Raft thread; deterministic: no clock, no randomness, no I/O, no set order."""
 
     def apply(self, event: bytes) -> object:
         """Total: refusals are results. An exception here ends the process (EXIT_STATE_MACHINE).
@@ -59,11 +59,11 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """The whole state. Takes well under 100 ms: followers count the pause as silence."""
+        """Returns the whole state. Takes well under 100 ms: no heartbeat leaves meanwhile."""
         ...
 
     def restore(self, data: bytes) -> None:
-        """Replace the whole state by what snapshot() wrote, here or on another member."""
+        """Replaces the whole state by a snapshot() of this or another member."""
         ...
 
 
@@ -73,7 +73,7 @@ class TlsFiles:
 
     certificate: Path
     key: Path
-    trust: Path  # the CA, or several while one is replaced; whoever has a certificate of it is let in
+    trust: Path  # the CA, or several while one is replaced; every certificate of it is accepted
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ class RaftSettings:
     bootstrap: bool = False  # True: this group is new, start it although not every member is there
     sync: bool = True  # False: no fdatasync (tests and benches only)
     request_addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Where clients ask the members: not for raft, told to everybody by Replicator.request_addresses."""
+    """Addresses at which the members answer clients (Replicator.request_addresses); not used by raft."""
     on_fatal: Callable[[int, str], None] | None = (
         None  # tests only; None: the process ends with the exit code
     )
 
 
 class Replicator(Protocol):
-    """The log as handlers use it. Everything is called in the event loop that called start()."""
+    """The log as handlers use it. Event loop only, except call_in_loop()."""
 
     @property
     def is_active(self) -> bool:
@@ -121,7 +121,7 @@ class Replicator(Protocol):
 
     @property
     def leader_id(self) -> str | None:
-        """Best guess; may be stale, never a promise."""
+        """The leader as far as this member knows; it may be another one by now."""
         ...
 
     @property
@@ -134,13 +134,15 @@ class Replicator(Protocol):
 
     @property
     def request_addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Where clients ask the members, by the log, and else by our configuration: who is in neither is
-        left out, and so is who was removed."""
+        """Addresses at which the members answer clients: from the log, else from our configuration.
+
+        Removed members, and members in neither, are left out.
+        """
         ...
 
     @property
     def added(self) -> Mapping[str, tuple[str, int]]:
-        """Those of them that came by add_member: configurations elsewhere do not know them."""
+        """The request addresses of members that came by add_member, which no configuration file names."""
         ...
 
     async def start(self) -> None: ...
@@ -148,11 +150,11 @@ class Replicator(Protocol):
     async def stop(self) -> None: ...
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
-        """Replicate one event. Same request_id again: the first answer, not a second application."""
+        """Replicates one event. A repeated request_id returns the first result and is not applied again."""
         ...
 
     async def barrier(self) -> AppendOutcome:
-        """Applied(None) when everything acknowledged before this call is applied here: fresh reads."""
+        """Committed(None): everything acknowledged before this call is applied here, so a read is fresh."""
         ...
 
     async def add_member(
@@ -161,22 +163,30 @@ class Replicator(Protocol):
         address: tuple[str, int],
         request_address: tuple[str, int] | None = None,
     ) -> ChangeOutcome:
-        """One more member; it must be running, with an empty directory. Applied: it is one, or was before,
-        perhaps at other addresses. request_address: replicated, and forgotten when it is removed."""
+        """Adds a member, which must be running with an empty directory.
+
+        Committed: it is a member, or was one before, perhaps at other addresses. request_address: replicated,
+        and forgotten when the member is removed.
+        """
         ...
 
     async def remove_member(self, member_id: str) -> ChangeOutcome:
-        """One member less; never the active one. Applied: it is none any more."""
+        """Removes a member, never the active one. Committed: it is not a member."""
         ...
 
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
-        """Applied: that member leads now. Appends that wait meanwhile are NotActive."""
+        """Committed: that member leads now. Appends that waited meanwhile are NotActive."""
         ...
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
         """Called in the event loop with True/False. Register before start()."""
         ...
 
+    def call_in_loop(self, action: Callable[[], object]) -> None:
+        """Runs `action` in the event loop, after everything that was applied before this call and before the
+        outcome of the append that is being applied. For StateMachine: raft thread. Not run after stop()."""
+        ...
+
     def status(self) -> dict[str, Any]:
-        """Plain values for health, metrics and people."""
+        """Returns plain values for health and metrics."""
         ...

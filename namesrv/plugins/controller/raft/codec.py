@@ -1,8 +1,8 @@
-"""MessagePack for everything that crosses the wire or reaches the journal; a pickle is never parsed.
+"""Codec: the messages between members and the commands in the journal, as MessagePack; never a pickle.
 
-Messages are decoded to typed values, so a wrong shape, an unknown kind or an unknown field is refused before
-any logic sees it. Arrays come back as tuples: the library looks at isinstance(x, tuple) and compares with ==.
-Field names on the wire are pysyncobj's own, because its dicts are encoded as they are.
+Messages are decoded to typed values, so a wrong shape, an unknown kind or an unknown field is refused here.
+Arrays are decoded to tuples, as the library expects (it checks isinstance and compares with ==). The field
+names on the wire are pysyncobj's, because its dicts are encoded as they are.
 """
 
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ COMMAND_REGULAR, COMMAND_NO_OP = 0, 1  # first byte of a command; the other kind
 
 
 class CodecError(Exception):
-    """No correct member sends or stores that."""
+    """No correct member sends or stores these bytes."""
 
 
 class AppendEntries(Struct, tag="append_entries", tag_field="type", forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class AppendEntries(Struct, tag="append_entries", tag_field="type", forbid_unkno
 
 
 class Acknowledgement(Struct, tag="next_node_idx", tag_field="type", forbid_unknown_fields=True):
-    """`term` is ours: the library sends acknowledgements without it (guard rule 2)."""
+    """We add `term`: the library sends acknowledgements without it (guard rule 2)."""
 
     next_index: Number = field(name="next_node_idx")
     reset: bool
@@ -52,7 +52,7 @@ class ResponseVote(Struct, tag="response_vote", tag_field="type", forbid_unknown
 
 
 class TermHint(Struct, tag="term_hint", tag_field="type", forbid_unknown_fields=True):
-    """Ours: "my term is higher than yours"; the library stays silent in that case."""
+    """Ours: tells a leader of an old term the newer one; the library sends nothing then."""
 
     term: Number
 
@@ -67,39 +67,39 @@ class PreVoteGrant(Struct, tag="pre_vote_grant", tag_field="type", forbid_unknow
     term: Number
 
 
-class Standing(Struct, frozen=True, tag="standing", tag_field="type", forbid_unknown_fields=True):
-    """Whether the sender may vote (raft.standing); also what its directory says about that."""
+class VoteEligibility(Struct, frozen=True, tag="standing", tag_field="type", forbid_unknown_fields=True):
+    """Whether the sender may vote; also the content of its file raft.standing."""
 
     incarnation: str
     state: Literal["new", "promised", "member"]
-    roster: tuple[tuple[str, str], ...]  # (member, incarnation) that it promised, or is a member by
+    member_list: tuple[tuple[str, str], ...]  # (member, incarnation) that it promised, or is a member by
 
 
 class WelcomeRequest(Struct, tag="welcome_request", tag_field="type", forbid_unknown_fields=True):
-    """To the leader: "my directory was empty; commit a welcome for this incarnation"."""
+    """Asks the leader to commit a welcome for this incarnation: the sender's directory was empty."""
 
     incarnation: str
 
 
-class RosterNote(Struct, tag="roster", tag_field="type", forbid_unknown_fields=True):
-    """On a new link: who belongs to the group, and since which entry (0: since the configuration)."""
+class MemberListNote(Struct, tag="roster", tag_field="type", forbid_unknown_fields=True):
+    """Sent on a new link: the sender's member list, and the index of its last change (0: configuration)."""
 
     index: Number
     members: tuple[str, ...]
 
 
-class HandOver(Struct, tag="hand_over", tag_field="type", forbid_unknown_fields=True):
-    """The leader of this term to a member that has its whole log: campaign now."""
+class TimeoutNow(Struct, tag="hand_over", tag_field="type", forbid_unknown_fields=True):
+    """The leader of this term asks a member that has its whole log to campaign at once (Raft, 3.10)."""
 
     term: Number
 
 
 class Ping(Struct, tag="ping", tag_field="type", forbid_unknown_fields=True):
-    """Keeps an idle link alive, so that the first vote request after a quiet hour is not lost."""
+    """Keeps an idle link open, so that the first vote request after an idle time is not lost."""
 
 
 class Hello(Struct, tag="hello", tag_field="type", forbid_unknown_fields=True):
-    """First frame each way. `members_hash` differs while a member list is being changed: a warning only."""
+    """The first frame in each direction. A different `members_hash` is only logged."""
 
     version: Number
     cluster_id: str
@@ -116,10 +116,10 @@ Message = (
     | TermHint
     | PreVoteRequest
     | PreVoteGrant
-    | Standing
+    | VoteEligibility
     | WelcomeRequest
-    | RosterNote
-    | HandOver
+    | MemberListNote
+    | TimeoutNow
     | Ping
     | Hello
 )
@@ -135,7 +135,7 @@ def encode(value: object) -> bytes:
 
 
 def decode_message(frame: bytes) -> Message:
-    """Raises CodecError. Log entries must carry a command kind that we use."""
+    """Raises CodecError, also for a log entry with a command kind that is not used here."""
     try:
         message = _message_decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -148,7 +148,7 @@ def decode_message(frame: bytes) -> Message:
 
 
 def decode_command(data: bytes) -> tuple[int, tuple[bytes]]:
-    """What the library stored for our one replicated method: (method number, (batch,)). Raises CodecError."""
+    """Returns the stored call of our one replicated method: (method number, (batch,)). Raises CodecError."""
     try:
         return _command_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -156,7 +156,7 @@ def decode_command(data: bytes) -> tuple[int, tuple[bytes]]:
 
 
 def to_library(message: AppendEntries | Acknowledgement | RequestVote | ResponseVote) -> dict[str, Any]:
-    """The dict that pysyncobj's message handler wants."""
+    """Returns the dict that pysyncobj's message handler expects."""
     match message:
         case AppendEntries():
             return _append_to_library(message)

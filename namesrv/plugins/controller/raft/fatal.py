@@ -1,6 +1,6 @@
-"""Errors after which a member must not go on: it says why in one line and ends with a code of its own.
+"""Fatal errors of the raft log: the process logs the reason in one line and exits with a specific code.
 
-A raft member that limps on after a failed write or a half applied event is worse than one that is gone.
+A member that went on after a failed write or a half applied event could lose acknowledged changes.
 """
 
 import logging
@@ -10,8 +10,8 @@ from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
-EXIT_JOURNAL = 70  # journal or vote file could not be written: what is on the disk is not known any more
-EXIT_TRUNCATION = 71  # somebody asked to remove committed entries
+EXIT_JOURNAL = 70  # the journal or the vote file could not be written: the disk content is unknown
+EXIT_TRUNCATION = 71  # a message asked to remove committed entries
 EXIT_SNAPSHOT = 72  # a snapshot could not be written or read
 EXIT_STATE_MACHINE = 73  # an event made the state machine raise
 EXIT_RAFT = 74  # anything else in the raft thread
@@ -28,7 +28,7 @@ class FatalRaftError(Exception):
 
 
 def end_process(code: int, text: str) -> NoReturn:
-    """Log, flush, leave at once: no handler, no other thread may act on a state that is not to be trusted."""
+    """Logs, flushes and exits at once: no handler or other thread may act on a state that may be wrong."""
     logger.critical("FATAL (exit code %d): %s", code, text)
     logging.shutdown()
     os._exit(code)

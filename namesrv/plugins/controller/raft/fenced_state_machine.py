@@ -1,11 +1,11 @@
-"""What an entry of the log means: batches of events, claims of leadership, answers by request id. Pure.
+"""FencedStateMachine: applies log entries: event batches, leadership claims, membership changes. Pure.
 
-Replicated, so deterministic: all members apply the same batches in the same order and hold the same ledger.
+Deterministic: all members apply the same entries in the same order and have the same state.
 
     Batch("claim",  term n)            from now on only batches of term n count (fencing)
     Batch("events", term n, items)     refused as a whole when n is not the claimed term
-    Batch("welcome", term n, member)   its incarnation, the only item's id, may vote from now on
-    Batch("members", term n, leader)   the group is another one from here on (raft.roster)
+    Batch("welcome", term n, member)   its incarnation, the id of the only item, may vote from now on
+    Batch("members", term n, leader)   a membership change (membership/member_list.py)
     item = (request id | None, event | None)      no event: a barrier, answered with None
 """
 
@@ -39,23 +39,28 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Raises msgspec.MsgspecError, which ends the process: an entry of a newer version, or of nobody."""
+    """Raises msgspec.MsgspecError, which ends the process: an entry of a newer version, or corrupt."""
     return _batch_decoder.decode(data)
 
 
-class Ledger:
-    """Claimed term and answer table around the state machine."""
+class FencedStateMachine:
+    """The claimed term and the answers by request id around a StateMachine.
+
+    `welcomed`: member -> incarnation of its directory. `former`: ids that are or were members; a new
+    directory of such an id is not fresh. `former_of(change)` returns the new `former`; None: the change is
+    void.
+    """
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self.claimed_term = 0
-        self.welcomed: dict[str, str] = {}  # member -> incarnation of its directory
-        self.former: set[str] = set()  # ids that have been changed: their next directory is no fresh one
-        self.former_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None  # None: it is void
+        self.welcomed: dict[str, str] = {}
+        self.former: set[str] = set()
+        self.former_of: Callable[[bytes], tuple[str, ...] | None] = lambda _change: None
         self._answers: dict[str, bytes] = {}  # oldest first
 
     def apply(self, data: bytes) -> list[object] | None:
-        """Results in the order of the items; None: fenced, nothing was applied."""
+        """Returns the results in the order of the items; None: fenced, nothing was applied."""
         batch = decode_batch(data)
         if batch.kind == "claim":
             if batch.term <= self.claimed_term:

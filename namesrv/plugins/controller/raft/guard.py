@@ -1,16 +1,16 @@
-"""Repairs on every raft message, between the links and the library. No I/O; called in the raft thread.
+"""Guard: corrects or drops raft messages between the links and the library. No I/O; raft thread.
 
-The library's protocol has faults that lose acknowledged writes; each rule below mends one of them:
+The protocol of pysyncobj has faults that lose acknowledged writes. Each rule corrects one of them:
 
     1  a snapshot frame must not move the commit index
     2  an acknowledgement counts only in the term in which it was sent
     3  an append removes only what conflicts, never what is already there
-    4  a "too new" answer aims at the committed prefix, so the leader does not start over for ever
-    5  a leader with an old term is told the newer one (and steps down without granting a vote)
+    4  a rejected append asks for entries from the commit index on, so the leader does not start over for ever
+    5  a leader of an old term receives the newer term (and steps down without granting a vote)
     6  one vote per member and term
     7  chunked commands, leadership hand-over and forwarded commands do not exist (codec and send refuse them)
     8  a snapshot that holds nothing new is not installed: installing cuts every entry behind it, also those
-       that this member has acknowledged since (a leader may send the same snapshot again and again)
+       that this member has acknowledged since (a leader may send the same snapshot repeatedly)
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ from namesrv.plugins.controller.raft.codec import (
     ResponseVote,
     TermHint,
 )
-from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.snapshot import FILE_BYTES_MAX, decode_snapshot
+from namesrv.plugins.controller.raft.storage.files import DamagedError
+from namesrv.plugins.controller.raft.storage.snapshot import FILE_BYTES_MAX, decode_snapshot
 
 
 class Log(Protocol):
@@ -34,7 +34,7 @@ class Log(Protocol):
 
 
 class RaftView(Protocol):
-    """What the rules look at. `log` is never empty; its indexes ascend by one."""
+    """What the rules read. `log` is never empty; its indexes ascend by one."""
 
     @property
     def term(self) -> int: ...
@@ -50,33 +50,33 @@ ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote
 
 
 class Guard:
-    """`reply(member, message)` sends at once, past the library."""
+    """`reply(member, message)` sends without the library. `dropped`: messages by reason."""
 
     def __init__(self, view: RaftView, reply: Callable[[str, Message], None], cluster_id: str) -> None:
         self._view, self._reply, self._cluster_id = view, reply, cluster_id
-        self._snapshot = bytearray()  # as far as it has arrived
-        self._snapshot_of: tuple[str, int] | None = None  # (member, term) that sends it
+        self._snapshot = bytearray()  # the chunks received so far
+        self._snapshot_of: tuple[str, int] | None = None  # (member, term) of its sender
         self._votes_term = -1
         self._voters: set[str] = set()
         self.dropped: Counter[str] = Counter()
         self.last_append: float = float("-inf")  # when a leader of our term was heard, seconds of `now`
 
     def incoming(self, member: str, message: ForLibrary | TermHint, now: float) -> ForLibrary | None:
-        """What the library may see of a message, None for nothing."""
+        """Returns the message as the library may handle it; None: it is dropped."""
         match message:
             case AppendEntries():
                 return self._append(member, message, now)
             case Acknowledgement():
-                return self._of_this_term(message)
+                return self._in_this_term(message)
             case ResponseVote():
                 return self._first_vote(member, message)
             case TermHint():
-                return self._hinted(message)
+                return self._adopt_term(message)
             case RequestVote():
                 return message
 
     def outgoing(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The library's own message, mended."""
+        """Returns the library's own message, corrected."""
         if message["type"] == "next_node_idx":
             message["t"] = self._view.term  # rule 2
             if message["reset"]:
@@ -85,7 +85,7 @@ class Guard:
 
     def _append(self, member: str, message: AppendEntries, now: float) -> AppendEntries | None:
         if message.term < self._view.term:
-            self._tell_term(member)
+            self._send_term(member)
             self.dropped["append of an old term"] += 1
             return None
         self.last_append = now
@@ -100,7 +100,7 @@ class Guard:
     def _whole_snapshot(
         self, member: str, term: int, chunk: bytes, is_first: bool, is_last: bool
     ) -> tuple[bytes, bool, bool] | None:
-        """The library sees a snapshot in one piece, when it is whole and worth installing."""
+        """Collects the chunks of a snapshot. None until it is whole, valid and newer than this log."""
         if is_first:
             self._snapshot, self._snapshot_of = bytearray(), (member, term)
         if self._snapshot_of != (member, term) or len(self._snapshot) + len(chunk) > FILE_BYTES_MAX:
@@ -120,27 +120,27 @@ class Guard:
             self.dropped["snapshot of another cluster"] += 1
             return None
         if self._is_known(snapshot.last[1], snapshot.last[2]):
-            self.dropped["snapshot without news"] += 1
+            self.dropped["snapshot without new entries"] += 1
             next_index = max(snapshot.last[1], self._view.commit_index) + 1
             self._reply(member, Acknowledgement(next_index, reset=False, success=True, term=term))
             return None
         return whole, True, True
 
-    # Each rule is a method of its own: the tests switch them off one by one and see what breaks.
+    # Each rule is a method of its own, so that tests can switch it off.
 
     def _commit_of_snapshot_frame(self, _commit_index: int) -> int:
         """Rule 1."""
         return 0
 
     def _is_known(self, index: int, term: int) -> bool:
-        """Rule 8: everything up to this committed entry is here."""
+        """Rule 8: does the log have everything up to this committed entry?"""
         log = self._view.log
         first, last = log[0][1], log[-1][1]
         if index <= self._view.commit_index:
             return True
         return first <= index <= last and log[index - first][2] == term
 
-    def _of_this_term(self, message: Acknowledgement) -> Acknowledgement | None:
+    def _in_this_term(self, message: Acknowledgement) -> Acknowledgement | None:
         """Rule 2."""
         if message.term != self._view.term:
             self.dropped["acknowledgement of another term"] += 1
@@ -151,11 +151,11 @@ class Guard:
         """Rule 4; only safe together with rule 3."""
         return min(next_index, max(self._view.commit_index, self._view.last_applied) + 1)
 
-    def _tell_term(self, member: str) -> None:
+    def _send_term(self, member: str) -> None:
         """Rule 5, the sender's side."""
         self._reply(member, TermHint(term=self._view.term))
 
-    def _hinted(self, message: TermHint) -> RequestVote | None:
+    def _adopt_term(self, message: TermHint) -> RequestVote | None:
         """Rule 5: adopts the term and steps down; index 0 of term 0 is never granted a vote."""
         if message.term <= self._view.term:
             return None

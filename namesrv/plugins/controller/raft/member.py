@@ -1,9 +1,9 @@
-"""One member's turn of the raft thread: what happens around the library's tick and to every message.
+"""Member: what happens around each tick of the raft library, and to every message in and out.
 
-    before_tick   sync the journal, send the acknowledgements held since the last turn; pre-vote
+    before_tick   sync the journal, send the held acknowledgements; pre-vote
     (library)     elections, commits, applies, appends
-    after_work    sync what the leader appended, while the followers do the same; links' timers
-    (library)     poll: all input is handled there and arrives in link_frame
+    after_work    sync what the leader appended, while the followers do the same; timers of the links
+    (library)     poll: all input is read here and arrives in link_frame
 
 No acknowledgement leaves before the entries that it confirms are durable; one fdatasync serves all of them.
 """
@@ -11,36 +11,37 @@ No acknowledgement leaves before the entries that it confirms are durable; one f
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
+from namesrv.plugins.controller.raft.acknowledgements import HeldAcknowledgements
 from namesrv.plugins.controller.raft.api import RaftSettings
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     CodecError,
-    HandOver,
     Hello,
+    MemberListNote,
     Message,
     Ping,
     PreVoteGrant,
     PreVoteRequest,
     RequestVote,
     ResponseVote,
-    RosterNote,
-    Standing,
     TermHint,
+    TimeoutNow,
+    VoteEligibility,
     WelcomeRequest,
     decode_message,
     encode,
     to_library,
 )
-from namesrv.plugins.controller.raft.electorate import Electorate
 from namesrv.plugins.controller.raft.guard import Guard
-from namesrv.plugins.controller.raft.journal import Journal
-from namesrv.plugins.controller.raft.links import Links
+from namesrv.plugins.controller.raft.membership.member_list import MemberList
+from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
+from namesrv.plugins.controller.raft.membership.voters import Voters
 from namesrv.plugins.controller.raft.prevote import LogEnd, PreVote
-from namesrv.plugins.controller.raft.roster import Roster
-from namesrv.plugins.controller.raft.standing import Joining
+from namesrv.plugins.controller.raft.raft_library import RaftLibrary
+from namesrv.plugins.controller.raft.transport.links import Links
 
 logger = logging.getLogger(__name__)
 
@@ -51,63 +52,46 @@ WELCOME_RETRY_S = 0.5
 LOG_WAITING_S = 10.0
 
 
-class Core(Protocol):
-    """The library, as this module uses it."""
-
-    election_deadline: float
-
-    @property
-    def term(self) -> int: ...
-    @property
-    def commit_index(self) -> int: ...
-    @property
-    def last_applied(self) -> int: ...
-    @property
-    def log(self) -> Journal: ...
-    @property
-    def leads(self) -> bool: ...
-    @property
-    def leader_id(self) -> str | None: ...
-    def last_responses(self) -> list[float]: ...
-    def next_index(self, member: str) -> int: ...
-    def match_index(self, member: str) -> int: ...
-    def follow(self, others: Collection[str]) -> None: ...
-    def learner_up(self, member: str) -> None: ...
-    def learner_down(self, member: str) -> None: ...
-    def now(self) -> float: ...
-    def wake(self) -> None: ...
-    def abstain(self) -> None: ...
-    def finish_compaction(self, first_index: int) -> None: ...
-
-
 class Member:
-    """Implements LinkEvents. The owner sets `core`, `links` (None: alone) and the callbacks before use."""
+    """Implements LinkEvents. The adapter of the library sets `core` and the three callbacks before the first
+    tick, and `links` unless this is a group of one.
 
-    core: Core
+    `welcomed_as()`: the incarnation of this member that the group has welcomed, as applied here; None: none.
+    `welcome(member, incarnation)`: proposes it if this member leads.
+    `deliver(member, message)` gives a message to the library; `connected` and `disconnected` report voters.
+    """
+
+    core: RaftLibrary
     links: Links | None = None
-    joining: Joining
-    roster: Roster
-    welcomed_as: Callable[[], str | None]  # incarnation of us that the group has welcomed, as applied here
-    welcome: Callable[[str, str], None]  # (member, incarnation): propose it, if we lead
-    deliver: Callable[[str, dict[str, Any]], None]  # a message for the library
+    deliver: Callable[[str, dict[str, Any]], None]
     connected: Callable[[str], None]
     disconnected: Callable[[str], None]
 
-    def __init__(self, settings: RaftSettings) -> None:
-        self._settings = settings
-        self.group = Electorate(settings, self)
+    def __init__(
+        self,
+        settings: RaftSettings,
+        *,
+        member_list: MemberList,
+        joining: Joining,
+        welcomed_as: Callable[[], str | None],
+        welcome: Callable[[str, str], None],
+    ) -> None:
+        self._settings, self.member_list, self.joining = settings, member_list, joining
+        self._welcomed_as, self._welcome = welcomed_as, welcome
+        self.voters = Voters(settings, self)
         self._guard: Guard | None = None
         self._prevote = PreVote(settings.self_id, 0)
-        self._held: dict[str, list[Acknowledgement]] = {}
+        self._held = HeldAcknowledgements()
         self._appended_at: dict[str, float] = {}  # as leader: when the last append to a member left
-        self._logged_at: dict[str, float] = {}  # a member's last message that was none
-        self._handed_over = -1  # the term whose leader asked us to campaign
+        self._logged_at: dict[str, float] = {}  # when an invalid frame of a member was logged
+        self._timeout_now_term = -1  # the term whose leader asked us to campaign
         self._actions: deque[Callable[[], object]] = deque()
-        self._deadline = NEVER  # of the next election; the library's own is out of its reach
+        self._deadline = NEVER  # of the next election; the library's own is kept at NEVER
         self._ask_welcome_at = self._log_waiting_at = float("-inf")
         self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
         self.later: list[dict[str, Any]] = []  # the library's own answers, delivered in the next tick
-        self.invalid_frames = self.elections_asked = self.campaigns = 0
+        self._led_by: tuple[str | None, int] = (None, 0)  # leader and its term, as last logged
+        self.invalid_frames = self.elections_asked = self.campaigns = self.leader_changes = 0
 
     @property
     def guard(self) -> Guard:
@@ -117,14 +101,15 @@ class Member:
 
     # ------------------------------------------------------------------ turn of the raft thread
     def before_tick(self) -> None:
+        """Called before each tick of the library."""
         later, self.later = self.later, []
         for message in later:
             self.deliver("", message)
         while self._actions:
             self._actions.popleft()()
         self._release_acknowledgements()
-        self.group.retire()
-        if self.group.others:
+        self.voters.retire()
+        if self.voters.others:
             self._take_deadline()
             if self.may_vote:
                 self._ask_before_campaign(self.core.now())
@@ -132,6 +117,8 @@ class Member:
                 self._wait_for_vote(self.core.now())
 
     def after_work(self) -> None:
+        """Called in each tick, after the library's work and before it polls."""
+        self._log_leader()
         if self.snapshot_index is not None:
             self.core.finish_compaction(self.snapshot_index)
             self.snapshot_index = None
@@ -139,19 +126,32 @@ class Member:
         if self.links is not None:
             self.links.tick()
         elif self.core.leads and self.core.commit_index < self.core.log[-1][1]:
-            self.core.wake()  # alone: nobody's answer would wake the poll before the tick is over
+            self.core.wake()  # alone: no answer would end the poll
+
+    def _log_leader(self) -> None:
+        leader, term = led_by = self.core.leader_id, self.core.term
+        before, _ = self._led_by
+        if led_by == self._led_by or leader is before is None:
+            return
+        self._led_by = led_by
+        if leader is None:
+            logger.info("%s: no controller leads now, term %d", self._settings.self_id, term)
+        else:
+            self.leader_changes += 1
+            logger.info("%s: controller %s leads now, term %d", self._settings.self_id, leader, term)
 
     def do(self, action: Callable[[], object]) -> None:
-        """From any thread: before the next tick, in the raft thread."""
+        """Runs `action` in the raft thread, before its next tick. Any thread."""
         self._actions.append(action)
         self.core.wake()
 
     @property
     def may_vote(self) -> bool:
-        return self.joining.is_member and self._settings.self_id in self.group.voters
+        """Is this member a voter whose directory remembers its votes?"""
+        return self.joining.is_member and self._settings.self_id in self.voters.ids
 
     def wait_s(self) -> float:
-        """How long the poll may wait for input."""
+        """Returns how long the poll may wait for input, seconds."""
         until_election = min(self._deadline, self.core.election_deadline) - self.core.now()
         if self.core.leads or until_election > self._settings.tick_s:
             return self._settings.tick_s
@@ -162,20 +162,22 @@ class Member:
             self.links.close()
 
     def status(self) -> dict[str, Any]:
+        """This member's part of Replicator.status()."""
         return {
             "role": self._role(),
-            "members": {name: f"{host}:{port}" for name, (host, port) in self.roster.members.items()},
-            "membersSinceIndex": self.roster.index,
+            "members": {name: f"{host}:{port}" for name, (host, port) in self.member_list.members.items()},
+            "membersSinceIndex": self.member_list.index,
             "connected": [] if self.links is None else self.links.connected(),
             "refusedConnections": {} if self.links is None else dict(self.links.refused),
-            # since a change was made the log decides, whatever the lists were when we linked
+            # after a membership change the log decides, whatever the lists were at the handshake
             "otherMemberLists": []
-            if self.links is None or self.roster.index
-            else sorted(self.links.other_lists),
+            if self.links is None or self.member_list.index
+            else sorted(self.links.differing_lists),
             "guardDrops": dict(self.guard.dropped),
             "invalidFrames": self.invalid_frames,
             "electionsAsked": self.elections_asked,
             "campaigns": self.campaigns,
+            "leaderChanges": self.leader_changes,
             "standing": "rejoining" if self.joining.rejoins else self.joining.own.state,
             "waitsFor": self.joining.waits_for(),
             "preVotesRefused": self._prevote.refused,
@@ -185,25 +187,27 @@ class Member:
         if self.core.leads:
             return "leader"
         if self.joining.is_member:
-            return "follower" if self.may_vote and not self.group.left_out else "removed"
+            return "follower" if self.may_vote and not self.voters.is_removed else "removed"
         return "learner"
 
     # ------------------------------------------------------------------ out
     def send(self, member: str, message: dict[str, Any]) -> bool:
-        """A message of the library."""
+        """Sends a message of the library. False: no link to that member."""
         message = self.guard.outgoing(message)
         if message["type"] == "next_node_idx":
             ack = Acknowledgement(
                 message["next_node_idx"], message["reset"], message["success"], message["t"]
             )
             return self._hold(member, ack)
-        if message["type"] == "append_entries" and self._is_told_soon(member, message):
+        if message["type"] == "append_entries" and self._is_redundant(member, message):
             return True
         return self.links is not None and self.links.send(member, encode(message))
 
-    def _is_told_soon(self, member: str, append: dict[str, Any]) -> bool:
-        """The library follows each commit with an empty append, whose only news is the commit index. It keeps
-        the next event waiting and the members busy; that event's own append says the same, or a heartbeat."""
+    def _is_redundant(self, member: str, append: dict[str, Any]) -> bool:
+        """Is this the empty append that the library sends after each commit, only for the commit index?
+
+        It delays the next event and loads the members; the next append or heartbeat carries the same index.
+        """
         now = self.core.now()
         is_empty = not append.get("entries") and "serialized" not in append
         if is_empty and now - self._appended_at.get(member, NEVER_YET) < self._settings.heartbeat_s / 2:
@@ -212,6 +216,7 @@ class Member:
         return False
 
     def reply(self, member: str, message: Message) -> None:
+        """Sends a message of our own. An acknowledgement waits until the journal is synced."""
         if isinstance(message, Acknowledgement):
             self._hold(member, message)
         elif self.links is not None:
@@ -220,40 +225,37 @@ class Member:
     def _hold(self, member: str, ack: Acknowledgement) -> bool:
         if not self.may_vote and ack.success:
             ack = self._uncounted(ack)
-        self._held.setdefault(member, []).append(ack)
+        self._held.hold(member, ack)
         return True
 
     def _uncounted(self, ack: Acknowledgement) -> Acknowledgement:
-        """ "Send from here on": the leader does, but does not count it towards a majority."""
+        """Returns an acknowledgement that sets the leader's next index and does not count to a majority."""
         return Acknowledgement(ack.next_index, reset=True, success=False, term=ack.term)
 
     def _release_acknowledgements(self) -> None:
         if not self._held or self.links is None:
             return
         self.core.log.sync()
-        held, self._held = self._held, {}
-        for member, acks in held.items():
-            for ack, following in zip(acks, [*acks[1:], None], strict=True):
-                if following is None or not _covers(following, ack):
-                    self.links.send(member, encode(ack))
+        for member, ack in self._held.release():
+            self.links.send(member, encode(ack))
 
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
-        if member not in self.group.expected:
+        if member not in self.voters.learners:
             self.connected(member)
-        elif self.group.gets_the_log(member):
+        elif self.voters.is_replicated_to(member):
             self.core.learner_up(member)
         self.reply(member, self.joining.own)
-        self.reply(member, RosterNote(self.roster.index, tuple(sorted(self.group.voters))))
+        self.reply(member, MemberListNote(self.member_list.index, tuple(sorted(self.voters.ids))))
 
     def link_down(self, member: str) -> None:
         self.joining.lost(member)
-        if member in self.group.expected:
+        if member in self.voters.learners:
             self.core.learner_down(member)
         else:
             self.disconnected(member)
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
-            # kill -9 closes the connection at once; the others refuse us if only our own link broke
+            # kill -9 closes the connection at once; if only our own link broke, the others deny the pre-vote
             self.guard.last_append = float("-inf")
             delay = random.uniform(FAST_ELECTION_MIN_S, self._settings.fast_election_s)
             self._take_deadline()
@@ -268,30 +270,30 @@ class Member:
         match message:
             case Ping() | Hello():
                 pass
-            case Standing():
+            case VoteEligibility():
                 if self.joining.hear(member, message):
-                    self._tell_standing()
+                    self._send_vote_eligibility()
             case WelcomeRequest():
                 if self.core.leads:
-                    self.welcome(member, message.incarnation)
-            case RosterNote():
-                self.group.compare(member, message)
-            case HandOver():
+                    self._welcome(member, message.incarnation)
+            case MemberListNote():
+                self.voters.check_member_list(member, message)
+            case TimeoutNow():
                 if member == self.core.leader_id and message.term == self.core.term and self.may_vote:
                     self._take_deadline()
-                    self._deadline, self._handed_over = self.core.now(), message.term
+                    self._deadline, self._timeout_now_term = self.core.now(), message.term
             case PreVoteRequest() | RequestVote() if not self.may_vote:
                 self.guard.dropped["asked for a vote that we may not give"] += 1
             case PreVoteRequest():
                 self._on_prevote_request(member, message)
-            case ResponseVote() | PreVoteGrant() if member not in self.group.voters:
+            case ResponseVote() | PreVoteGrant() if member not in self.voters.ids:
                 self.guard.dropped["vote of no member"] += 1
             case PreVoteGrant():
                 if self._prevote.granted(member, message.term, self.core.term, self.core.now()):
                     self._take_deadline()
                     self._deadline = self.core.now()  # campaign in the next tick
-            case Acknowledgement() if not self.group.gets_the_log(member):
-                self.guard.dropped["acknowledgement of no member"] += 1  # the library would stumble over it
+            case Acknowledgement() if not self.voters.is_replicated_to(member):
+                self.guard.dropped["acknowledgement of no member"] += 1  # the library would fail on it
             case _:
                 passed = self.guard.incoming(member, message, self.core.now())
                 if passed is not None:
@@ -305,16 +307,16 @@ class Member:
 
     # ------------------------------------------------------------------ without a vote
     def _wait_for_vote(self, now: float) -> None:
-        """No campaigns, no votes, no acknowledgement that counts, until it is sure that nothing is lost."""
+        """Takes part without a vote, a campaign or a counting acknowledgement until this member may vote."""
         self._deadline = NEVER
         own = self.joining.own.incarnation
         if self.joining.is_member:
             pass  # removed from the group: nothing to wait for
-        elif own == self.welcomed_as() or self.roster.fresh == (self._settings.self_id, own):
-            self.core.abstain()  # we may have voted in this term, and not know it
+        elif own == self._welcomed_as() or self.member_list.fresh == (self._settings.self_id, own):
+            self.core.abstain()  # it may have voted in this term before its directory was lost
             self.joining.welcomed()
-            logger.warning("this member has everything again that it may have acknowledged: it votes")
-            self._tell_standing()
+            logger.warning("this member has every entry again that it may have acknowledged: it votes")
+            self._send_vote_eligibility()
         elif self.joining.rejoins and now >= self._ask_welcome_at and self.core.leader_id is not None:
             self._ask_welcome_at = now + WELCOME_RETRY_S
             self.reply(self.core.leader_id, WelcomeRequest(self.joining.own.incarnation))
@@ -322,10 +324,10 @@ class Member:
             self._log_waiting_at = now + LOG_WAITING_S
             self._log_waiting()
 
-    def follow_roster(self) -> None:
-        """The log says who belongs to the group: from now on majorities are counted so."""
-        self.group.follow_roster()
-        self._prevote.others = len(self.group.others)
+    def follow_member_list(self) -> None:
+        """Called after each change of the member list: majorities are counted over it from now on."""
+        self.voters.follow_member_list()
+        self._prevote.others = len(self.voters.others)
 
     def _log_waiting(self) -> None:
         if self.joining.is_member:
@@ -336,26 +338,28 @@ class Member:
             names = ", ".join(self.joining.waits_for())
             logger.info("first start: waiting for %s (a new group needs every member once)", names)
 
-    def _tell_standing(self) -> None:
+    def _send_vote_eligibility(self) -> None:
         if self.joining.is_member:
             self._deadline = self.core.now() + self._election_timeout()
-        for member in self.group.others:
+        for member in self.voters.others:
             self.reply(member, self.joining.own)
 
     # ------------------------------------------------------------------ pre-vote
     def _take_deadline(self) -> None:
-        """The library would campaign by itself once its deadline has passed, however little after our look
-        at it. So it never has one, but for the tick in which we let it campaign."""
+        """Takes the election deadline from the library, which would campaign without a pre-vote.
+
+        The library has a deadline only in the tick in which it may campaign.
+        """
         if self.core.election_deadline != NEVER:
             self._deadline, self.core.election_deadline = self.core.election_deadline, NEVER
 
     def _ask_before_campaign(self, now: float) -> None:
         core = self.core
-        # a heartbeat that came with the request to take over has put the deadline off, as do all that follow
-        handed_over, self._handed_over = self._handed_over == core.term, -1
-        if core.leads or (self._deadline > now and not handed_over):
+        # heartbeats of the leader that asked us have put the deadline off again
+        is_asked, self._timeout_now_term = self._timeout_now_term == core.term, -1
+        if core.leads or (self._deadline > now and not is_asked):
             return
-        if handed_over or self._prevote.may_campaign(core.term, now):
+        if is_asked or self._prevote.may_campaign(core.term, now):
             self.campaigns += 1
             core.election_deadline = now - 1e-6  # in this tick; then the library sets the next one
             return
@@ -364,19 +368,19 @@ class Member:
         self._prevote.ask(core.term)
         self.elections_asked += 1
         request = encode(PreVoteRequest(term=core.term, last_log_index=index, last_log_term=term))
-        for member in self.group.others:
+        for member in self.voters.others:
             if self.links is not None:
                 self.links.send(member, request)
 
     def _on_prevote_request(self, member: str, request: PreVoteRequest) -> None:
         core = self.core
         if request.term < core.term:
-            self.reply(member, TermHint(term=core.term))  # else two survivors can block each other
+            self.reply(member, TermHint(term=core.term))  # else two members can block each other
             return
         asker = (request.last_log_term, request.last_log_index)
         fresh = self._leader_is_fresh(core.now())
         if self._prevote.grant(member, asker=asker, mine=self._log_end(), leader_fresh=fresh):
-            # do not compete with the one we just let go first
+            # do not campaign against the member that got the grant
             self._take_deadline()
             self._deadline = max(self._deadline, core.now() + self._settings.election_min_s / 2)
             self.reply(member, PreVoteGrant(term=request.term))
@@ -385,7 +389,7 @@ class Member:
         limit = self._settings.election_min_s
         if self.core.leads:
             answering = 1 + sum(now - at < limit for at in self.core.last_responses())
-            return answering > (len(self.group.others) + 1) / 2
+            return answering > (len(self.voters.others) + 1) / 2
         return now - self.guard.last_append < limit
 
     def _log_end(self) -> LogEnd:
@@ -394,9 +398,3 @@ class Member:
 
     def _election_timeout(self) -> float:
         return random.uniform(self._settings.election_min_s, self._settings.election_max_s)
-
-
-def _covers(later: Acknowledgement, ack: Acknowledgement) -> bool:
-    """A plain success followed by another says nothing that the other does not say."""
-    alike = (ack.success, ack.reset) == (later.success, later.reset)
-    return alike and ack.term == later.term and later.next_index >= ack.next_index

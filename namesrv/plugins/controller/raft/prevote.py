@@ -1,12 +1,12 @@
-"""Pre-vote: a member asks whether it could win before it raises its term. Pure; `now` and logs are arguments.
+"""PreVote (Raft, 9.6): a member asks whether it could win an election before it raises its term. Pure.
 
-So a member that returns, or that only lost its own link, cannot depose a leader that the others hear. Never
-needed for safety: a wrong answer here costs time, not data.
+So a member that returns, or that only lost its own link, cannot depose a leader that the others hear. Not
+needed for safety: a wrong answer costs time, not data. Times and log ends are arguments.
 """
 
 from dataclasses import dataclass, field
 
-WON_VALID_S = 1.0  # a won round older than this is asked again
+WON_VALID_S = 1.0  # a round won longer ago is repeated
 
 LogEnd = tuple[int, int]  # (term, index) of the last entry: compared as Raft compares logs
 
@@ -19,7 +19,7 @@ class _Round:
 
 
 class PreVote:
-    """One member's rounds. `others`: how many members there are beside it."""
+    """The pre-vote rounds of one member. `others`: the number of other voters."""
 
     def __init__(self, self_id: str, others: int) -> None:
         self._self_id, self.others = self_id, others
@@ -27,11 +27,11 @@ class PreVote:
         self.refused = 0
 
     def ask(self, term: int) -> None:
-        """A round begins (the election deadline passed)."""
+        """Begins a round, when the election deadline has passed."""
         self._round = _Round(term)
 
     def may_campaign(self, term: int, now: float) -> bool:
-        """A majority said yes in this term, lately. Consumes the answer."""
+        """Did a majority grant this term within WON_VALID_S? Ends the round."""
         won = self._round is not None and self._round.term == term and self._round.won_at is not None
         fresh = won and self._round is not None and now - (self._round.won_at or 0.0) < WON_VALID_S
         if fresh:
@@ -39,7 +39,7 @@ class PreVote:
         return fresh
 
     def granted(self, member: str, term: int, current_term: int, now: float) -> bool:
-        """A grant came in; True: this one made the majority."""
+        """Counts a grant. True: it made the majority."""
         if (
             self._round is None
             or self._round.won_at is not None
@@ -53,8 +53,10 @@ class PreVote:
         return True
 
     def grant(self, member: str, *, asker: LogEnd, mine: LogEnd, leader_fresh: bool) -> bool:
-        """May `member` campaign? Two members that ask each other at once: the smaller id goes first,
-        else both campaign and split the vote, which costs a whole election timeout."""
+        """May `member` campaign? If two members with equal logs ask each other, the smaller id goes first.
+
+        Otherwise both would campaign and split the vote, which costs a whole election timeout.
+        """
         duel = self._round is not None and asker == mine and member > self._self_id
         if leader_fresh or asker < mine or duel:
             self.refused += 1

@@ -1,7 +1,7 @@
-"""Appends on their way into the log: queue, batches, deadlines. Event loop only; no sockets, no disks.
+"""Proposals: the queue, batches and deadlines of appends to the log. Event loop only; no sockets, no disks.
 
-Appends of one loop turn share a raft entry; that, not the disk, is the throughput. At most IN_FLIGHT_MAX
-entries wait for an answer, and every one of them gets one, although the log may never call back.
+Appends of one loop turn share a raft entry; this decides the throughput. At most IN_FLIGHT_MAX entries wait
+for their outcome. Each gets one by its deadline, although the library may never call back.
 """
 
 import asyncio
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from namesrv.plugins.controller.raft.api import AppendOutcome, Applied, Busy, NotActive
-from namesrv.plugins.controller.raft.ledger import Batch, Item, encode_batch
-from remoting.histogram import BOUNDS_COUNT, Histogram
-from remoting.operation import LocalProtocolError, Unknown
+from keelmq.remoting.operation import LocalProtocolError, Unknown
+from keelmq.runtime.histogram import BOUNDS_COUNT, Histogram
+from namesrv.plugins.controller.raft.api import AppendOutcome, Busy, Committed, NotActive
+from namesrv.plugins.controller.raft.fenced_state_machine import Batch, Item, encode_batch
 
 QUEUED_MAX = 5_000  # appends that wait for their turn; more are Busy
 BATCH_MAX = 1_024  # appends in one raft entry
 BATCH_BYTES_MAX = 512 * 1024
 EVENT_BYTES_MAX = 256 * 1024  # so that an entry stays below the library's limit for one message (1 MiB)
 IN_FLIGHT_MAX = 2
-LOST_GRACE_S = 0.5  # after leadership is lost, entries in flight are answered no later than this
+LOST_GRACE_S = 0.5  # after leadership is lost, entries in flight are answered within this time
 
 SUCCESS = 0  # pysyncobj.FAIL_REASON numbers
 NEVER_APPLIED = frozenset((1, 2, 3, 4))  # queue full, no leader, discarded, not the leader
@@ -29,7 +29,7 @@ NO_ANSWER = -1
 Callback = Callable[[object, int], None]  # (result, reason)
 
 _COUNTED_AS: dict[type[AppendOutcome], str] = {
-    Applied: "applied",
+    Committed: "applied",
     NotActive: "notActive",
     Unknown: "unknown",
     Busy: "busy",
@@ -44,15 +44,15 @@ class _Proposal:
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
+class _InFlightBatch:
     proposals: list[_Proposal]
     began_at: float
     timer: asyncio.TimerHandle | None = None
-    landed: bool = False
+    completed: bool = False
 
 
 class Proposals:
-    """`submit(data, callback)` gives one entry to the raft thread, which calls back from there."""
+    """`submit(data, callback)` gives one entry to the raft thread, which runs the callback."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Proposals:
         self._self_id, self._deadline_s = self_id, deadline_s
         self._epoch: int | None = None
         self._queue: deque[_Proposal] = deque()
-        self._flights: dict[_Flight, None] = {}  # in the order of take-off
+        self._in_flight: dict[_InFlightBatch, None] = {}  # in the order of submission
         self._pump_due = self._paused = False
         self.outcomes = dict.fromkeys(_COUNTED_AS.values(), 0)
         self.commit_seconds, self.batch_sizes = Histogram(), Histogram(BOUNDS_COUNT)
@@ -77,28 +77,28 @@ class Proposals:
         return len(self._queue)
 
     def open(self, epoch: int) -> None:
-        """This member is active: entries carry `epoch` from now on."""
+        """This member became active: entries carry `epoch` from now on."""
         self._epoch = epoch
 
     def close(self) -> None:
-        """Not active any more: what was not handed over never will be; what was may still be applied."""
+        """This member is not active any more: queued appends are NotActive; entries in flight may commit."""
         self._epoch = None
         queue, self._queue = self._queue, deque()
         for proposal in queue:
             self._settle(proposal, NotActive(self._leader()))
-        for flight in self._flights:
-            if flight.timer is not None and flight.timer.when() > self._loop.time() + LOST_GRACE_S:
-                flight.timer.cancel()
-                flight.timer = self._loop.call_later(LOST_GRACE_S, self._land, flight, None, NO_ANSWER)
+        for batch in self._in_flight:
+            if batch.timer is not None and batch.timer.when() > self._loop.time() + LOST_GRACE_S:
+                batch.timer.cancel()
+                batch.timer = self._loop.call_later(LOST_GRACE_S, self._complete, batch, None, NO_ANSWER)
 
     def stop(self) -> None:
-        """Nobody will call back any more."""
+        """Ends every append; the library will not call back any more."""
         self.close()
-        for flight in list(self._flights):
-            self._land(flight, None, NO_ANSWER)
+        for batch in list(self._in_flight):
+            self._complete(batch, None, NO_ANSWER)
 
     async def append(self, request_id: str | None, event: bytes | None) -> AppendOutcome:
-        """One of the four outcomes, at the latest when two deadlines have passed (one in the queue)."""
+        """Replicator.append. `event` None: a barrier. Takes two deadlines at most, one in the queue."""
         if event is not None and len(event) > EVENT_BYTES_MAX:
             raise LocalProtocolError(f"event of {len(event)} bytes, limit {EVENT_BYTES_MAX}")
         if self._epoch is None:
@@ -117,10 +117,10 @@ class Proposals:
 
     @property
     def in_flight(self) -> int:
-        return len(self._flights)
+        return len(self._in_flight)
 
     def pause(self) -> None:
-        """What is appended waits; what is in flight goes on."""
+        """Keeps new appends in the queue; entries in flight go on."""
         self._paused = True
 
     def resume(self) -> None:
@@ -128,30 +128,30 @@ class Proposals:
         self._pump()
 
     async def propose(self, kind: Literal["members"], items: tuple[Item, ...]) -> AppendOutcome:
-        """An entry of its own, past the queue."""
+        """Appends an entry of its own, ahead of the queue."""
         if self._epoch is None:
             return NotActive(self._leader())
         answered: asyncio.Future[tuple[object, int]] = self._loop.create_future()
 
         def callback(result: object, reason: int) -> None:
-            self._hop(lambda: None if answered.done() else answered.set_result((result, reason)))
+            self._call_in_loop(lambda: None if answered.done() else answered.set_result((result, reason)))
 
         self._submit(encode_batch(Batch(kind, self._epoch, self._self_id, items)), callback)
         done, _ = await asyncio.wait([answered], timeout=self._deadline_s)
         result, reason = answered.result() if done else (None, NO_ANSWER)
         answered.cancel()
         if reason == SUCCESS and isinstance(result, list):
-            return Applied(None)
+            return Committed(None)
         if reason == SUCCESS or reason in NEVER_APPLIED:
             return NotActive(self._leader())
         return Unknown("no majority answered in time; it may still be applied")
 
     async def claim(self, term: int, deadline_s: float) -> None:
-        """Propose that `term` begins. Ends when it was answered or the deadline has passed."""
+        """Proposes that `term` begins. Returns when the outcome is known, or after the deadline."""
         answered = self._loop.create_future()
 
         def callback(_result: object, _reason: int) -> None:
-            self._hop(lambda: None if answered.done() else answered.set_result(None))
+            self._call_in_loop(lambda: None if answered.done() else answered.set_result(None))
 
         self._submit(encode_batch(Batch("claim", term, self._self_id)), callback)
         await asyncio.wait([answered], timeout=deadline_s)
@@ -162,12 +162,12 @@ class Proposals:
         while (
             self._queue
             and not self._paused
-            and len(self._flights) < IN_FLIGHT_MAX
+            and len(self._in_flight) < IN_FLIGHT_MAX
             and self._epoch is not None
         ):
             proposals = self._next_batch()
             if proposals:
-                self._fly(proposals, self._epoch)
+                self._submit_batch(proposals, self._epoch)
 
     def _next_batch(self) -> list[_Proposal]:
         now, size, batch = self._loop.time(), 0, list[_Proposal]()
@@ -176,7 +176,7 @@ class Proposals:
             if batch and size + event_bytes > BATCH_BYTES_MAX:
                 break
             proposal = self._queue.popleft()
-            if proposal.future.done():  # its caller was cancelled
+            if proposal.future.done():  # the caller was cancelled
                 continue
             if proposal.expires_at < now:
                 self._settle(proposal, Busy())
@@ -185,41 +185,41 @@ class Proposals:
             batch.append(proposal)
         return batch
 
-    def _fly(self, proposals: list[_Proposal], epoch: int) -> None:
-        flight = _Flight(proposals, self._loop.time())
+    def _submit_batch(self, proposals: list[_Proposal], epoch: int) -> None:
+        batch = _InFlightBatch(proposals, self._loop.time())
         self.batch_sizes.observe(len(proposals))
-        flight.timer = self._loop.call_later(self._deadline_s, self._land, flight, None, NO_ANSWER)
-        self._flights[flight] = None
+        batch.timer = self._loop.call_later(self._deadline_s, self._complete, batch, None, NO_ANSWER)
+        self._in_flight[batch] = None
 
         def callback(result: object, reason: int) -> None:
-            self._hop(lambda: self._land(flight, result, reason))
+            self._call_in_loop(lambda: self._complete(batch, result, reason))
 
         items = tuple(proposal.item for proposal in proposals)
         self._submit(encode_batch(Batch("events", epoch, self._self_id, items)), callback)
 
-    def _hop(self, action: Callable[[], object]) -> None:
-        """From the raft thread to the loop; it must not raise there, or the entry is applied twice."""
+    def _call_in_loop(self, action: Callable[[], object]) -> None:
+        """From the raft thread to the event loop. Never raises: the library would apply the entry twice."""
         try:
             self._loop.call_soon_threadsafe(action)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits
+            pass  # the event loop is closed
 
-    def _land(self, flight: _Flight, result: object, reason: int) -> None:
-        if flight.landed:
-            return  # an answer after the deadline: Unknown was said already
-        flight.landed = True
-        self._flights.pop(flight, None)
-        if flight.timer is not None:
-            flight.timer.cancel()
+    def _complete(self, batch: _InFlightBatch, result: object, reason: int) -> None:
+        if batch.completed:
+            return  # after the deadline: the outcome was Unknown
+        batch.completed = True
+        self._in_flight.pop(batch, None)
+        if batch.timer is not None:
+            batch.timer.cancel()
         if reason == SUCCESS and isinstance(result, list):
-            self.commit_seconds.observe(self._loop.time() - flight.began_at)
-            for proposal, value in zip(flight.proposals, result, strict=True):
-                self._settle(proposal, Applied(value))
+            self.commit_seconds.observe(self._loop.time() - batch.began_at)
+            for proposal, value in zip(batch.proposals, result, strict=True):
+                self._settle(proposal, Committed(value))
         elif reason == SUCCESS or reason in NEVER_APPLIED:  # SUCCESS without results: fenced as a whole
-            for proposal in flight.proposals:
+            for proposal in batch.proposals:
                 self._settle(proposal, NotActive(self._leader()))
         else:
-            for proposal in flight.proposals:
+            for proposal in batch.proposals:
                 self._settle(proposal, Unknown("no majority answered in time; it may still be applied"))
         self._pump()
 

@@ -1,7 +1,7 @@
-"""One member of the group: its event loop side, its thread, its files. Does not know which raft library runs.
+"""Replica: one member of the group, its thread and its files. Does not know which raft library it runs.
 
-Threads: start, stop, append and callbacks belong to the event loop. The raft thread owns the core, the links,
-the journal and the ledger; only ReplicaCore.submit (a thread-safe queue) and plain reads cross over.
+Threads: start, stop, append and callbacks run in the event loop. The raft thread owns the library, the links,
+the journal and the state machine; only ReplicaCore.submit (a thread-safe queue) and plain reads cross over.
 """
 
 import asyncio
@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.stop_steps import StopSteps
 from namesrv.plugins.controller.raft.api import (
     AppendOutcome,
     ChangeOutcome,
@@ -21,10 +23,7 @@ from namesrv.plugins.controller.raft.api import (
     RaftSettings,
     StateMachine,
 )
-from namesrv.plugins.controller.raft.certificates import Certificates
-from namesrv.plugins.controller.raft.changes import Changes
-from namesrv.plugins.controller.raft.codec import Standing
-from namesrv.plugins.controller.raft.directory import DataDirectory
+from namesrv.plugins.controller.raft.codec import VoteEligibility
 from namesrv.plugins.controller.raft.fatal import (
     EXIT_JOURNAL,
     EXIT_RAFT,
@@ -33,18 +32,21 @@ from namesrv.plugins.controller.raft.fatal import (
     FatalRaftError,
     end_process,
 )
-from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.journal import Journal, LogEntry
-from namesrv.plugins.controller.raft.ledger import Batch, Ledger, encode_batch
-from namesrv.plugins.controller.raft.member import Core, Member
+from namesrv.plugins.controller.raft.fenced_state_machine import Batch, FencedStateMachine, encode_batch
+from namesrv.plugins.controller.raft.member import Member
+from namesrv.plugins.controller.raft.membership.changes import Changes
+from namesrv.plugins.controller.raft.membership.member_list import Address, MemberList, encode_change
+from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
+from namesrv.plugins.controller.raft.membership.vote_eligibility import load as load_vote_eligibility
+from namesrv.plugins.controller.raft.membership.vote_eligibility import save as save_vote_eligibility
 from namesrv.plugins.controller.raft.proposals import Callback, Proposals
-from namesrv.plugins.controller.raft.roster import Address, Roster, encode_change
+from namesrv.plugins.controller.raft.raft_library import RaftLibrary
 from namesrv.plugins.controller.raft.settings import check_settings
-from namesrv.plugins.controller.raft.snapshot import Snapshot, read_snapshot, write_snapshot
-from namesrv.plugins.controller.raft.standing import Joining
-from namesrv.plugins.controller.raft.standing import load as load_standing
-from namesrv.plugins.controller.raft.standing import save as save_standing
-from remoting.config import ConfigError
+from namesrv.plugins.controller.raft.storage.directory import DataDirectory
+from namesrv.plugins.controller.raft.storage.files import DamagedError
+from namesrv.plugins.controller.raft.storage.journal import Journal, LogEntry
+from namesrv.plugins.controller.raft.storage.snapshot import Snapshot, read_snapshot, write_snapshot
+from namesrv.plugins.controller.raft.transport.certificates import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +56,8 @@ STOP_S = 5.0
 SNAPSHOT_SLOW_S = 0.1
 
 
-class ReplicaCore(Core, Protocol):
-    """The library as Replica runs it."""
+class ReplicaCore(RaftLibrary, Protocol):
+    """The raft library as Replica runs it."""
 
     member: Member
 
@@ -68,12 +70,12 @@ class ReplicaCore(Core, Protocol):
 
 
 class Replica:
-    """Implements Replicator but for open_core(), which the file that knows the library adds."""
+    """Implements Replicator. open_core() is added by the adapter of the library (replicator.py)."""
 
     def __init__(self, machine: StateMachine, settings: RaftSettings) -> None:
-        self.settings, self.ledger = settings, Ledger(machine)
+        self.settings, self.state_machine = settings, FencedStateMachine(machine)
         self.directory = DataDirectory(settings.directory)
-        self.roster = Roster(settings.members)
+        self.member_list = MemberList(settings.members)
         self.certificates: Certificates | None = None
         self._core: ReplicaCore | None = None
         self._thread: threading.Thread | None = None
@@ -127,7 +129,7 @@ class Replica:
             deadline_s=self.settings.append_deadline_s,
         )
         self._changes = Changes(
-            self.self_id, core, self._proposals, self.roster, self.ledger, lambda: self._epoch
+            self.self_id, core.member, self._proposals, self.state_machine, lambda: self._epoch
         )
 
     async def stop(self) -> None:
@@ -135,14 +137,21 @@ class Replica:
         self._stopping = True
         if self._claiming is not None:
             self._claiming.cancel()
+        steps = StopSteps("raft")
+        steps.add("the raft thread", self._stop_thread)
+        steps.add("leadership", lambda: self._set_epoch(None))
+        if self._proposals is not None:
+            steps.add("proposals", self._proposals.stop)
+        steps.add("the data directory", self.directory.close)
+        try:
+            await steps.run()
+        finally:
+            self._core = None
+
+    async def _stop_thread(self) -> None:
         if self._core is not None and self._thread is not None and self._thread.is_alive():
             self._core.wake()
             await asyncio.to_thread(self._thread.join, STOP_S)
-        self._set_epoch(None)
-        if self._proposals is not None:
-            self._proposals.stop()
-        self.directory.close()
-        self._core = None
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
         if self._proposals is None:
@@ -156,11 +165,11 @@ class Replica:
 
     @property
     def request_addresses(self) -> dict[str, Address]:
-        return self.roster.request_addresses(self.settings.request_addresses)
+        return self.member_list.request_addresses(self.settings.request_addresses)
 
     @property
     def added(self) -> dict[str, Address]:
-        return self.roster.added
+        return self.member_list.added
 
     async def add_member(
         self, member_id: str, address: Address, request_address: Address | None = None
@@ -210,18 +219,18 @@ class Replica:
             self._claiming = self._loop.create_task(self._claim(term))
 
     async def _claim(self, term: int) -> None:
-        """Active only once our claim is applied: then everything acknowledged before is applied here too."""
+        """Becomes active once our claim is applied: then everything acknowledged before it is applied too."""
         while self._leads(term) and self._proposals is not None:
             await self._proposals.claim(term, CLAIM_DEADLINE_S)
-            if self.ledger.claimed_term == term and self._leads(term):
+            if self.state_machine.claimed_term == term and self._leads(term):
                 self._set_epoch(term)
                 return
-            if self.ledger.claimed_term > term:
+            if self.state_machine.claimed_term > term:
                 return
             await asyncio.sleep(CLAIM_RETRY_S)
 
     def _welcome(self, member: str, incarnation: str) -> None:
-        """A member whose directory was empty asks; it repeats until it has seen the answer in the log."""
+        """Proposes the welcome of a member that started with an empty directory. It asks until it has it."""
         if self._epoch is not None and self._core is not None:
             logger.warning("member %s joins with an empty data directory", member)
             batch = Batch("welcome", self._epoch, member, ((incarnation, None),))
@@ -248,8 +257,8 @@ class Replica:
             self.certificates = Certificates(settings.tls, settings.self_id)
         try:
             self.directory.open(settings.cluster_id, settings.self_id)
-            self.standing = load_standing(
-                self.directory.standing,
+            self.vote_eligibility = load_vote_eligibility(
+                self.directory.vote_eligibility,
                 has_journal=self.directory.journal.exists(),
                 bootstrap=settings.bootstrap,
             )
@@ -277,50 +286,56 @@ class Replica:
     def _open_journal(self) -> Journal:
         previous: LogEntry | None = None
         last: LogEntry | None = None
-        self.ledger.former_of = self.roster.former
+        self.state_machine.former_of = self.member_list.former
         if self.directory.snapshot.exists():
             snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
             previous, last = snapshot.previous, snapshot.last
-            self.roster.restored(last[1], snapshot.members_change())
+            self.member_list.restored(last[1], snapshot.member_list)
         journal = Journal(
-            self.directory.journal, fatal=self.fatal, sync=self.settings.sync, observer=self.roster
+            self.directory.journal, fatal=self.fatal, sync=self.settings.sync, observer=self.member_list
         )
         try:
             journal.align(previous, last)
             for entry in journal[:]:
-                self.roster.appended(*entry)
+                self.member_list.appended(*entry)
         except BaseException:
             journal._destroy()
             raise
         return journal
 
-    def join(self, member: Member) -> None:
-        """Called by open_core() before the first tick."""
+    def make_member(self) -> Member:
+        """For open_core(), after the vote eligibility was read."""
         others = frozenset(self.settings.members) - {self.self_id}
-        member.roster, self.roster.changed = self.roster, member.follow_roster
-        member.joining = Joining(self.self_id, others, self.standing, self._store_standing)
-        member.welcomed_as = lambda: self.ledger.welcomed.get(self.self_id)
-        member.welcome = self._hop_welcome
+        return Member(
+            self.settings,
+            member_list=self.member_list,
+            joining=Joining(self.self_id, others, self.vote_eligibility, self._store_vote_eligibility),
+            welcomed_as=lambda: self.state_machine.welcomed.get(self.self_id),
+            welcome=self._schedule_welcome,
+        )
 
     # ------------------------------------------------------------------ raft thread
-    def _store_standing(self, standing: Standing) -> None:
+    def _store_vote_eligibility(self, vote_eligibility: VoteEligibility) -> None:
         try:
-            save_standing(self.directory.standing, standing, sync=self.settings.sync)
+            save_vote_eligibility(self.directory.vote_eligibility, vote_eligibility, sync=self.settings.sync)
         except OSError as error:
-            self.fatal(EXIT_JOURNAL, f"{self.directory.standing}: {os.strerror(error.errno or 0)}")
+            self.fatal(EXIT_JOURNAL, f"{self.directory.vote_eligibility}: {os.strerror(error.errno or 0)}")
 
-    def _hop_welcome(self, member: str, incarnation: str) -> None:
+    def _schedule_welcome(self, member: str, incarnation: str) -> None:
+        self.call_in_loop(lambda: self._welcome(member, incarnation))
+
+    def call_in_loop(self, action: Callable[[], object]) -> None:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._welcome, member, incarnation)
+                self._loop.call_soon_threadsafe(action)
 
     def _run(self, core: ReplicaCore) -> None:
         try:
             while not self._stopping and not self._failed:
                 core.doTick(core.member.wait_s())
         except FatalRaftError:
-            pass  # tests only; it was reported where it happened
-        except BaseException:  # noqa: BLE001 - never limp on
+            pass  # only in tests; reported where it was raised
+        except BaseException:  # noqa: BLE001 - the member must not go on
             with contextlib.suppress(FatalRaftError):
                 self.fatal(EXIT_RAFT, f"raft thread:\n{traceback.format_exc()}")
         finally:
@@ -328,27 +343,26 @@ class Replica:
                 core.close()
 
     def state_changed(self, leads: bool) -> None:
-        """Hops only: an exception here would stop the library in the middle of a change."""
-        core, loop = self._core, self._loop
-        if core is not None and loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._on_state, leads, core.term)
+        """Only schedules: an exception here would stop the library in the middle of a change."""
+        if self._core is not None:
+            term = self._core.term
+            self.call_in_loop(lambda: self._on_state(leads, term))
 
     def write_snapshot(self, path: str, last: LogEntry, previous: LogEntry) -> None:
         started = time.perf_counter()
-        roster_index, change = self.roster.at(last[1])
+        member_list_index, change = self.member_list.at(last[1])
         try:
             snapshot = Snapshot(
                 cluster_id=self.settings.cluster_id,
                 members=tuple(sorted(name for name, _, _ in change.members)),
                 last=last,
                 previous=previous,
-                claimed_term=self.ledger.claimed_term,
-                answers=self.ledger.answers(),
-                state=self.ledger.state(),
-                welcomed=tuple(sorted(self.ledger.welcomed.items())),
-                former=tuple(sorted(self.ledger.former)),
-                roster=(roster_index, encode_change(change)),
+                claimed_term=self.state_machine.claimed_term,
+                answers=self.state_machine.answers(),
+                state=self.state_machine.state(),
+                welcomed=tuple(sorted(self.state_machine.welcomed.items())),
+                former=tuple(sorted(self.state_machine.former)),
+                member_list=(member_list_index, encode_change(change)),
             )
             target = self.directory.path / os.path.basename(path)
             self._snapshot_bytes = write_snapshot(target, snapshot, sync=self.settings.sync)
@@ -364,18 +378,14 @@ class Replica:
             )
 
     def read_snapshot(self) -> tuple[LogEntry, LogEntry]:
-        """Also called for one that the leader sent."""
+        """Restores the state from the snapshot file: at the start, and when the leader has sent one."""
         try:
-            snapshot = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
-            self.ledger.restore(
-                snapshot.claimed_term,
-                snapshot.answers,
-                snapshot.state,
-                snapshot.welcomed,
-                snapshot.former,
+            found = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
+            self.state_machine.restore(
+                found.claimed_term, found.answers, found.state, found.welcomed, found.former
             )
-            self.roster.restored(snapshot.last[1], snapshot.members_change())
-            return snapshot.last, snapshot.previous
+            self.member_list.restored(found.last[1], found.member_list)
+            return found.last, found.previous
         except (DamagedError, OSError) as error:
             self.fatal(EXIT_SNAPSHOT, str(error))
         except Exception:  # noqa: BLE001 - the library would run on empty

@@ -1,13 +1,18 @@
-"""RaftSettings checked and turned into what the links need."""
+"""Checks RaftSettings, and makes the LinkSettings from them."""
 
 from collections.abc import Callable
 
-from namesrv.plugins.controller.raft.addresses import AddressBook, is_loopback, listen_host, resolve
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import RaftSettings
-from namesrv.plugins.controller.raft.certificates import Certificates
-from namesrv.plugins.controller.raft.channel import SECRET_BYTES_MIN, Channel, KeyChannel, PlainChannel
-from namesrv.plugins.controller.raft.links import LinkSettings
-from remoting.config import ConfigError
+from namesrv.plugins.controller.raft.transport.addresses import AddressBook, is_loopback, listen_host, resolve
+from namesrv.plugins.controller.raft.transport.certificates import Certificates
+from namesrv.plugins.controller.raft.transport.channel import (
+    SECRET_BYTES_MIN,
+    Channel,
+    KeyChannel,
+    PlainChannel,
+)
+from namesrv.plugins.controller.raft.transport.links import LinkSettings
 
 
 def check_settings(settings: RaftSettings) -> None:
@@ -61,6 +66,6 @@ def link_settings(
         channel=channel,
         lookup=book.lookup,
         learn=book.learn,
-        guests=settings.secret is not None or certificates is not None,
+        accept_unlisted=settings.secret is not None or certificates is not None,
         now=now,
     )

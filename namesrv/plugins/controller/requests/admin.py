@@ -1,5 +1,6 @@
-"""What operators ask of the controllers: settings (1009, 1010), cleaning (1011), past elections, and the
-state as a whole, out and in. Reads of what is replicated are answered by every controller from its own copy.
+"""Requests of operators: settings (1009, 1010), cleaning (1011), past elections, export and import of state.
+
+Every controller answers reads of replicated values from its own copy.
 """
 
 import logging
@@ -7,26 +8,35 @@ from itertools import islice
 
 import msgspec
 
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import (
+    Call,
+    CommandError,
+    Empty,
+    Failed,
+    Ok,
+    OperationTable,
+    Reply,
+    UnknownOutcome,
+)
+from keelmq.remoting.operations import controller as wire
+from keelmq.runtime.config import to_properties
 from namesrv.plugins.controller.config import BROKERS_MAX
 from namesrv.plugins.controller.core.decide import Decision, decide_clean, decide_update_config
 from namesrv.plugins.controller.core.history import past_elections
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json, state_to_json
-from namesrv.plugins.controller.core.transfer import check_import, parts
-from namesrv.plugins.controller.elections import Elections
+from namesrv.plugins.controller.core.transfer import check_import, import_events
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.proposer import Proposer
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.settings import LiveConfig
-from namesrv.plugins.controller.watch import Watch
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.config import to_properties
-from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, UnknownOutcome
-from remoting.operations import controller as wire
 
 log = logging.getLogger(__name__)
 
-LEADER_ASKED_MS = 500
+LEADER_TIMEOUT_MS = 500
 
 
 class AdminHandlers:
@@ -36,10 +46,10 @@ class AdminHandlers:
         proposer: Proposer,
         replicator: Replicator,
         elections: Elections,
-        watch: Watch,
+        liveness_view: LivenessView,
     ) -> None:
         self._config, self._proposer, self._replicator = config, proposer, replicator
-        self._elections, self._watch = elections, watch
+        self._elections, self._liveness_view = elections, liveness_view
         self._client: RemotingClient | None = None  # to the controller that leads
 
     def bind(self, table: OperationTable) -> None:
@@ -55,7 +65,7 @@ class AdminHandlers:
             await self._client.close()
 
     async def update_config(self, request: wire.UpdateConfigRequest, call: Call) -> Reply:
-        """1009, at every controller: tools send it to each of them, one by one, as RocketMQ needs it."""
+        """1009. Every controller accepts it: RocketMQ's tools send it to each controller in turn."""
         changes = self._config.check_changes(call.raw_body)
         if not self._replicator.is_active and not request.forwarded:
             return await self._forward(call.raw_body)
@@ -83,12 +93,12 @@ class AdminHandlers:
                 raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, remark)
 
     async def leader_http_address(self) -> str | None:
-        """As the controller that leads says itself; None: nobody leads, or it does not say so at once."""
+        """Asks the leader for its HTTP address. None: no leader, or no answer within LEADER_TIMEOUT_MS."""
         address = self._replicator.request_addresses.get(self._replicator.leader_id or "")
         if address is None:
             return None
         outcome = await self._leader_client().call(
-            f"{address[0]}:{address[1]}", wire.GET_METADATA_INFO, Empty(), timeout_ms=LEADER_ASKED_MS
+            f"{address[0]}:{address[1]}", wire.GET_METADATA_INFO, Empty(), timeout_ms=LEADER_TIMEOUT_MS
         )
         return outcome.header.http_address if isinstance(outcome, Ok) else None
 
@@ -107,7 +117,7 @@ class AdminHandlers:
         def decide(state: State) -> Decision:
             return decide_clean(
                 state,
-                self._watch.view_of(state, name),
+                self._liveness_view.view_of(state, name),
                 cluster_name=request.cluster_name,
                 broker_name=name,
                 broker_ids=request.broker_controller_ids_to_clean,
@@ -118,9 +128,6 @@ class AdminHandlers:
         if settled.event is not None:
             ids = request.broker_controller_ids_to_clean or "all"
             log.warning("%s: cleaned brokers %s of %s", call.peer.address, ids, name)
-            if settled.after is not None:
-                self._elections.notify(settled.after)
-            self._elections.look_at(name)
         return Reply(remark=settled.remark)
 
     async def get_elections(self, request: wire.ElectionsRequest, call: Call) -> Reply:
@@ -129,21 +136,19 @@ class AdminHandlers:
         return Reply(body=wire.Elections(elections=elections))
 
     async def export_state(self, request: Empty, call: Call) -> Reply:
-        """Also without a leader: what a majority has lost, this one may still have."""
+        """Every controller answers, also without a leader: it may have what a majority has lost."""
         return Reply(body=state_to_json(self._proposer.state))
 
     async def import_state(self, request: Empty, call: Call) -> wire.ImportStateResponse:
         incoming = _decoded(call.raw_body)
         self._config.check(incoming.settings)
         await self._proposer.barrier()
-        theirs = int(
-            incoming.settings.get(BROKERS_MAX, 0)
-        )  # who comes with more names comes with their limit
-        brokers_max = max(self._config.current.controller_brokers_max, theirs)
+        imported_max = int(incoming.settings.get(BROKERS_MAX, 0))  # the import may bring a higher limit
+        brokers_max = max(self._config.current.controller_brokers_max, imported_max)
         if refused := check_import(self._proposer.state, incoming, brokers_max):
             raise CommandError(refused.code, refused.remark)
-        for part in parts(incoming, brokers_max):
-            applied = await self._proposer.propose(part)
+        for event in import_events(incoming, brokers_max):
+            applied = await self._proposer.propose(event)
             if applied.refused is not None:
                 raise CommandError(applied.refused.code, applied.refused.remark)
         log.warning("%s: imported %d groups", call.peer.address, len(incoming.brokers))

@@ -1,26 +1,27 @@
-"""The controllers' own group, changed while it works: one more, one less, another leader (docs/adr/0011).
+"""Membership of the controller group: addController, removeController, transferLeader (docs/adr/0011).
 
-Served by the controller that leads. An answer is the group as it is then. All three are safe to repeat: what
-is so already is a success. The address that clients of a newcomer need is part of the change, so that every
-controller tells it (1005); brokers get it pushed with 1008, before the operator gets his answer, because a
-controller that leads without having heard them would take them for dead.
+Only the leader serves these requests; it answers with the group as it is afterwards. Each is safe to repeat:
+a change that has happened already is a success. The request address of a new controller is part of the
+change, so every controller names it (1005). Brokers receive it with 1008 before the operator gets the answer:
+a new controller that led without their heartbeats would take them for dead.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.config import Address, is_loopback, parse_peers
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK, result_of
-from namesrv.plugins.controller.raft.api import ChangeOutcome, NotActive, Refused, Replicator
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
-from remoting.operations import controller as wire
+from namesrv.plugins.controller.raft.api import ChangeOutcome, ChangeRefused, NotActive, Replicator
+from namesrv.plugins.controller.requests.replies import address_text, invalid
 
 log = logging.getLogger(__name__)
 
-NEWCOMER_ASKED_MS = 2_000
+IDENTIFY_TIMEOUT_MS = 2_000
 ANY_HOST = ("0.0.0.0", "::")
 HOW_TO_START = (
     "start it first, with an empty controllerStorePath and all members and itself in controllerDLegerPeers"
@@ -28,16 +29,16 @@ HOW_TO_START = (
 
 
 class MemberHandlers:
-    """metadata: this controller's 1005; tell_brokers: push what brokers should know of the group."""
+    """`metadata()`: this controller's answer to 1005. `notify_brokers()`: sends 1008 to all brokers."""
 
     def __init__(
         self,
         replicator: Replicator,
         metadata: Callable[[], wire.ControllerMetadata],
-        tell_brokers: Callable[[], None],
+        notify_brokers: Callable[[], None],
     ) -> None:
-        self._replicator, self._metadata, self._tell_brokers = replicator, metadata, tell_brokers
-        self._client: RemotingClient | None = None  # to a newcomer
+        self._replicator, self._metadata, self._notify_brokers = replicator, metadata, notify_brokers
+        self._client: RemotingClient | None = None  # to a new controller
 
     def bind(self, table: OperationTable) -> None:
         table.bind(wire.ADD_CONTROLLER, self.add)
@@ -55,16 +56,16 @@ class MemberHandlers:
         if members.get(new) == address:
             return Reply(self._metadata(), remark=f"{new} is a member already")
         if new in members:
-            _refuse(
-                f"{new} is a member already, at {_text(members[new])}: choose another id, or, if it has "
-                "moved, removeController first"
+            invalid(
+                f"{new} is a member already, at {address_text(members[new])}: choose another id, or, if "
+                "it has moved, removeController first"
             )
         _check_place(members, address)
-        raft_address = await self._looked_at(new, address)
+        raft_address = await self._identified(new, address)
         _check_host(members, raft_address)
         self._settle(await self._replicator.add_member(new, raft_address, address))
-        log.warning("%s: controller %s at %s was added", call.peer.address, new, _text(address))
-        self._tell_brokers()
+        log.warning("%s: controller %s at %s was added", call.peer.address, new, address_text(address))
+        self._notify_brokers()
         return Reply(self._metadata())
 
     async def remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
@@ -73,10 +74,13 @@ class MemberHandlers:
         if old not in members:
             return Reply(self._metadata(), remark=f"{old} is no member: nothing to do")
         if len(members) == 1:
-            _refuse(f"{old} is the only member: nobody would be left")
+            invalid(f"{old} is the only member: nobody would be left")
         if old == self._replicator.self_id:
-            heir = next(each for each in sorted(members) if each != old)
-            _refuse(f"{old} leads: move the leadership first (transferLeader to {heir}, for example), repeat")
+            transfer_target = next(each for each in sorted(members) if each != old)
+            invalid(
+                f"{old} leads: move the leadership first (transferLeader to {transfer_target}, for example), "
+                "repeat"
+            )
         self._settle(await self._replicator.remove_member(old))
         log.warning("%s: controller %s was removed", call.peer.address, old)
         return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
@@ -89,23 +93,26 @@ class MemberHandlers:
         log.warning("%s: the leadership went to %s", call.peer.address, request.controller_id)
         return Reply(self._metadata())
 
-    async def _looked_at(self, new: str, address: Address) -> Address:
-        """Its raft address, as it says itself. Raises CommandError unless it is the one that is meant."""
-        where = _text(address)
+    async def _identified(self, new: str, address: Address) -> Address:
+        """Asks the controller at `address` who it is and returns its raft address.
+
+        Raises CommandError: it does not answer, or is another controller, or of another group.
+        """
+        where = address_text(address)
         if self._client is None:
-            self._client = RemotingClient(connect_timeout_ms=NEWCOMER_ASKED_MS)
+            self._client = RemotingClient(connect_timeout_ms=IDENTIFY_TIMEOUT_MS)
         outcome = await self._client.call(
-            where, wire.GET_METADATA_INFO, Empty(), timeout_ms=NEWCOMER_ASKED_MS
+            where, wire.GET_METADATA_INFO, Empty(), timeout_ms=IDENTIFY_TIMEOUT_MS
         )
         if not isinstance(outcome, Ok):
-            _refuse(f"{new} does not answer at {where} ({outcome.remark}): {HOW_TO_START}")
+            invalid(f"{new} does not answer at {where} ({outcome.remark}): {HOW_TO_START}")
         told, group = outcome.header, self._metadata().group
         if told.self_id is None or told.raft_address is None:
-            _refuse(f"what answers at {where} is no KeelMQ controller of this version")
+            invalid(f"what answers at {where} is no KeelMQ controller of this version")
         if told.group != group:
-            _refuse(f"the controller at {where} is of group {told.group}, not {group}")
+            invalid(f"the controller at {where} is of group {told.group}, not {group}")
         if told.self_id != new:
-            _refuse(f"the controller at {where} is {told.self_id}, not {new}: see its controllerDLegerSelfId")
+            invalid(f"the controller at {where} is {told.self_id}, not {new}: see its controllerDLegerSelfId")
         return _address("raft address", new, told.raft_address)
 
     def _check_leads(self) -> None:
@@ -114,23 +121,18 @@ class MemberHandlers:
 
     def _not_leader(self, leader: str | None) -> NoReturn:
         where = self._replicator.request_addresses.get(leader or "")
-        who = "" if leader is None or where is None else f": ask {leader} at {_text(where)}"
+        who = "" if leader is None or where is None else f": ask {leader} at {address_text(where)}"
         raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK + who)
 
     def _settle(self, outcome: ChangeOutcome) -> None:
-        """Raises CommandError unless it is so now."""
+        """Raises CommandError unless the change was committed."""
         match outcome:
-            case Refused(reason):
-                _refuse(reason)
+            case ChangeRefused(reason):
+                invalid(reason)
             case NotActive(leader):
                 self._not_leader(leader)
             case _:
                 result_of(outcome)
-
-
-def added_text(replicator: Replicator) -> str | None:
-    """For brokers: the controllers that no configuration of theirs can name; None: there are none."""
-    return ";".join(_text(address) for _, address in sorted(replicator.added.items())) or None
 
 
 def _parsed(request: wire.AddControllerRequest) -> Address:
@@ -142,16 +144,16 @@ def _address(what: str, member: str, text: str) -> Address:
     try:
         found = parse_peers(what, f"{member}-{text}")
     except ValueError as error:
-        _refuse(str(error))
+        invalid(str(error))
     if list(found) != [member]:
-        _refuse(f"{what}: {member!r} at {text!r} is not one controller (for example n3 at 10.0.0.4:9878)")
+        invalid(f"{what}: {member!r} at {text!r} is not one controller (for example n3 at 10.0.0.4:9878)")
     return found[member]
 
 
 def _check_place(members: Mapping[str, Address], address: Address) -> None:
     for member, taken in sorted(members.items()):
         if taken == address:
-            _refuse(f"{_text(address)} is the address of member {member}")
+            invalid(f"{address_text(address)} is the address of member {member}")
     _check_host(members, address)
 
 
@@ -159,12 +161,6 @@ def _check_host(members: Mapping[str, Address], address: Address) -> None:
     """127.0.0.1 is another machine for each of them, unless all are on this one."""
     is_local = is_loopback(address[0]) and not all(is_loopback(host) for host, _port in members.values())
     if is_local or address[0] in ANY_HOST:
-        _refuse(f"{_text(address)}: other machines need an address by which they reach this controller")
-
-
-def _text(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
-
-
-def _refuse(remark: str) -> NoReturn:
-    raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        invalid(
+            f"{address_text(address)}: other machines need an address by which they reach this controller"
+        )

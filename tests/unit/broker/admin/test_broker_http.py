@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,23 @@ from typing import Any
 import httpx
 import pytest
 
-from broker import metrics
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.core.readiness import Standing, not_ready
-from remoting.client import RemotingClient
-from remoting.config import ConfigError
-from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE
-from remoting.doors.metrics import documented
-from remoting.operation import Ok
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
-from tests.unit.http_parts import ask, samples, shapes, value
+from broker.admin import metrics
+from broker.admission.send_gate import DISK, HAND_OVER
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.core.readiness import BrokerReadiness, not_ready
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty, Failed, Ok
+from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO, SEND_MESSAGE_V2, SendMessageRequestV2
+from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
+from keelmq.remoting.servers.metrics import documented
+from keelmq.runtime.config import ConfigError
+from tests.support.http_parts import ask, samples, shapes, value
 
 DEADLINE_S = 10.0
-GOOD = Standing(serving=True, role="slave", name_servers=("a:1", "b:1"), registered=("b:1",), disk_fault="")
+GOOD = BrokerReadiness(
+    serving=True, role="slave", name_servers=("a:1", "b:1"), registered=("b:1",), disk_fault=""
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +41,13 @@ GOOD = Standing(serving=True, role="slave", name_servers=("a:1", "b:1"), registe
         ({"role": "none", "ha_fault": "no common epoch"}, ["replication is stopped: no common epoch"]),
         ({"role": "none", "registered": ()}, ["no role yet", "not registered"]),
         ({"serving": False, "role": "none"}, ["starting or stopping"]),
+        (
+            {"role": "master", "refusal": "in-sync replicas not enough"},
+            ["refuses messages: in-sync replicas"],
+        ),
+        ({"role": "slave", "refusal": "this broker is slave of 10.0.0.2:10911"}, []),
+        ({"role": "master", "refusal": "the disk is full", "disk_fault": "ENOSPC"}, ["cannot write: ENOSPC"]),
+        ({"role": "master", "permits_write": False}, []),
     ],
 )
 def test_who_is_ready(changes: dict[str, Any], says: list[str]) -> None:
@@ -73,8 +84,9 @@ async def test_a_lone_broker_without_name_server_is_alive_and_not_ready(tmp_path
         ready = await ask(broker.http_address, "/readyz")
         assert ready.status_code == 503
         assert ready.json()["role"] == "master" and ready.json()["writable"] is True
+        assert ready.json()["notWritable"] == ""
         assert ready.json()["reasons"] == ["namesrvAddr is empty: no client can find this broker"]
-        assert str(broker.http_address[1] if broker.http_address else "") in broker.describe()
+        assert str(broker.http_address[1] if broker.http_address else "") in broker.status.describe()
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -106,9 +118,61 @@ async def test_what_a_lone_broker_measures(tmp_path: Path) -> None:
 
 async def test_a_master_that_refuses_messages_is_fenced(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker:
-        broker.gate.writable = False
+        broker.gate.close(DISK, "the disk failed")
         found = samples((await ask(broker.http_address, "/metrics")).text)
     assert value(found, "rocketmq_broker_role") == 1 and value(found, "rocketmq_broker_fenced") == 1
+
+
+def _fill_disk(broker: Broker) -> None:
+    broker.retention._usage, broker.retention._is_full = lambda path: 1.0, True
+    broker.retention.watch_room()
+
+
+@pytest.mark.parametrize(
+    ("refuse", "says"),
+    [
+        (
+            lambda broker: setattr(broker.gate, "min_in_sync", 2),
+            "in-sync replicas not enough: 1 of at least 2",
+        ),
+        (lambda broker: setattr(broker.gate, "lease", lambda now_ms: True), "this master hears neither"),
+        (lambda broker: broker.gate.close(DISK, "cannot make it durable"), "cannot make it durable"),
+        (_fill_disk, "the disk is full: above diskSpaceWarningLevelRatio"),
+        (lambda broker: broker.gate.close(HAND_OVER, "hands over to 2"), "hands over to 2"),
+        (
+            lambda broker: broker.gate.configure(permits_write=True, accept_from_ms=1 << 60),
+            "startAcceptSendRequestTimeStamp",
+        ),
+    ],
+)
+async def test_readiness_and_sends_have_one_rule(
+    tmp_path: Path, refuse: Callable[[Broker], None], says: str
+) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        client = RemotingClient()
+        header = SendMessageRequestV2(a="g", b="T", e=0, g=1)
+        assert isinstance(await client.call(broker.address, SEND_MESSAGE_V2, header, b"body"), Ok)
+        refuse(broker)
+        refused = await client.call(broker.address, SEND_MESSAGE_V2, header, b"body")
+        assert isinstance(refused, Failed) and says in refused.remark
+        ready = (await ask(broker.http_address, "/readyz")).json()
+        status = await client.call(broker.address, GET_BROKER_RUNTIME_INFO, Empty())
+        found = samples((await ask(broker.http_address, "/metrics")).text)
+        await client.close()
+    assert not ready["writable"] and ready["notWritable"] == refused.remark
+    assert ready["reasons"][-1] == f"the master refuses messages: {refused.remark}"
+    assert isinstance(status, Ok)
+    table = status.body.table
+    assert (table["writable"], table["notWritable"]) == ("false", refused.remark)
+    assert value(found, "rocketmq_broker_fenced") == 1
+
+
+async def test_a_broker_without_write_permission_is_ready_and_not_writable(tmp_path: Path) -> None:
+    """By its operator's will: it serves reads, and routes send producers elsewhere."""
+    async with Broker(config(tmp_path, broker_permission=4)) as broker:
+        ready = (await ask(broker.http_address, "/readyz")).json()
+    assert not ready["writable"] and "brokerPermission is without write" in ready["notWritable"]
+    assert ready["reasons"] == ["namesrvAddr is empty: no client can find this broker"]
 
 
 async def test_topics_beyond_the_limit_are_one_series(
@@ -174,7 +238,7 @@ async def test_a_damaged_epoch_file_takes_the_broker_out(tmp_path: Path) -> None
 
 async def test_http_off(tmp_path: Path) -> None:
     async with Broker(config(tmp_path, http_port=-1)) as broker:
-        assert broker.http_address is None and "http" not in broker.describe()
+        assert broker.http_address is None and "http" not in broker.status.describe()
 
 
 async def test_a_taken_http_port_is_a_config_error_and_leaves_the_store_clean(tmp_path: Path) -> None:
@@ -189,7 +253,7 @@ async def test_a_taken_http_port_is_a_config_error_and_leaves_the_store_clean(tm
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_broker_that_stops_at_once_leaves_no_http_door(tmp_path: Path) -> None:
+async def test_a_broker_that_stops_at_once_leaves_no_http_server(tmp_path: Path) -> None:
     """FastAPI is still being imported, or the door just opened: both end with the broker."""
     async with Broker(config(tmp_path)) as broker:
         address = broker.http_address

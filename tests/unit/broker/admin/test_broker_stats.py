@@ -4,40 +4,49 @@ from pathlib import Path
 
 import pytest
 
-from broker.stats.core import series as series_module
-from broker.stats.core.series import DAY_MS, HOUR_MS, MINUTE_MS, SAMPLE_MS, Growth, Rates, Reading, Series
-from broker.stats.reads import PAIRS_MAX, ReadCounters
+from broker.core.read_counters import PAIRS_MAX, ReadCounters
+from broker.stats.core import stats_items as stats_items_module
+from broker.stats.core.stats_items import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SAMPLE_MS,
+    Rates,
+    Reading,
+    StatsItemSet,
+    StatsSnapshot,
+)
 from broker.stats.service import FOUND, GOT, PUT, BrokerStats
-from tests.unit.handler_parts import Broker
+from tests.support.handler_parts import Broker
 
 
-def grown(series: Series, key: str, value: int, now_ms: int) -> list[int]:
+def grown(series: StatsItemSet, key: str, value: int, now_ms: int) -> list[int]:
     reading = Reading(key, value, value)
-    return [series.growth(reading, window, now_ms).sum for window in (MINUTE_MS, HOUR_MS, DAY_MS)]
+    return [series.snapshot(reading, window, now_ms).sum for window in (MINUTE_MS, HOUR_MS, DAY_MS)]
 
 
 def test_windows_end_now_and_begin_where_they_say() -> None:
     """One message a second for two days."""
-    series = Series()
+    series = StatsItemSet()
     for now_ms in range(0, 2 * DAY_MS, SAMPLE_MS):
         series.sample([Reading("T", now_ms // 1000, now_ms // 1000)], now_ms)
     minute, hour, day = grown(series, "T", 2 * DAY_MS // 1000, 2 * DAY_MS)
     assert 60 <= minute <= 70
     assert 3600 <= hour <= 3600 + 600
     assert 86_400 <= day <= 86_400 + 3600
-    growth = series.growth(Reading("T", 2 * DAY_MS // 1000, 2 * DAY_MS // 1000), HOUR_MS, 2 * DAY_MS)
-    assert growth.tps == 1.0 and growth.per_time == 1.0
+    snapshot = series.snapshot(Reading("T", 2 * DAY_MS // 1000, 2 * DAY_MS // 1000), HOUR_MS, 2 * DAY_MS)
+    assert snapshot.tps == 1.0 and snapshot.per_time == 1.0
 
 
 def test_a_young_counter_has_the_time_that_there_is() -> None:
-    series = Series()
-    assert series.growth(Reading("T", 5, 5), MINUTE_MS, 0) == Growth()
+    series = StatsItemSet()
+    assert series.snapshot(Reading("T", 5, 5), MINUTE_MS, 0) == StatsSnapshot()
     series.sample([], 0)
-    assert series.growth(Reading("T", 30, 10), MINUTE_MS, 10_000) == Growth(30, 3.0, 3.0)
+    assert series.snapshot(Reading("T", 30, 10), MINUTE_MS, 10_000) == StatsSnapshot(30, 3.0, 3.0)
 
 
-def test_what_is_deleted_leaves_no_past_to_its_heir() -> None:
-    series = Series()
+def test_what_is_deleted_leaves_no_past_to_its_transfer_target() -> None:
+    series = StatsItemSet()
     series.sample([Reading("old", 1_000, 1_000)], 0)
     series.sample([], SAMPLE_MS)
     series.sample([Reading("new", 3, 3)], 2 * SAMPLE_MS)
@@ -46,21 +55,23 @@ def test_what_is_deleted_leaves_no_past_to_its_heir() -> None:
 
 def test_a_counter_that_went_back_has_not_grown() -> None:
     """A replica whose log was cut."""
-    series = Series()
+    series = StatsItemSet()
     series.sample([Reading("T", 100, 100)], 0)
     assert grown(series, "T", 40, 1_000) == [0, 0, 0]
 
 
 def test_what_is_too_many_has_no_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series_module, "KEYS_MAX", 2)
-    series = Series()
+    monkeypatch.setattr(stats_items_module, "KEYS_MAX", 2)
+    series = StatsItemSet()
     series.sample([Reading(f"T{number}", 5, 5) for number in range(3)], 0)
     assert [grown(series, f"T{number}", 8, 1_000)[0] for number in range(3)] == [3, 3, 0]
 
 
 def test_after_the_start_one_kind_is_sampled_at_a_time(tmp_path: Path) -> None:
     broker, now = Broker(tmp_path), [0]
-    stats = BrokerStats(broker.store, broker.parts.reads, "c", clock=lambda: now[0])
+    stats = BrokerStats(
+        broker.store, broker.context.reads, "c", timer_counts=lambda: (0, 0), clock=lambda: now[0]
+    )
     counts = []
     for second in range(30):
         now[0] = second * 1_000
@@ -82,8 +93,8 @@ def test_rates_over_the_seconds_that_there_are() -> None:
 def test_counters_of_pairs_are_bounded_and_forgotten() -> None:
     reads = ReadCounters()
     for number in range(PAIRS_MAX + 2):
-        reads.got("T", f"g{number}", 1, 10)
-        reads.came_back("T", f"g{number}")
+        reads.count_read("T", f"g{number}", 1, 10)
+        reads.count_sent_back("T", f"g{number}")
     assert len(reads.groups) == len(reads.sent_back) == PAIRS_MAX
     reads.forget(group="g1")
     assert ("T", "g1") not in reads.groups and ("T", "g1") not in reads.sent_back
@@ -93,7 +104,14 @@ def test_counters_of_pairs_are_bounded_and_forgotten() -> None:
 
 def test_sends_and_pulls_are_counted(tmp_path: Path) -> None:
     broker, now, day = Broker(tmp_path), [0], [(2026, 1, 1)]
-    stats = BrokerStats(broker.store, broker.parts.reads, "c", clock=lambda: now[0], today=lambda: day[0])
+    stats = BrokerStats(
+        broker.store,
+        broker.context.reads,
+        "c",
+        timer_counts=lambda: (0, 0),
+        clock=lambda: now[0],
+        today=lambda: day[0],
+    )
     stats.tick()
     for _ in range(20):
         broker.send(b"x" * 100)
@@ -102,16 +120,16 @@ def test_sends_and_pulls_are_counted(tmp_path: Path) -> None:
         broker.pull(offset)
     now[0] += 10_000
     stats.tick()
-    found = {name: stats.growth(name, "TopicA") for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")}
+    found = {name: stats.snapshot(name, "TopicA") for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")}
     assert [each and each[0].sum for each in found.values()] == [20, broker.store.put_bytes]
-    groups = stats.growth("GROUP_GET_NUMS", "TopicA@g")
-    assert groups is not None and groups[0] == Growth(20, 2.0, 10.0)
+    groups = stats.snapshot("GROUP_GET_NUMS", "TopicA@g")
+    assert groups is not None and groups[0] == StatsSnapshot(20, 2.0, 10.0)
     assert stats.tps("BROKER_PUT_NUMS", "c") == 2.0
-    assert stats.growth("TOPIC_PUT_NUMS", "nobody") is None
-    assert stats.growth("NO_SUCH_COUNTER", "TopicA") is None
+    assert stats.snapshot("TOPIC_PUT_NUMS", "nobody") is None
+    assert stats.snapshot("NO_SUCH_COUNTER", "TopicA") is None
     assert stats.rates.per_second(PUT, 10) == stats.rates.per_second(GOT, 10) == 2.0
     assert stats.rates.per_second(FOUND, 10) == 0.2
-    assert (broker.parts.reads.found, broker.parts.reads.missed) == (2, 1)
+    assert (broker.context.reads.found, broker.context.reads.missed) == (2, 1)
     day[0] = (2026, 1, 2)
     stats.tick()
     assert (stats.put.yesterday, stats.put.today) == (0, 20)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import telemetry
-from broker.app import Broker
+from broker.admin import telemetry
+from broker.admin.telemetry import ALONE, BrokerTelemetry
+from broker.app.broker import Broker
 from broker.core.role import Role
-from broker.telemetry import ALONE, BrokerTelemetry
-from remoting.client import RemotingClient
-from remoting.operation import Ok
-from remoting.records import HaSample, Record, RoleChange, decode_record
-from tests.unit.test_broker_app import config, send
-from tests.unit.test_ha_service import FILE_BYTES, group, until
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.records import HaSample, Record, RoleChange, decode_record
+from tests.unit.broker.app.test_broker_app import config, send
+from tests.unit.broker.ha.test_ha_service import FILE_BYTES, group, until
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ async def test_a_broker_without_telemetry_files_serves_on(
     (tmp_path / "store" / "telemetry").write_text("in the way")
     client = RemotingClient()
     async with Broker(config(tmp_path)) as broker:
-        writer = broker.telemetry
+        writer = broker.telemetry.writer if broker.telemetry is not None else None
         assert writer is not None
         with caplog.at_level(logging.WARNING):
             await until(lambda: writer.dropped_records > 2, "lost samples")
@@ -89,8 +89,8 @@ async def test_nothing_is_sampled_before_the_id_is_known(tmp_path: Path) -> None
             tmp_path, enable_controller_mode=True, controller_addr=address, namesrv_addr=address
         )
         async with Broker(controlled) as broker:
-            assert broker._telemetry is not None
-            assert broker._telemetry.sample() is None
+            assert broker.telemetry is not None
+            assert broker.telemetry.sample() is None
     assert written(tmp_path / "store", "ha_sample") == []
 
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import metrics_groups
-from broker.app import Broker
-from broker.metrics import scrape
-from remoting.client import RemotingClient
-from remoting.operation import Ok
-from remoting.operations import clients
-from remoting.operations.broker import PULL_MESSAGE, PullMessageRequest
-from remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
-from tests.unit.test_broker_app import client, config, send
+from broker.admin import group_metrics as metrics_groups
+from broker.admin.metrics import scrape
+from broker.app.broker import Broker
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations import clients
+from keelmq.remoting.operations.broker import PULL_MESSAGE, PullMessageRequest
+from keelmq.remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
+from tests.unit.broker.app.test_broker_app import client, config, send
 
 __all__ = ["client"]  # a fixture
 COMMON = 5  # labels that all metrics have
@@ -22,7 +22,7 @@ def samples(broker: Broker) -> dict[tuple[str, ...], float]:
     """(name, values of its own labels) -> value"""
     return {
         (sample.name, *list(sample.labels.values())[COMMON:]): sample.value
-        for family in scrape(broker)
+        for family in scrape(broker.metric_sources())
         for sample in family.samples
     }
 

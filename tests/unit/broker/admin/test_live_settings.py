@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import read_config
-from broker.announcement import registration_of
-from broker.app import Broker
-from broker.config import AT_RUN_TIME, BrokerConfig
-from remoting import program
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.config_store import Given
-from remoting.operation import Empty, Failed, Ok
-from remoting.operations.broker import GET_BROKER_CONFIG, PULL_MESSAGE, PullMessageRequest
-from remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
-from remoting.operations.route import TopicConfig
-from tests.unit.test_broker_app import client, config, send
+from broker.app.broker import Broker
+from broker.config.broker_config import AT_RUN_TIME, BrokerConfig
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.config_store import Given
+from keelmq.remoting.operation import Empty, Failed, Ok
+from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, PULL_MESSAGE, PullMessageRequest
+from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
+from keelmq.remoting.operations.route import TopicConfig
+from keelmq.runtime import program
+from tests.unit.broker.app.test_broker_app import client, config, send
 
 __all__ = ["client"]  # a fixture
 FILE = "# ours\nbrokerName=b\nfileReservedTime=72\n"
@@ -106,7 +105,7 @@ async def test_permissions_reach_consumers_and_name_servers(client: RemotingClie
     refused = await client.call(broker.address, PULL_MESSAGE, pull)
     assert isinstance(refused, Failed) and refused.code == ResponseCode.NO_PERMISSION
     assert broker.topics.table.version > version, "name servers look at new versions only"
-    registration = registration_of(broker)
+    registration = broker.status.registration()
     assert registration is not None
     topics = json.loads(registration[1])["topicConfigSerializeWrapper"]["topicConfigTable"]
     assert (topics["T"]["perm"], topics["TBW102"]["perm"], broker.topics.topics["T"].perm) == (2, 2, 6)

@@ -9,17 +9,18 @@ from random import Random
 
 import pytest
 
-from broker.core.retention import HELD_MS_MAX, OldFile, RetentionRules, Verdict, judge
-from broker.pending import DISK_FULL, SendGate
-from broker.store.mapped_file import MappedFile
+from broker.admin.retention_service import INDEX_PAUSE_MS, RetentionService, disk_ratio
+from broker.admission.send_gate import DISK_FULL, SendGate
+from broker.config.store_settings import StoreSettings, hours_of
+from broker.core.retention import HELD_MS_MAX, OldFile, RetentionDecision, RetentionRules, decide_retention
+from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
-from broker.store.reading import GetStatus
-from broker.store_settings import StoreSettings, hours_of
-from broker.upkeep import INDEX_PAUSE_MS, StoreUpkeep, disk_ratio
+from broker.store.queue.reading import GetStatus
 from tests.sim.whole.machines import MachineLoop, virtual_machines
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import FILE_BYTES, bodies, open_store, put_many
-from tests.unit.test_index import found, put_keyed
+from tests.support.handler_context import send_gate
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import FILE_BYTES, bodies, open_store, put_many
+from tests.unit.broker.store.test_index import found, put_keyed
 
 HOUR_MS = 3_600_000
 NOON = 12
@@ -30,9 +31,9 @@ FILES = [OldFile((index + 1) * 100, NOW_MS - age * HOUR_MS) for index, age in en
 
 def verdict(
     used: float, *, hour: int = NOON, was_full: bool = False, force: bool = True, asked: bool = False
-) -> Verdict:
+) -> RetentionDecision:
     rules = RetentionRules(force=force)
-    return judge(
+    return decide_retention(
         rules, FILES, used_ratio=used, hour=hour, now_ms=NOW_MS, was_full=was_full, asked=asked
     )  # fmt: skip
 
@@ -40,14 +41,14 @@ def verdict(
 @pytest.mark.parametrize(
     ("used", "hour", "wanted"),
     [
-        (0.10, NOON, Verdict(0, False, False)),
-        (0.10, 4, Verdict(2, False, False)),
-        (0.76, NOON, Verdict(2, False, False)),
-        (0.86, NOON, Verdict(4, True, False)),
-        (0.91, NOON, Verdict(4, True, True)),
+        (0.10, NOON, RetentionDecision(0, False, False)),
+        (0.10, 4, RetentionDecision(2, False, False)),
+        (0.76, NOON, RetentionDecision(2, False, False)),
+        (0.86, NOON, RetentionDecision(4, True, False)),
+        (0.91, NOON, RetentionDecision(4, True, True)),
     ],
 )
-def test_levels_of_the_disk(used: float, hour: int, wanted: Verdict) -> None:
+def test_levels_of_the_disk(used: float, hour: int, wanted: RetentionDecision) -> None:
     assert verdict(used, hour=hour) == wanted
 
 
@@ -59,33 +60,33 @@ def test_full_ends_at_the_forcible_level_and_not_before() -> None:
 
 
 def test_without_force_young_files_stay_and_the_disk_is_full_all_the_same() -> None:
-    assert verdict(0.95, force=False) == Verdict(2, False, True)
+    assert verdict(0.95, force=False) == RetentionDecision(2, False, True)
 
 
 def test_asked_for_by_an_operator() -> None:
-    assert verdict(0.10, asked=True) == Verdict(2, False, False)
+    assert verdict(0.10, asked=True) == RetentionDecision(2, False, False)
 
 
 @pytest.mark.parametrize(
     ("bytes_max", "used", "wanted"),
     [
-        (0, 0.10, Verdict(0, False, False)),
+        (0, 0.10, RetentionDecision(0, False, False)),
         (
             500,
             0.10,
-            Verdict(0, False, False),
+            RetentionDecision(0, False, False),
         ),  # the log has 450 bytes, 50 of them in the file that is written
-        (450, 0.10, Verdict(0, False, False)),
-        (449, 0.10, Verdict(1, True, False)),
-        (150, 0.10, Verdict(3, True, False)),
-        (449, 0.76, Verdict(2, True, False)),  # more are old enough
-        (150, 0.76, Verdict(3, True, False)),
-        (1, 0.10, Verdict(4, True, False)),  # the last one is not among them
+        (450, 0.10, RetentionDecision(0, False, False)),
+        (449, 0.10, RetentionDecision(1, True, False)),
+        (150, 0.10, RetentionDecision(3, True, False)),
+        (449, 0.76, RetentionDecision(2, True, False)),  # more are old enough
+        (150, 0.76, RetentionDecision(3, True, False)),
+        (1, 0.10, RetentionDecision(4, True, False)),  # the last one is not among them
     ],
 )
-def test_the_log_has_a_size(bytes_max: int, used: float, wanted: Verdict) -> None:
+def test_the_log_has_a_size(bytes_max: int, used: float, wanted: RetentionDecision) -> None:
     rules = RetentionRules(bytes_max=bytes_max)
-    found = judge(
+    found = decide_retention(
         rules, FILES, used_ratio=used, hour=NOON, now_ms=NOW_MS, was_full=False, log=(0, 450)
     )  # fmt: skip
     assert found == wanted
@@ -103,17 +104,19 @@ def test_settings() -> None:
         hours_of("04;24")
 
 
-def upkeep_of(
+def retention_of(
     store: MessageStore,
     gate: SendGate,
     usage: Callable[[Path], float],
     *,
     held: int = 1 << 60,
     **settings: object,
-) -> StoreUpkeep:
+) -> RetentionService:
     every_hour = ";".join(map(str, range(24)))
     made = StoreSettings.model_validate({"deleteWhen": every_hour} | settings)
-    return StoreUpkeep(store, gate, made, held_offset=lambda: held, usage=usage)
+    return RetentionService(
+        store, gate, made, held_offset=lambda: held, on_emptied=lambda ends: None, usage=usage
+    )
 
 
 def log_files(store: MessageStore) -> list[str]:
@@ -133,7 +136,7 @@ async def test_expired_files_go_and_everything_follows(tmp_path: Path) -> None:
     assert len(log_files(store)) > 5
     make_old(store, 2)
     before = len(list((tmp_path / "consumequeue" / "TopicA" / "1").iterdir()))
-    await upkeep_of(store, SendGate(), lambda _: 0.1).clean()
+    await retention_of(store, send_gate(), lambda _: 0.1).clean()
     begin = 2 * FILE_BYTES
     assert store.commit_log.min_offset == begin
     assert int(log_files(store)[0]) == begin
@@ -157,8 +160,10 @@ def test_a_log_that_is_written_all_the_time_keeps_its_size(tmp_path: Path) -> No
     async def story() -> None:
         broker = Broker(tmp_path)
         log = broker.store.commit_log
-        upkeep = upkeep_of(broker.store, broker.gate, lambda _: 0.1, deleteWhen="", maxCommitLogBytes=limit)
-        running = loop.create_task(upkeep.run())
+        retention = retention_of(
+            broker.store, broker.gate, lambda _: 0.1, deleteWhen="", maxCommitLogBytes=limit
+        )
+        running = loop.create_task(retention.run())
         for _ in range(60):
             for _ in range(10):
                 broker.send(b"x" * 50_000)
@@ -189,7 +194,7 @@ def test_a_log_that_cannot_grow_is_cleaned_at_once(tmp_path: Path, monkeypatch: 
             broker.send(b"x" * 50_000)
         broker.tick()
         broker.store.flush()
-        running = loop.create_task(upkeep_of(broker.store, broker.gate, lambda _: 0.86).run())
+        running = loop.create_task(retention_of(broker.store, broker.gate, lambda _: 0.86).run())
         begin = loop.time()
         while loop.time() < begin + 5:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.05)
@@ -212,11 +217,11 @@ async def test_the_last_file_and_what_is_not_durable_stay(tmp_path: Path) -> Non
     store = open_store(tmp_path)
     put_many(store, 200)
     make_old(store, 99)
-    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1, deleteFileBatchMax=99)
-    await upkeep.clean()
+    retention = retention_of(store, send_gate(), lambda _: 0.1, deleteFileBatchMax=99)
+    await retention.clean()
     assert store.commit_log.min_offset == 0  # nothing was flushed yet
     store.flush()
-    await upkeep.clean()
+    await retention.clean()
     assert len(log_files(store)) == 1
     store.close()
 
@@ -226,10 +231,10 @@ async def test_a_round_is_bounded_and_stops_when_the_disk_is_better(tmp_path: Pa
     put_many(store, 400)
     store.flush()
     files = len(log_files(store))
-    await upkeep_of(store, SendGate(), lambda _: 0.86, deleteFileBatchMax=3).clean()
+    await retention_of(store, send_gate(), lambda _: 0.86, deleteFileBatchMax=3).clean()
     assert len(log_files(store)) == files - 3
     usage = iter((0.86, 0.86, 0.84))
-    await upkeep_of(store, SendGate(), lambda _: next(usage)).clean()
+    await retention_of(store, send_gate(), lambda _: next(usage)).clean()
     assert len(log_files(store)) == files - 5
     store.close()
 
@@ -241,15 +246,15 @@ async def test_a_replica_that_copies_holds_files_for_a_while(
     put_many(store, 200)
     store.flush()
     now = [1_000]
-    monkeypatch.setattr("broker.upkeep.now_ms", lambda: now[0])
+    monkeypatch.setattr("broker.admin.retention_service.now_ms", lambda: now[0])
     make_old(store, 3)
-    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1, held=FILE_BYTES + 1)
-    await upkeep.clean()
+    retention = retention_of(store, send_gate(), lambda _: 0.1, held=FILE_BYTES + 1)
+    await retention.clean()
     assert store.commit_log.min_offset == FILE_BYTES  # the first one nobody needs
     now[0] += 2 * HELD_MS_MAX
-    await upkeep.clean()
+    await retention.clean()
     assert store.commit_log.min_offset == FILE_BYTES  # old, and held for as long as it takes
-    forced = upkeep_of(store, SendGate(), lambda _: 0.86, held=FILE_BYTES + 1, deleteFileBatchMax=1)
+    forced = retention_of(store, send_gate(), lambda _: 0.86, held=FILE_BYTES + 1, deleteFileBatchMax=1)
     await forced.clean()
     assert store.commit_log.min_offset == FILE_BYTES
     now[0] += HELD_MS_MAX
@@ -265,7 +270,7 @@ async def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
     result = store.get("TopicA", 0, 0, 4, 1 << 20, None)
     held = [bytes(view) for view in result.views]
     make_old(store, 1)
-    await upkeep_of(store, SendGate(), lambda _: 0.1).clean()
+    await retention_of(store, send_gate(), lambda _: 0.1).clean()
     assert store.commit_log.min_offset == FILE_BYTES
     assert [bytes(view) for view in result.views] == held
     store.close()
@@ -276,18 +281,18 @@ async def test_full_disk_refuses_sends_reads_go_on_and_room_ends_it(tmp_path: Pa
     assert broker.send(b"first") is not None
     broker.tick()
     used = [0.95]
-    upkeep = upkeep_of(broker.store, broker.gate, lambda _: used[0])
-    await upkeep.clean()
+    retention = retention_of(broker.store, broker.gate, lambda _: used[0])
+    await retention.clean()
     reply = broker.send(b"refused")
     assert reply is not None
     assert reply.code == 14
     assert "diskSpaceWarningLevelRatio" in (reply.remark or "")
     assert bodies(broker.store) == [b"first"]
     used[0] = 0.88
-    await upkeep.clean()
+    await retention.clean()
     assert broker.gate.is_closed_by(DISK_FULL)  # not before the forcible level
     used[0] = 0.5
-    await upkeep.clean()
+    await retention.clean()
     reply = broker.send(b"second")
     assert reply is not None
     assert reply.code == 0
@@ -297,7 +302,7 @@ async def test_full_disk_refuses_sends_reads_go_on_and_room_ends_it(tmp_path: Pa
 async def test_no_room_for_the_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log cannot grow: sends are refused, reads go on, and room ends it without a restart."""
     broker = Broker(tmp_path)
-    upkeep = upkeep_of(broker.store, broker.gate, lambda _: 0.1)
+    retention = retention_of(broker.store, broker.gate, lambda _: 0.1)
     broker.send(b"first")
     broker.tick()
     real = MappedFile._extend
@@ -315,7 +320,7 @@ async def test_no_room_for_the_next_file(tmp_path: Path, monkeypatch: pytest.Mon
         codes.add(reply.code)
         broker.tick()
     assert codes == {0, 1}
-    upkeep.watch_room()
+    retention.watch_room()
     reply = broker.send(b"x")
     assert reply is not None
     assert reply.code == 14
@@ -324,7 +329,7 @@ async def test_no_room_for_the_next_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(MappedFile, "_extend", real)
     async with asyncio.timeout(10):
         while broker.gate.is_closed_by(DISK_FULL):
-            upkeep.watch_room()
+            retention.watch_room()
             await asyncio.sleep(0.001)
     reply = broker.send(b"x" * 50_000)
     assert reply is not None
@@ -341,9 +346,9 @@ async def test_the_background_task(tmp_path: Path) -> None:
     make_old(store, 1)
     assert store.index is not None
     store.index.reset_to(0)
-    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1)
-    upkeep.asked = True
-    task = asyncio.create_task(upkeep.run())
+    retention = retention_of(store, send_gate(), lambda _: 0.1)
+    retention.asked = True
+    task = asyncio.create_task(retention.run())
     async with asyncio.timeout(10):
         while store.commit_log.min_offset == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -377,8 +382,8 @@ def test_an_index_far_behind_delays_neither_retention_nor_the_disk_s_watch(tmp_p
 
         store.catch_up_index = far_behind  # type: ignore[method-assign]
         used = [0.1]
-        upkeep = upkeep_of(store, gate, lambda _: used[0], deleteWhen="", maxCommitLogBytes=limit)
-        running = loop.create_task(upkeep.run())
+        retention = retention_of(store, gate, lambda _: used[0], deleteWhen="", maxCommitLogBytes=limit)
+        running = loop.create_task(retention.run())
         for _ in range(120):
             broker.send(b"x" * 50_000)
         broker.tick()
@@ -413,8 +418,8 @@ def test_a_full_disk_is_looked_at_every_second(tmp_path: Path) -> None:
 
     async def story() -> None:
         broker = Broker(tmp_path)
-        upkeep = upkeep_of(broker.store, broker.gate, usage, cleanFileForciblyEnable=False)
-        running = loop.create_task(upkeep.run())
+        retention = retention_of(broker.store, broker.gate, usage, cleanFileForciblyEnable=False)
+        running = loop.create_task(retention.run())
         await until(lambda: broker.gate.is_closed_by(DISK_FULL), within_s=11)
         full_since = loop.time()
         await until(lambda: loop.time() - full_since >= 6.8, within_s=8)

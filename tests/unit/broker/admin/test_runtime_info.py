@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 
+from broker.admin.runtime_info import RuntimeInfo, _bytes
 from broker.metadata.offsets import DelayOffsetTable
-from broker.stats.runtime import RuntimeInfo, _bytes
 from broker.stats.service import BrokerStats
-from tests.unit.handler_parts import Broker
+from tests.support.handler_parts import Broker
 
 KEYS = [
     "brokerVersionDesc",
@@ -59,10 +59,12 @@ KEYS = [
 
 def test_all_keys_are_there_and_are_texts(tmp_path: Path) -> None:
     broker, now = Broker(tmp_path), [0]
-    stats = BrokerStats(broker.store, broker.parts.reads, "c", clock=lambda: now[0])
+    stats = BrokerStats(
+        broker.store, broker.context.reads, "c", timer_counts=lambda: (0, 0), clock=lambda: now[0]
+    )
     wall = [1_000.0]
     delays = DelayOffsetTable(tmp_path / "delayOffset.json")
-    info = RuntimeInfo(broker.parts, stats, delays, wall_s=lambda: wall[0])
+    info = RuntimeInfo(broker.context, stats, delays, wall_s=lambda: wall[0])
     assert info.table()["earliestMessageTimeStamp"] == "-1"
     stats.tick()
     for _ in range(3):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.app import Broker
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Operation, Wire
-from remoting.operations import broker_admin as admin
-from remoting.operations.broker import GET_BROKER_HA_STATUS, PULL_MESSAGE, PullMessageRequest
-from remoting.operations.broker_metadata import (
+from broker.app.broker import Broker
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Wire
+from keelmq.remoting.operations import broker_admin as admin
+from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS, PULL_MESSAGE, PullMessageRequest
+from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
     QUERY_CONSUMER_OFFSET,
     UPDATE_CONSUMER_OFFSET,
@@ -20,9 +20,9 @@ from remoting.operations.broker_metadata import (
     DeleteGroupRequest,
     UpdateConsumerOffsetRequest,
 )
-from remoting.operations.clients import GroupTopicRequest
-from remoting.queue_map import QueueKey, load_queue_map
-from tests.unit.test_broker_app import client, config, send
+from keelmq.remoting.operations.clients import GroupTopicRequest
+from keelmq.remoting.queue_map import QueueKey, load_queue_map
+from tests.unit.broker.app.test_broker_app import client, config, send
 
 __all__ = ["client"]  # a fixture
 
@@ -149,7 +149,7 @@ async def test_system_topics_and_a_look_into_a_queue(desk: Desk) -> None:
 )
 async def test_housekeeping_on_demand(desk: Desk, operation: Operation[Any, Any]) -> None:
     await desk.ask(operation)
-    assert desk.broker.upkeep.asked
+    assert desk.broker.retention.asked
 
 
 async def test_lists_of_topics_and_groups_all_or_none(desk: Desk) -> None:

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import read_config, run
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.ha.ports import MasterDoor
-from broker.slave_sync import Leader, master_door
-from broker.store.meta_file import MetaFiles
-from remoting import program
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.config import ConfigError
-from remoting.operation import Empty, Failed, Ok
-from remoting.operations.broker import (
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.broker_meta_file import MetaFiles
+from broker.controller_mode.slave_sync import Leader, master_server
+from broker.ha.ports import MasterHaAddress
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok
+from keelmq.remoting.operations.broker import (
     GET_BROKER_CONFIG,
     GET_MAX_OFFSET,
     PULL_MESSAGE,
@@ -27,6 +25,8 @@ from remoting.operations.broker import (
     QueueRequest,
     SendMessageRequestV2,
 )
+from keelmq.runtime import program
+from keelmq.runtime.config import ConfigError
 
 
 def config(tmp_path: Path, **more: object) -> BrokerConfig:
@@ -171,11 +171,11 @@ async def test_a_broker_tells_its_group_and_a_replica_of_another_one_does_not_di
         Broker(config(tmp_path / "ours", **settings)) as ours,
         Broker(config(tmp_path / "theirs", broker_name="b-2", **settings)) as theirs,
     ):
-        for replica in (ours, theirs):
-            replica._sync.lead(Leader(master.address, 1, 2))
         assert ours.controlled is not None and theirs.controlled is not None
-        assert await ours.controlled.ha.stranger() is None
-        refusal = await theirs.controlled.ha.stranger()
+        for replica in (ours.controlled, theirs.controlled):
+            replica.slave_sync.follow(Leader(master.address, 1, 2))
+        assert await ours.controlled.slave_sync.unverified_peer() is None
+        refusal = await theirs.controlled.slave_sync.unverified_peer()
         assert refusal is not None and "is of DefaultCluster/b now, not of DefaultCluster/b-2" in refusal
 
 
@@ -193,4 +193,4 @@ async def test_a_broker_tells_its_group_and_a_replica_of_another_one_does_not_di
     ],
 )
 def test_ha_address_from_a_masters_configuration(text: str, found: tuple[str, int] | None) -> None:
-    assert master_door(text, "asked:10911") == (found and MasterDoor(*found))
+    assert master_server(text, "asked:10911") == (found and MasterHaAddress(*found))

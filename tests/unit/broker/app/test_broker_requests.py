@@ -3,26 +3,33 @@
 import mmap
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.app import Broker
-from broker.neighbours import HINT_PAUSE_MS, Neighbours
-from broker.not_served import NOT_SERVED
-from broker.store.commit_log import CommitLog
-from remoting.client import RemotingClient
-from remoting.codes import RequestCode, ResponseCode
-from remoting.operation import Call, Empty, Failed, Ok, Operation, Outcome
-from remoting.operations.broker_admin import (
+from broker.admin.notifications import Notifications
+from broker.admin.unsupported_requests import UNSUPPORTED_REQUESTS
+from broker.app.broker import Broker
+from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.controller_mode.role_change_notifications import (
+    HINT_PAUSE_MS,
+    RoleChangeNotifications,
+    RoleHints,
+)
+from broker.store.log.commit_log import CommitLog
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.operation import Call, Empty, Failed, Ok, Operation, Outcome
+from keelmq.remoting.operations.broker_admin import (
     EXCHANGE_BROKER_HA_INFO,
     SET_COMMITLOG_READ_MODE,
     ExchangeHaInfo,
     ReadAheadRequest,
 )
-from remoting.operations.controller import NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequest
-from remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
-from tests.unit.store_parts import FakePeer
-from tests.unit.test_broker_app import config, send
+from keelmq.remoting.operations.controller import NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequest
+from keelmq.remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
+from tests.support.store_parts import FakePeer
+from tests.unit.broker.app.test_broker_app import config, send
 
 MIN_ID = MinBrokerIdChangeRequest(min_broker_id=2, min_broker_addr="10.0.0.2:10911")
 
@@ -36,7 +43,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 async def test_what_is_not_served_says_why(tmp_path: Path, client: RemotingClient) -> None:
     async with Broker(config(tmp_path)) as broker:
-        for code, remark in NOT_SERVED.items():
+        for code, remark in UNSUPPORTED_REQUESTS.items():
             outcome = await client.call(broker.address, Operation(code, "x", Empty, Empty), Empty())
             assert isinstance(outcome, Failed) and outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             assert outcome.remark == remark
@@ -45,38 +52,55 @@ async def test_what_is_not_served_says_why(tmp_path: Path, client: RemotingClien
             assert isinstance(outcome, Failed) and outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             assert outcome.remark == f" request type {code} not supported"
     for code in range(3001, 3011):
-        assert "ACL" in NOT_SERVED[code] and "networks" in NOT_SERVED[code]
+        assert "ACL" in UNSUPPORTED_REQUESTS[code] and "networks" in UNSUPPORTED_REQUESTS[code]
 
 
 # -- hints -------------------------------------------------------------------------------------------------
 
 
-async def test_news_of_roles_make_it_ask_the_controllers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: RemotingClient
+ROLE_UPDATE = NotifyBrokerRoleChangedRequest(master_broker_id=1, master_address="x:1", master_epoch=9)
+
+
+async def test_hints_of_a_role_change_are_followed_once_a_second_at_most() -> None:
+    """905 and 1008 at the broker's own port come from anybody, and are never believed."""
+    asked, now = list[int](), [50_000]
+    hints = RoleHints(lambda: asked.append(now[0]), clock=lambda: now[0])
+    notifications = Notifications("b", hint=hints.hint, ha_info=ExchangeHaInfo)
+    nobody: Any = None  # neither the ReplicasManager nor the ControllerClient is told
+    role_changes = RoleChangeNotifications(nobody, nobody, hints, broker_name="b")
+    call = Call(FakePeer())
+    await notifications.notify_min_broker_id_change(MIN_ID, call)
+    assert len(asked) == 1
+    now[0] += HINT_PAUSE_MS - 1
+    await notifications.notify_min_broker_id_change(MIN_ID, call)
+    assert len(asked) == 1
+    now[0] += 1
+    await role_changes.hinted(ROLE_UPDATE.model_copy(update={"broker_name": "other"}), call)
+    assert len(asked) == 1
+    await role_changes.hinted(ROLE_UPDATE.model_copy(update={"broker_name": "b"}), call)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "header"),
+    [(NOTIFY_MIN_BROKER_ID_CHANGE, MIN_ID), (NOTIFY_BROKER_ROLE_CHANGED, ROLE_UPDATE)],
+)
+async def test_a_hint_makes_the_broker_ask_the_controllers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    client: RemotingClient,
+    operation: Operation[Any, Any],
+    header: Any,
 ) -> None:
-    """905 and 1008 come from anybody: they are never believed, and followed once a second at most."""
-    asked, now = [0], [50_000]
     settings = config(tmp_path, enable_controller_mode=True, controller_addr="127.0.0.1:1")
+    asked = list[object]()
+    monkeypatch.setattr(ReplicasManager, "poll_now", lambda self: asked.append(self))
     async with Broker(settings) as broker:
-        controlled = broker.controlled
-        assert controlled is not None
-        monkeypatch.setattr(controlled, "poll_now", lambda: asked.__setitem__(0, asked[0] + 1))
-        neighbours, call = Neighbours(broker, clock=lambda: now[0]), Call(FakePeer())
-        await neighbours.min_id_changed(MIN_ID, call)
-        assert asked == [1]
-        now[0] += HINT_PAUSE_MS - 1
-        await neighbours.min_id_changed(MIN_ID, call)
-        assert asked == [1]
-        now[0] += 1
-        news = NotifyBrokerRoleChangedRequest(master_broker_id=1, master_address="x:1", master_epoch=9)
-        await neighbours.role_changed(news.model_copy(update={"broker_name": "other"}), call)
-        assert asked == [1]
-        await neighbours.role_changed(news.model_copy(update={"broker_name": "b"}), call)
-        assert asked == [2] and controlled.role.epoch == 0
-        for operation, header in ((NOTIFY_MIN_BROKER_ID_CHANGE, MIN_ID), (NOTIFY_BROKER_ROLE_CHANGED, news)):
-            served = Operation(operation.code, operation.name, operation.request, Empty)  # not oneway
-            assert isinstance(await client.call(broker.address, served, header), Ok)
-        assert asked[0] >= 3
+        asked.clear()
+        served = Operation(operation.code, operation.name, operation.request, Empty)  # not oneway
+        assert isinstance(await client.call(broker.address, served, header), Ok)
+        assert len(asked) == 1
+        assert broker.controlled is not None and broker.controlled.role.epoch == 0
 
 
 async def test_without_controllers_a_hint_is_taken_and_changes_nothing(
@@ -119,7 +143,9 @@ async def test_pages_ahead_are_read_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: RemotingClient
 ) -> None:
     advice: list[int] = []
-    monkeypatch.setattr("broker.store.mapped_file._MADVISE", lambda base, count, kind: advice.append(kind))
+    monkeypatch.setattr(
+        "broker.store.log.mapped_file._MADVISE", lambda base, count, kind: advice.append(kind)
+    )
     async with Broker(config(tmp_path)) as broker:
         await send(client, broker, b"one")
         log = broker.store.commit_log

@@ -1,20 +1,25 @@
 """Heartbeats as real clients write them, who is told of whom, and queue locks over the wire's bodies."""
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.client_settings import ClientSettings
-from broker.clients.service import SCAN_PERIOD_MS, Clients
+from broker.admission.send_forwarder import ForwardToMaster, no_other_master
+from broker.admission.send_gate import HAND_OVER, ROLE
+from broker.clients.service import SCAN_PERIOD_MS, START_UP_MS, Clients
+from broker.config.client_settings import ClientSettings
 from broker.metadata.service import Metadata
-from broker.pending import ROLE
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, decode
-from remoting.dispatch import Dispatcher
-from remoting.operation import OperationTable
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand, decode
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.operation import Empty, Failed, Ok, Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operations.clients import LockedQueues
+from tests.support.metadata_parts import begin_term, open_metadata
+from tests.support.store_parts import FakePeer
 
 CPP = (
     b'{"clientID":"12763-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":'
@@ -25,15 +30,22 @@ CPP = (
 
 
 class Desk:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, forward_to_master: ForwardToMaster = no_other_master) -> None:
         self.now_ms = 0
         self.metadata: Metadata = open_metadata(path)
         self.settings = ClientSettings.model_validate({})
-        self.clients = Clients(self.metadata, self.settings, clock=lambda: self.now_ms)
+        self.clients = Clients(
+            self.metadata, self.settings, forward_to_master=forward_to_master, clock=lambda: self.now_ms
+        )
         table = OperationTable()
         self.clients.bind(table)
         self.dispatcher = Dispatcher(table, name="test")
         self.peer = FakePeer()
+
+    def started(self, *, at_ms: int) -> None:
+        """It is that late, and the broker has looked who has started up."""
+        self.now_ms = at_ms
+        self.clients.expire(at_ms)
 
     async def ask(
         self, code: int, body: bytes | dict[str, object] = b"", *, peer: FakePeer | None = None, **ext: str
@@ -66,7 +78,7 @@ async def test_a_cpp_heartbeat(desk: Desk) -> None:
     )
     members = await desk.ask(38, consumerGroup="CG")
     assert members.body == b'{"consumerIdList":["12763-127.0.0.1@DEFAULT"]}'
-    assert told(desk.peer) == [(2, "CG")]
+    assert told(desk.peer) == []  # it starts up still
     body = json.loads((await desk.ask(203, consumerGroup="CG")).body)
     assert body["connectionSet"] == [
         {
@@ -98,9 +110,13 @@ async def test_a_heartbeat_of_a_producer(desk: Desk) -> None:
 async def test_members_hear_of_each_other(desk: Desk) -> None:
     other = FakePeer(2)
     await desk.ask(34, CPP)
-    told(desk.peer)
+    desk.started(at_ms=START_UP_MS)
+    assert told(desk.peer) == [(2, "CG")]
     await desk.ask(34, CPP.replace(b"12763", b"99"), peer=other)
-    assert told(desk.peer) == told(other) == [(2, "CG")]
+    assert told(desk.peer) == [(2, "CG")]
+    desk.started(at_ms=2 * START_UP_MS)
+    assert told(other) == [(2, "CG")]
+    assert told(desk.peer) == []
     desk.clients.connection_closed(2)
     assert told(desk.peer) == [(2, "CG")]
     desk.settings.become(ClientSettings.model_validate({"channelExpiredTimeout": 7_000}))
@@ -111,12 +127,50 @@ async def test_members_hear_of_each_other(desk: Desk) -> None:
     assert (await desk.ask(203, consumerGroup="CG")).code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
+async def test_a_member_that_starts_up_gets_no_40_yet(desk: Desk) -> None:
+    """Java clients merge the rebalance of a 40 that comes during their start with their own: first retries
+    of a new group after 18 s, and starts that stall for 20 s with code 25."""
+    other = FakePeer(2)
+    await desk.ask(34, CPP)
+    assert told(desk.peer) == []
+    desk.started(at_ms=700)
+    await desk.ask(34, CPP.replace(b'"TopicX"', b'"TopicY"').replace(b"73394", b"73395"))  # the group changed
+    await desk.ask(34, CPP.replace(b"12763", b"99"), peer=other)  # and another one joined
+    assert told(desk.peer) == told(other) == []
+    desk.started(at_ms=START_UP_MS - 1)
+    assert told(desk.peer) == []
+    desk.started(at_ms=START_UP_MS)
+    assert told(desk.peer) == [(2, "CG")]  # once, for all three changes
+    assert told(other) == []
+    desk.started(at_ms=700 + START_UP_MS)
+    assert told(other) == [(2, "CG")]
+    desk.started(at_ms=10 * START_UP_MS)
+    assert told(desk.peer) == told(other) == []
+
+
+async def test_who_left_during_its_start_up_gets_no_40(desk: Desk) -> None:
+    """And who comes back on the same connection gets it after its new start."""
+    other = FakePeer(2)
+    for peer in (desk.peer, other):
+        await desk.ask(34, CPP, peer=peer)
+    await desk.ask(35, clientID="12763-127.0.0.1@DEFAULT", consumerGroup="CG")
+    desk.clients.connection_closed(2)
+    desk.started(at_ms=1_000)
+    await desk.ask(34, CPP)
+    desk.started(at_ms=START_UP_MS)
+    assert told(desk.peer) == told(other) == []
+    desk.started(at_ms=1_000 + START_UP_MS)
+    assert told(desk.peer) == [(2, "CG")]
+    assert told(other) == []
+
+
 async def test_members_are_left_to_find_out_by_themselves(desk: Desk) -> None:
     other = FakePeer(2)
     desk.settings.become(ClientSettings.model_validate({"notifyConsumerIdsChangedEnable": False}))
     await desk.ask(34, CPP)
     await desk.ask(34, CPP.replace(b"12763", b"99"), peer=other)
     desk.clients.connection_closed(2)
+    desk.started(at_ms=2 * START_UP_MS)
     assert told(desk.peer) == told(other) == []
 
 
@@ -172,7 +226,7 @@ async def test_a_bad_expression_does_not_end_a_heartbeat(desk: Desk) -> None:
     bad = {"topic": "T", "subString": "a >", "expressionType": "SQL92", "subVersion": 1}
     consumer = {"groupName": "g", "subscriptionDataSet": [bad]}
     assert (await desk.ask(34, {"clientID": "c", "consumerDataSet": [consumer]})).code == 0
-    assert desk.clients.registry.consumers["g"].subscriptions["T"].wanted is None
+    assert desk.clients.registry.consumers["g"].subscriptions["T"].message_filter is None
 
 
 async def test_queue_locks(desk: Desk) -> None:
@@ -187,15 +241,55 @@ async def test_queue_locks(desk: Desk) -> None:
     assert (await desk.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}'
 
 
+async def test_a_replica_asks_its_master_for_locks(tmp_path: Path) -> None:
+    """An orderly consumer with an old route stands still without: its locks end after 30 s. What came from
+    another broker goes to no third one."""
+    (tmp_path / "master").mkdir()
+    master = Desk(tmp_path / "master")
+    asked: list[int] = []
+
+    async def forward_to_master(
+        operation: Operation[Any, Any], header: Wire, body: Wire | None
+    ) -> Outcome[Any]:
+        asked.append(operation.code)
+        assert body is not None
+        answer = await master.ask(operation.code, body_bytes(body))
+        if answer.code:
+            return Failed(answer.code, answer.remark or "")
+        return Ok(Empty(), LockedQueues.model_validate_json(answer.body) if answer.body else None)
+
+    desk = Desk(tmp_path, forward_to_master)
+    desk.metadata.gate.close(ROLE, "slave")
+    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
+    assert json.loads((await desk.ask(41, body)).body) == {"lockOKMQSet": [queue]}
+    assert (await master.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}', "the master's lock"
+    assert (await desk.ask(42, body)).code == 0
+    assert json.loads((await master.ask(41, body | {"clientId": "b"})).body) == {"lockOKMQSet": [queue]}
+    assert asked == [41, 42]
+    refused = await desk.ask(41, body | {"onlyThisBroker": True})
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and asked == [41, 42]
+
+
+async def test_locks_wait_while_the_mastership_moves(desk: Desk) -> None:
+    """A Java consumer that gets none gives up its queues until it locks them again, 20 s later."""
+    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
+    desk.metadata.gate.close(HAND_OVER, "going")
+    asking = asyncio.create_task(desk.ask(41, body))
+    asyncio.get_running_loop().call_later(0.05, desk.metadata.gate.open, HAND_OVER)
+    assert json.loads((await asking).body) == {"lockOKMQSet": [queue]}
+
+
 async def test_locks_of_an_earlier_term_do_not_count(desk: Desk) -> None:
     """Another broker was master meanwhile, and gave the queue to somebody else."""
     queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
-    desk.metadata.begin_term(1)
+    begin_term(desk.metadata, 1)
     assert json.loads((await desk.ask(41, body)).body) == {"lockOKMQSet": [queue]}
     assert (await desk.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}'
     desk.metadata.end_term()
-    desk.metadata.begin_term(3)
+    begin_term(desk.metadata, 3)
     assert json.loads((await desk.ask(41, body | {"clientId": "b"})).body) == {"lockOKMQSet": [queue]}
 
 

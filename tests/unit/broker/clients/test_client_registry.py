@@ -4,7 +4,7 @@ import random
 
 from broker.clients.core.locks import LOCK_MS, Queue, QueueLocks
 from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
-from broker.filter.core.subscription import EVERYTHING
+from broker.filter.core.subscription import MATCH_ALL
 
 
 def client(connection_id: int, client_id: str = "c1") -> Client:
@@ -12,7 +12,7 @@ def client(connection_id: int, client_id: str = "c1") -> Client:
 
 
 def subscribed(version: int, *topics: str) -> tuple[Subscription, ...]:
-    return tuple(Subscription(topic, "*", "TAG", version, EVERYTHING) for topic in topics)
+    return tuple(Subscription(topic, "*", "TAG", version, MATCH_ALL) for topic in topics)
 
 
 def consumer(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import Broker
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Call, Empty, Failed, Ok, OperationTable, Reply
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
-from remoting.operations.clients import (
+from broker.app.broker import Broker
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, Empty, Failed, Ok, OperationTable, Reply
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from keelmq.remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
     GET_CONSUMER_RUNNING_INFO,
     GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -23,8 +23,8 @@ from remoting.operations.clients import (
     ConsumerStatusRequest,
     HeartbeatData,
 )
-from remoting.queue_map import QueueKey, dump_queue_map
-from tests.unit.test_broker_app import config
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map
+from tests.unit.broker.app.test_broker_app import config
 
 ASKED = ConsumerCallRequest(consumer_group="g", client_id="c@1")
 STATUS = ConsumerStatusRequest(topic="T", group="g")
@@ -128,8 +128,8 @@ async def test_how_far_each_consumer_is(tmp_path: Path) -> None:
         only = STATUS.model_copy(update={"client_addr": "c@2"})
         second = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, only)
         assert isinstance(second, Ok) and second.body == b'{"consumerTable":{"c@2":{%b:9}}}' % queue
-        stranger = STATUS.model_copy(update={"client_addr": "c@3"})
-        outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, stranger)
+        unverified_peer = STATUS.model_copy(update={"client_addr": "c@3"})
+        outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, unverified_peer)
         assert isinstance(outcome, Failed) and "<c@3> not online" in outcome.remark
         for client in (one.client, two.client, tool):
             await client.close()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, detect_address, split_addresses
-from remoting.config import ConfigError, load_config, to_properties
+from broker.config.broker_config import BrokerConfig, detect_address, split_addresses
+from keelmq.runtime.config import ConfigError, load_config, to_properties
 
 CONTROLLED = {"enableControllerMode": "true", "controllerAddr": "a:1;b:2"}
 

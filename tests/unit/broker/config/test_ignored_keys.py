@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import run
-from broker.config import BrokerConfig
-from broker.foreign_keys import NOT_HERE, ONLY, PASSED_OVER, look_up
-from remoting.config import Config, ConfigError, load_config, passed_over, with_settings
+from broker.config.broker_config import BrokerConfig
+from broker.config.ignored_keys import IGNORED, ONE_VALUE, UNSUPPORTED, look_up
+from keelmq.runtime.config import Config, ConfigError, load_config, passed_over, with_settings
 
 CONF = """\
 # as it has run for years
@@ -77,8 +77,8 @@ def test_a_key_is_ours_or_theirs() -> None:
     """Else a setting that we have would be passed over."""
     ours = {field.alias or name for name, field in BrokerConfig.model_fields.items()}
     assert [key for key in sorted(ours) if look_up(key, "x") is not None] == []
-    assert not ONLY.keys() & NOT_HERE.keys()
-    assert all(why.strip() and pattern for pattern, why in PASSED_OVER)
+    assert not ONE_VALUE.keys() & UNSUPPORTED.keys()
+    assert all(why.strip() and pattern for pattern, why in IGNORED)
 
 
 def test_other_programs_know_none_of_them() -> None:

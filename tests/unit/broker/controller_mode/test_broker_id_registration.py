@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.identity import Identity
-from broker.store.meta_file import MetaFiles
-from remoting.operations.controller import REGISTER_BROKER_TO_CONTROLLER, RegisterBrokerToControllerRequest
-from tests.unit.test_replicas_manager import FakeController
+from broker.controller_mode.broker_id_registration import Identity
+from broker.controller_mode.broker_meta_file import MetaFiles
+from keelmq.remoting.operations.controller import (
+    REGISTER_BROKER_TO_CONTROLLER,
+    RegisterBrokerToControllerRequest,
+)
+from tests.unit.broker.controller_mode.test_replicas_manager import FakeController
 
 
 async def epoch_said(directory: Path, last_epoch: int | None) -> tuple[int | None, int | None]:
@@ -20,9 +23,11 @@ async def epoch_said(directory: Path, last_epoch: int | None) -> tuple[int | Non
         controller,
         cluster_name="C",
         broker_name="b",
-        broker_address="me:1",
+        broker_address=lambda: "me:1",
+        on_registered=lambda: None,
         last_epoch=lambda: last_epoch,
     )
+    identity.load()
     for register in (identity.settle, identity.register_again):
         await register()
         request = controller.last[REGISTER_BROKER_TO_CONTROLLER.code]

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.meta_file import BrokerMeta, BrokerMetaError, MetaFiles, decode_meta, encode_meta
+from broker.controller_mode.broker_meta_file import (
+    BrokerMeta,
+    BrokerMetaError,
+    MetaFiles,
+    decode_meta,
+    encode_meta,
+)
 
 META = BrokerMeta("C", "b", 3, "127.0.0.1:10911;1700000000000")
 

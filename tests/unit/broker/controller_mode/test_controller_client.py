@@ -5,26 +5,30 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from broker.controller_client import LEARNED_MAX, ControllerClient, Heartbeats
-from remoting.client import RemotingClient
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, Unknown
-from remoting.operations.controller import (
+from broker.controller_mode.controller_client import LEARNED_MAX, ControllerClient, Heartbeats
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable, Reply, Unknown
+from keelmq.remoting.operations.controller import (
     GET_METADATA_INFO,
     GET_REPLICA_INFO,
     BrokerNameRequest,
     ControllerMetadata,
     MasterInfo,
 )
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
-from remoting.tasks import TaskSet
-from tests.unit.admin_parts import DEAD, hanging
-from tests.unit.raft_group import until
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tasks import TaskSet
+from tests.support.admin_parts import DEAD, hanging
+from tests.support.raft_group import until
 
 REQUEST = BrokerNameRequest(broker_name="b")
 BEAT = BrokerHeartbeatRequest(cluster_name="C", broker_addr="me:1", broker_name="b", broker_id=1)
+
+
+def ignore(*told: object) -> None:
+    """A callback that nobody needs."""
 
 
 class FakeController:
@@ -40,11 +44,11 @@ class FakeController:
         table.bind(GET_METADATA_INFO, self._metadata)
         table.bind(GET_REPLICA_INFO, self._replica_info)
         table.bind(BROKER_HEARTBEAT, self._heartbeat)
-        self.door = TcpDoor(table, host="127.0.0.1", port=port, name="controller")
+        self.server = TcpServer(table, host="127.0.0.1", port=port, name="controller")
 
     @property
     def address(self) -> str:
-        return "{}:{}".format(*self.door.address)
+        return "{}:{}".format(*self.server.address)
 
     async def _metadata(self, request: Empty, call: Call) -> ControllerMetadata:
         return ControllerMetadata(
@@ -78,17 +82,17 @@ class Three:
 async def three() -> AsyncIterator[Three]:
     controllers = [FakeController() for _ in range(3)]
     for controller in controllers:
-        await controller.door.start()
+        await controller.server.start()
     client = RemotingClient()
     yield Three(controllers, client)
     await client.close()
     for controller in controllers:
-        await controller.door.close()
+        await controller.server.close()
 
 
 async def test_the_active_one_is_found_and_remembered(three: Three) -> None:
     three.lead(1)
-    controller = ControllerClient(three.client, three.addresses)
+    controller = ControllerClient(three.client, three.addresses, on_addresses=ignore)
     outcome = await controller.call(GET_REPLICA_INFO, REQUEST)
     assert isinstance(outcome, Ok) and outcome.header.master_epoch == 7
     assert controller.active_address == three.addresses[1]
@@ -97,15 +101,17 @@ async def test_the_active_one_is_found_and_remembered(three: Three) -> None:
 async def test_its_own_word_beats_hearsay(three: Three) -> None:
     """Two followers still name the dead one."""
     three.lead(0, known_by=lambda number: number != 2)
-    await three.controllers[0].door.close()
+    await three.controllers[0].server.close()
     three.lead(2, known_by=lambda number: number == 2)
-    outcome = await ControllerClient(three.client, three.addresses).call(GET_REPLICA_INFO, REQUEST)
+    outcome = await ControllerClient(three.client, three.addresses, on_addresses=ignore).call(
+        GET_REPLICA_INFO, REQUEST
+    )
     assert isinstance(outcome, Ok)
 
 
 async def test_not_leader_means_looking_again_at_once(three: Three) -> None:
     three.lead(0)
-    controller = ControllerClient(three.client, three.addresses)
+    controller = ControllerClient(three.client, three.addresses, on_addresses=ignore)
     assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
     three.lead(2)
     started = asyncio.get_running_loop().time()
@@ -115,7 +121,7 @@ async def test_not_leader_means_looking_again_at_once(three: Three) -> None:
 
 
 async def test_nobody_leads_is_failed_at_the_deadline(three: Three) -> None:
-    outcome = await ControllerClient(three.client, three.addresses).call(
+    outcome = await ControllerClient(three.client, three.addresses, on_addresses=ignore).call(
         GET_REPLICA_INFO, REQUEST, timeout_ms=300
     )
     assert isinstance(outcome, Failed) and outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED
@@ -124,7 +130,7 @@ async def test_nobody_leads_is_failed_at_the_deadline(three: Three) -> None:
 async def test_a_silent_active_one_is_unknown_and_forgotten(three: Three) -> None:
     three.lead(0)
     three.controllers[0].silent = True
-    controller = ControllerClient(three.client, three.addresses)
+    controller = ControllerClient(three.client, three.addresses, on_addresses=ignore)
     outcome = await controller.call(GET_REPLICA_INFO, REQUEST, timeout_ms=200)
     assert isinstance(outcome, Unknown)
     assert controller.active_address is None
@@ -132,27 +138,29 @@ async def test_a_silent_active_one_is_unknown_and_forgotten(three: Three) -> Non
 
 async def test_callers_share_one_look_up(three: Three) -> None:
     three.lead(1)
-    controller = ControllerClient(three.client, three.addresses)
+    controller = ControllerClient(three.client, three.addresses, on_addresses=ignore)
     outcomes = await asyncio.gather(*(controller.call(GET_REPLICA_INFO, REQUEST) for _ in range(20)))
     assert all(isinstance(outcome, Ok) for outcome in outcomes)
 
 
 async def test_all_controllers_hear_us_and_a_restarted_one_soon_again(three: Three) -> None:
     tasks = TaskSet()
-    beats = Heartbeats(three.client, three.addresses, interval_ms=60_000, heartbeat=lambda: BEAT)
+    beats = Heartbeats(
+        three.client, three.addresses, interval_ms=60_000, heartbeat=lambda: BEAT, on_answer=ignore
+    )
     three.client._on_closed = beats.connection_lost
     beats.start(tasks)
     async with asyncio.timeout(5):
         for controller in three.controllers:
             await controller.beat.wait()
         first = three.controllers[0]
-        port = first.door.address[1]
-        await first.door.close()
+        port = first.server.address[1]
+        await first.server.close()
         again = FakeController(port)
-        await again.door.start()
+        await again.server.start()
         await again.beat.wait()  # long before the interval is over
     await tasks.stop()
-    await again.door.close()
+    await again.server.close()
 
 
 async def test_controllers_that_hang_or_are_gone_keep_no_beat_from_the_others(three: Three) -> None:
@@ -160,7 +168,11 @@ async def test_controllers_that_hang_or_are_gone_keep_no_beat_from_the_others(th
     tasks, last = TaskSet(), three.controllers[2]
     with hanging() as stopped:
         beats = Heartbeats(
-            three.client, [DEAD, stopped, three.addresses[2]], interval_ms=50, heartbeat=lambda: BEAT
+            three.client,
+            [DEAD, stopped, three.addresses[2]],
+            interval_ms=50,
+            heartbeat=lambda: BEAT,
+            on_answer=ignore,
         )
         began_ms = now_ms()
         beats.start(tasks)
@@ -180,7 +192,9 @@ async def test_nothing_is_said_before_there_is_something_to_say(three: Three) ->
         said.set()
         return BEAT if registered else None
 
-    beats = Heartbeats(three.client, three.addresses, interval_ms=60_000, heartbeat=heartbeat)
+    beats = Heartbeats(
+        three.client, three.addresses, interval_ms=60_000, heartbeat=heartbeat, on_answer=ignore
+    )
     beats.start(tasks)
     async with asyncio.timeout(5):
         await said.wait()
@@ -195,9 +209,8 @@ async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three:
     """It would take us for dead once it leads. Our configuration knows two of the three."""
     two, newcomer = three.addresses[:2], three.controllers[2]
     three.lead(0)
-    controller = ControllerClient(three.client, two)
-    beats = Heartbeats(three.client, two, interval_ms=20, heartbeat=lambda: BEAT)
-    controller.on_addresses = beats.follow
+    beats = Heartbeats(three.client, two, interval_ms=20, heartbeat=lambda: BEAT, on_answer=ignore)
+    controller = ControllerClient(three.client, two, on_addresses=beats.follow)
     tasks = TaskSet()
     beats.start(tasks)
     async with asyncio.timeout(5):
@@ -209,7 +222,7 @@ async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three:
         await newcomer.beat.wait()
         three.lead(2, known_by=lambda number: number == 2)
         for old in three.controllers[:2]:
-            await old.door.close()
+            await old.server.close()
         newcomer.added = three.addresses[2]
         assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok), "found, unconfigured"
         newcomer.added = None
@@ -222,6 +235,6 @@ async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three:
 
 
 async def test_so_many_are_learned_and_no_more(three: Three) -> None:
-    controller = ControllerClient(three.client, ["a:1"])
+    controller = ControllerClient(three.client, ["a:1"], on_addresses=ignore)
     controller.learn(";".join(f"h{number}:1" for number in range(1_000)))
     assert len(controller.addresses) == 1 + LEARNED_MAX

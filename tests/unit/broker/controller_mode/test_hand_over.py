@@ -1,6 +1,7 @@
 """Planned hand-over (S10): the order of its steps, what happens when one fails, messages that come late."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -8,23 +9,24 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.core.heir import HeirLink, choose_heir, equals
+from broker.admission.send_forwarder import FORWARDED_GROUP, SendForwarder
+from broker.admission.send_gate import HAND_OVER, ROLE
+from broker.controller_mode.hand_over import HandOver, HandOverError
 from broker.core.role import Role
-from broker.hand_over import Groups, HandOver, HandOverError
-from broker.late_sends import FORWARDED_GROUP, LateSends
+from broker.core.transfer_target import TransferCandidate, choose_transfer_target, fully_replicated
 from broker.metadata.service import Metadata
-from broker.pending import HAND_OVER, ROLE
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.operation import CommandError, Failed, Ok, Outcome, Unknown
-from remoting.operations import controller as wire
-from remoting.operations.broker import SendMessageResponse
-from remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
-from tests.unit.controller_fakes import GROUP, Bench
-from tests.unit.handler_parts import Broker
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.test_ha_service import until
+from broker.store.log.sync_fault import SyncError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operation import CommandError, Failed, Ok, Outcome, Unknown
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.broker import SendMessageResponse
+from keelmq.remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
+from keelmq.runtime.clock import now_ms
+from tests.support.controller_fakes import GROUP, Bench
+from tests.support.handler_parts import Broker
+from tests.support.metadata_parts import ReplicasT, begin_term, open_metadata
+from tests.unit.broker.ha.test_ha_service import until
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -50,16 +52,21 @@ def stored(offset: int = 7) -> Outcome[Any]:
     return Ok(SendMessageResponse(msg_id="M", queue_id=0, queue_offset=offset, transaction_id="T"))
 
 
-class Late:
-    """A broker whose gate has the detour."""
+class Forwarding:
+    """A broker whose gate holds or forwards."""
 
     def __init__(self, path: Path, *outcomes: Outcome[Any]) -> None:
         self.client, self.master = Client(*outcomes), ""
         self.broker = Broker(path)
         client: Any = self.client
-        self.late = LateSends(client, self.broker.gate, broker_name="b", master=lambda: self.master or None)
-        self.late.serve(self.broker.handlers.send.send)
-        self.broker.gate.detour = self.late.take
+        self.forwarder = SendForwarder(
+            client,
+            self.broker.gate,
+            broker_name="b",
+            master=lambda: self.master or None,
+            send_here=self.broker.handlers.send.send,
+        )
+        self.broker.gate.hold_or_forward = self.forwarder.take
 
     def demote(self) -> None:
         self.broker.gate.close(ROLE, "slave")
@@ -85,7 +92,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_a_slave_hands_on_what_a_client_with_an_old_route_sends(tmp_path: Path) -> None:
-    scene = Late(tmp_path, stored())
+    scene = Forwarding(tmp_path, stored())
     scene.demote()
     assert scene.broker.send(b"hello", e="3", h="5", j="2") is None
     (answer,) = await scene.answers()
@@ -95,12 +102,12 @@ async def test_a_slave_hands_on_what_a_client_with_an_old_route_sends(tmp_path: 
     assert (address, body, header.topic, header.queue_id) == (NEW_MASTER, b"hello", "TopicA", 3)
     assert (header.flag, header.reconsume_times, header.producer_group) == (5, 2, FORWARDED_GROUP)
     assert header.properties == "TAGS\x01TagA\x02UNIQ_KEY\x01AC11", "the same UNIQ_KEY"
-    assert scene.broker.store.commit_log.max_offset == 0 and scene.late.forwarded == 1
+    assert scene.broker.store.commit_log.max_offset == 0 and scene.forwarder.forwarded == 1
 
 
 @pytest.mark.parametrize("lenient", [False, True])
 async def test_a_forwarded_message_is_not_forwarded_again(tmp_path: Path, lenient: bool) -> None:
-    scene = Late(tmp_path, stored())
+    scene = Forwarding(tmp_path, stored())
     scene.demote()
     answer = scene.broker.send(a=FORWARDED_GROUP, lenient=lenient)
     assert answer is not None and answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -110,7 +117,7 @@ async def test_a_forwarded_message_is_not_forwarded_again(tmp_path: Path, lenien
 async def test_a_new_master_that_is_not_ready_is_asked_by_one_at_a_time(tmp_path: Path) -> None:
     early = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: role is changing")
     few = Failed(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough: 1 of at least 2")
-    scene = Late(tmp_path, *[early] * 3, *[few] * 3, stored())
+    scene = Forwarding(tmp_path, *[early] * 3, *[few] * 3, stored())
     scene.demote()
     scene.broker.send()
     await until(lambda: len(scene.client.calls) >= 1)
@@ -132,7 +139,7 @@ async def test_a_new_master_that_is_not_ready_is_asked_by_one_at_a_time(tmp_path
 async def test_other_answers_are_passed_on(
     tmp_path: Path, outcome: Outcome[Any], code: int, remark: str
 ) -> None:
-    scene = Late(tmp_path, outcome)
+    scene = Forwarding(tmp_path, outcome)
     scene.demote()
     scene.broker.send()
     (answer,) = await scene.answers()
@@ -140,31 +147,31 @@ async def test_other_answers_are_passed_on(
 
 
 async def test_what_is_held_is_stored_here_if_the_hand_over_fails(tmp_path: Path) -> None:
-    scene = Late(tmp_path, stored())
+    scene = Forwarding(tmp_path, stored())
     scene.broker.gate.close(HAND_OVER, "going")
     assert [scene.broker.send(b"%d" % number) for number in range(3)] == [None] * 3
-    assert scene.broker.store.commit_log.max_offset == 0 and scene.late.count == 3
+    assert scene.broker.store.commit_log.max_offset == 0 and scene.forwarder.count == 3
     scene.broker.gate.open(HAND_OVER)
-    scene.late.settle()
+    scene.forwarder.settle()
     answers = scene.broker.answers()
     assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1", "2"], "in order"
-    assert scene.client.calls == [] and scene.late.count == 0
+    assert scene.client.calls == [] and scene.forwarder.count == 0
 
 
 async def test_what_is_held_goes_to_the_new_master_in_order(tmp_path: Path) -> None:
-    scene = Late(tmp_path, stored())
+    scene = Forwarding(tmp_path, stored())
     scene.broker.gate.close(HAND_OVER, "going")
     for number in range(3):
         scene.broker.send(b"%d" % number)
     scene.demote()
     scene.broker.gate.open(HAND_OVER)
-    scene.late.settle()
+    scene.forwarder.settle()
     await scene.answers(3)
     assert [body for _, _, body in scene.client.calls] == [b"0", b"1", b"2"]
 
 
 async def test_a_message_on_its_way_is_stored_here_when_this_broker_becomes_master(tmp_path: Path) -> None:
-    scene = Late(tmp_path, Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "not yet"))
+    scene = Forwarding(tmp_path, Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "not yet"))
     scene.demote()
     scene.broker.send()
     await until(lambda: len(scene.client.calls) >= 2)
@@ -175,23 +182,27 @@ async def test_a_message_on_its_way_is_stored_here_when_this_broker_becomes_mast
 
 
 async def test_what_cannot_be_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.late_sends.TAKEN_MAX", 2)
-    scene = Late(tmp_path, stored())
+    monkeypatch.setattr("broker.admission.send_forwarder.TAKEN_MAX", 2)
+    scene = Forwarding(tmp_path, stored())
     scene.broker.gate.close(HAND_OVER, "the mastership goes to broker 2")
     answers = [scene.broker.send() for _ in range(3)]
     assert answers[:2] == [None, None]
     assert answers[2] is not None and answers[2].code == ResponseCode.SERVICE_NOT_AVAILABLE
-    await scene.late.close()
+    await scene.forwarder.close()
 
 
 # -- the heir ----------------------------------------------------------------------------------------------
 
 
-def test_the_heir_is_the_one_with_the_longest_log() -> None:
-    links = [HeirLink(3, 100), HeirLink(2, 100), HeirLink(4, 90)]
-    assert (choose_heir(links, None), choose_heir(links, 4), choose_heir(links, 9)) == (2, 4, None)
-    assert choose_heir([], None) is None
-    assert equals(links, 100) == {2, 3}
+def test_the_transfer_target_is_the_one_with_the_longest_log() -> None:
+    links = [TransferCandidate(3, 100), TransferCandidate(2, 100), TransferCandidate(4, 90)]
+    assert (
+        choose_transfer_target(links, None),
+        choose_transfer_target(links, 4),
+        choose_transfer_target(links, 9),
+    ) == (2, 4, None)
+    assert choose_transfer_target([], None) is None
+    assert fully_replicated(links, 100) == {2, 3}
 
 
 # -- the master --------------------------------------------------------------------------------------------
@@ -234,25 +245,26 @@ class Ha:
     def __init__(self, store: Any, links: dict[int, Link]) -> None:
         self.store, self.links = store, links
         self.mastership = self
-        self.keeper = self
+        self.sync_state_set_manager = self
         self.agreed = self
         self.members, self.epoch = frozenset({1, 2, 3}), 8
 
 
 class Scene:
     def __init__(self, path: Path, outcome: Outcome[Any], links: dict[int, Link] | None = None) -> None:
-        self.late = Late(path, stored())
-        self.broker = self.late.broker
-        self.controller, self.manager = Controller(outcome), Manager(self.late.demote)
+        self.forwarding = Forwarding(path, stored())
+        self.broker = self.forwarding.broker
+        self.controller, self.manager = Controller(outcome), Manager(self.forwarding.demote)
         self.links = {2: Link(1 << 40), 3: Link(0)} if links is None else links
         parts: dict[str, Any] = {"ha": Ha(self.broker.store, self.links), "controller": self.controller}
         self.metadata = open_metadata(path / "metadata")
-        self.metadata.members = lambda epoch: {2, 3}
+        self.replicas = ReplicasT(lambda epoch: {2, 3})
         self.hand_over = HandOver(
-            Groups("c", "b"),
+            cluster_name="c",
+            broker_name="b",
             gate=self.broker.gate,
             pending=self.broker.pending,
-            late=self.late.late,
+            forwarder=self.forwarding.forwarder,
             metadata=self.metadata,
             manager=self.manager,  # type: ignore[arg-type]
             **parts,
@@ -272,11 +284,11 @@ async def drain_looks(scene: Scene, count: int = 3) -> None:
         await until(lambda: look.call_count >= count)
 
 
-def elected(heir: int = 2) -> Outcome[Any]:
-    return Ok(wire.MasterInfo(master_broker_id=heir, master_address=NEW_MASTER, master_epoch=6))
+def elected(transfer_target: int = 2) -> Outcome[Any]:
+    return Ok(wire.MasterInfo(master_broker_id=transfer_target, master_address=NEW_MASTER, master_epoch=6))
 
 
-async def test_the_heir_has_everything_before_it_is_elected(tmp_path: Path) -> None:
+async def test_the_transfer_target_has_everything_before_it_is_elected(tmp_path: Path) -> None:
     scene = Scene(tmp_path, elected())
     scene.broker.gate.wait = True
     scene.links[2].ack_offset = 0
@@ -284,7 +296,7 @@ async def test_the_heir_has_everything_before_it_is_elected(tmp_path: Path) -> N
     end = scene.broker.store.commit_log.max_offset
     giving = asyncio.create_task(scene.hand_over.give(2))
     await until(lambda: not scene.broker.gate.writable)
-    assert scene.broker.send(b"meanwhile") is None and scene.late.late.count == 1
+    assert scene.broker.send(b"meanwhile") is None and scene.forwarding.forwarder.count == 1
     scene.links[2].ack_offset = end
     await drain_looks(scene)
     assert scene.controller.asked == [], "a reply still waits"
@@ -298,10 +310,12 @@ async def test_the_heir_has_everything_before_it_is_elected(tmp_path: Path) -> N
     assert not scene.broker.gate.is_closed_by(HAND_OVER)
 
 
-async def test_the_heir_has_the_offsets_of_the_last_moment_before_it_is_elected(tmp_path: Path) -> None:
+async def test_the_transfer_target_has_the_offsets_of_the_last_moment_before_it_is_elected(
+    tmp_path: Path,
+) -> None:
     """Oneway commits have no version for up to 100 ms, and a replica hears of versions only."""
     scene = Scene(tmp_path, elected())
-    scene.metadata.begin_term(5)
+    begin_term(scene.metadata, 5, scene.replicas)
     await pull(scene.metadata)
     assert scene.metadata.is_behind(3) and not scene.metadata.is_behind(2)
     scene.metadata.offsets.commit("G", "TopicA", 0, 7)
@@ -314,21 +328,21 @@ async def test_the_heir_has_the_offsets_of_the_last_moment_before_it_is_elected(
     assert await giving == 2
 
 
-async def test_metadata_that_does_not_reach_the_heir_is_told(
+async def test_metadata_that_does_not_reach_the_transfer_target_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.hand_over.DRAIN_MS", 30)
+    monkeypatch.setattr("broker.controller_mode.hand_over.DRAIN_MS", 30)
     scene = Scene(tmp_path, elected())
-    scene.metadata.begin_term(5)
+    begin_term(scene.metadata, 5, scene.replicas)
     with pytest.raises(HandOverError, match="and metadata"):
         await scene.hand_over.give(2)
     assert scene.controller.asked == [] and scene.broker.gate.writable
 
 
-async def test_rocketmq_s_heir_polls_metadata_and_is_not_waited_for(tmp_path: Path) -> None:
+async def test_rocketmq_s_transfer_target_polls_metadata_and_is_not_waited_for(tmp_path: Path) -> None:
     scene = Scene(tmp_path, elected())
-    scene.metadata.begin_term(5)
-    scene.metadata.members = lambda epoch: {3}
+    begin_term(scene.metadata, 5, scene.replicas)
+    scene.replicas.members = lambda epoch: {3}
     assert await scene.hand_over.give(2) == 2
 
 
@@ -343,6 +357,16 @@ async def test_who_leaves_is_kept_in_the_set_only_if_it_must(
     assert scene.controller.asked[0].equal_replicas == kept
 
 
+async def test_a_master_whose_disk_failed_is_not_kept_in_the_set(tmp_path: Path) -> None:
+    """Even below minInSyncReplicas: the new master would wait for acks that never come."""
+    scene = Scene(tmp_path, elected())
+    scene.broker.send()
+    scene.broker.gate.min_in_sync = 2
+    scene.broker.store.commit_log.sync_fault.latch(SyncError(errno.EIO, "Input/output error", "0"))
+    await scene.hand_over.give(leaves=True)
+    assert scene.controller.asked[0].equal_replicas == "2"
+
+
 @pytest.mark.parametrize(
     ("outcome", "says"),
     [
@@ -353,7 +377,7 @@ async def test_who_leaves_is_kept_in_the_set_only_if_it_must(
 async def test_a_hand_over_that_fails_changes_nothing(
     tmp_path: Path, outcome: Outcome[Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.hand_over.SWITCH_MS", 20)
+    monkeypatch.setattr("broker.controller_mode.hand_over.SWITCH_MS", 20)
     scene = Scene(tmp_path, outcome)
     scene.broker.gate.close(HAND_OVER, "for a message that is held")
     scene.broker.send()
@@ -364,10 +388,10 @@ async def test_a_hand_over_that_fails_changes_nothing(
     assert scene.manager.readings == isinstance(outcome, Unknown), "a late request is made void"
 
 
-async def test_metadata_that_cannot_be_sealed_does_not_leave_the_gate_shut(tmp_path: Path) -> None:
+async def test_metadata_that_cannot_be_committed_does_not_leave_the_gate_shut(tmp_path: Path) -> None:
     scene = Scene(tmp_path, elected())
     with (
-        patch.object(scene.metadata, "seal", side_effect=ValueError("not JSON")),
+        patch.object(scene.metadata, "commit_staged", side_effect=ValueError("not JSON")),
         pytest.raises(ValueError, match="not JSON"),
     ):
         await scene.hand_over.give()
@@ -375,10 +399,10 @@ async def test_metadata_that_cannot_be_sealed_does_not_leave_the_gate_shut(tmp_p
     assert scene.broker.gate.writable
 
 
-async def test_a_slow_heir_does_not_hold_up_producers_for_long(
+async def test_a_slow_transfer_target_does_not_hold_up_producers_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.hand_over.DRAIN_MS", 30)
+    monkeypatch.setattr("broker.controller_mode.hand_over.DRAIN_MS", 30)
     scene = Scene(tmp_path, elected())
     scene.broker.send()
     started_ms = now_ms()
@@ -388,7 +412,7 @@ async def test_a_slow_heir_does_not_hold_up_producers_for_long(
     assert scene.controller.asked == []
 
 
-async def test_an_heir_that_goes_away_ends_it(tmp_path: Path) -> None:
+async def test_a_transfer_target_that_goes_away_ends_it(tmp_path: Path) -> None:
     scene = Scene(tmp_path, elected())
     scene.broker.send()
     giving = asyncio.create_task(scene.hand_over.give(3))
@@ -398,7 +422,7 @@ async def test_an_heir_that_goes_away_ends_it(tmp_path: Path) -> None:
         await giving
 
 
-async def test_without_an_heir_there_is_nothing_to_hand_over(tmp_path: Path) -> None:
+async def test_without_a_transfer_target_there_is_nothing_to_hand_over(tmp_path: Path) -> None:
     scene = Scene(tmp_path, elected(), links={})
     with pytest.raises(HandOverError, match="no other member"):
         await scene.hand_over.give()
@@ -428,11 +452,11 @@ async def test_the_word_of_another_term_counts_nothing(bench: Bench, changed: di
     assert bench.broker_set.master_broker_id == 1
 
 
-@pytest.mark.parametrize("equals", ["1;\u00b2", "\u0661", "9" * 20, "9" * 5_000, "1;two", "-1"])
-async def test_what_is_no_list_of_ids_is_an_invalid_request(bench: Bench, equals: str) -> None:
+@pytest.mark.parametrize("fully_replicated", ["1;\u00b2", "\u0661", "9" * 20, "9" * 5_000, "1;two", "-1"])
+async def test_what_is_no_list_of_ids_is_an_invalid_request(bench: Bench, fully_replicated: str) -> None:
     drained = {"master_broker_id": 1, "master_epoch": 1, "sync_state_set_epoch": 2}
     with pytest.raises(CommandError, match="equalReplicas") as caught:
-        await bench.elect(2, designate=True, equal_replicas=equals, **drained)
+        await bench.elect(2, designate=True, equal_replicas=fully_replicated, **drained)
     assert caught.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
     assert bench.broker_set.master_broker_id == 1
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from broker.core.role import MasterNews, Role
-from broker.ha.ports import EpochPassed, MasterDoor
-from broker.identity import Identity
-from broker.replicas_manager import ReplicasManager
-from broker.store.meta_file import MetaFiles
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
-from remoting.operations.controller import (
+from broker.controller_mode.broker_id_registration import Identity
+from broker.controller_mode.broker_meta_file import MetaFiles
+from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.core.role import Role, RoleUpdate
+from broker.ha.ports import EpochPassed, MasterHaAddress
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
+from keelmq.remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
     APPLY_BROKER_ID,
     ELECT_MASTER,
@@ -34,8 +34,8 @@ from remoting.operations.controller import (
     ReplicaInfoRequest,
     SyncStateSet,
 )
-from remoting.tasks import TaskSet
-from tests.unit.test_ha_service import until
+from keelmq.runtime.tasks import TaskSet
+from tests.unit.broker.ha.test_ha_service import until
 
 FILE_BYTES = 4_096
 
@@ -130,9 +130,9 @@ class Scene:
         self.writable = True
         self.note("unfence")
 
-    async def find_master(self, master_address: str) -> MasterDoor | None:
+    async def find_master(self, master_address: str) -> MasterHaAddress | None:
         self.note(f"find {master_address}")
-        return MasterDoor(self.ha_address, FILE_BYTES) if self.ha_address else None
+        return MasterHaAddress(self.ha_address, FILE_BYTES) if self.ha_address else None
 
     async def serve_as(self, role: Role) -> None:
         self.note(f"serve {'master' if role.is_master else 'slave'} {role.epoch}")
@@ -160,7 +160,16 @@ class Broker:
     def start(self) -> ReplicasManager:
         files = MetaFiles(self.directory, cluster_name="C", broker_name="b")
         controller: Any = self.controller
-        identity = Identity(files, controller, cluster_name="C", broker_name="b", broker_address="me:1")
+        identity = Identity(
+            files,
+            controller,
+            cluster_name="C",
+            broker_name="b",
+            broker_address=lambda: "me:1",
+            on_registered=lambda: None,
+            last_epoch=lambda: None,
+        )
+        identity.load()
         self.manager = ReplicasManager(
             identity,
             controller,
@@ -170,6 +179,7 @@ class Broker:
             broker_name="b",
             poll_period_ms=60_000,
             on_change=self.changed,
+            on_confirmed=lambda asked_ms: None,
         )
         self.manager.start(self.tasks)
         return self.manager
@@ -197,7 +207,7 @@ async def test_the_order_of_a_promotion(broker: Broker) -> None:
     manager = broker.start()
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
     broker.scene.log.clear()
-    manager.notified(
+    manager.notify_broker_role_changed(
         NotifyBrokerRoleChangedRequest(master_address="me:1", master_epoch=2, master_broker_id=2),
         SyncStateSet(sync_state_set=[2], sync_state_set_epoch=2),
     )
@@ -211,11 +221,11 @@ async def test_only_a_demotion_sends_clients_away(broker: Broker) -> None:
     broker.controller.elect(2, epoch=1)
     manager = broker.start()
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
-    manager.offer(MasterNews(2, 2, "me:1", frozenset({2}), 2))
+    manager.offer(RoleUpdate(2, 2, "me:1", frozenset({2}), 2))
     await broker.scene.until(lambda: "announce 2" in broker.scene.log)
     assert "clients away" not in broker.scene.log
     broker.scene.log.clear()
-    manager.offer(MasterNews(3, 1, "m:1", frozenset({1}), 3))
+    manager.offer(RoleUpdate(3, 1, "m:1", frozenset({1}), 3))
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
     assert broker.scene.log[:3] == ["fence", "clients away", "find m:1"]
 
@@ -241,7 +251,7 @@ async def test_newer_news_interrupt_the_search_for_the_masters_ha_address(broker
     broker.controller.elect(1, epoch=1)
     manager = broker.start()
     await broker.scene.until(lambda: "find m:1" in broker.scene.log)
-    manager.offer(MasterNews(2, 2, "me:1", frozenset({2}), 2))
+    manager.offer(RoleUpdate(2, 2, "me:1", frozenset({2}), 2))
     await broker.scene.until(lambda: "announce 2" in broker.scene.log)
     assert manager.role.is_master
     assert not [line for line in broker.scene.log if line.startswith("ha slave")]
@@ -253,7 +263,7 @@ async def test_a_master_that_has_moved_is_looked_for_at_its_new_address(broker: 
     broker.controller.elect(1, epoch=1)
     manager = broker.start()
     await broker.scene.until(lambda: "find m:1" in broker.scene.log)
-    manager.offer(MasterNews(1, 1, "moved:1", frozenset({1}), 1))
+    manager.offer(RoleUpdate(1, 1, "moved:1", frozenset({1}), 1))
     await broker.scene.until(lambda: "find moved:1" in broker.scene.log)
     broker.scene.ha_address = "moved:2"
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
@@ -261,14 +271,14 @@ async def test_a_master_that_has_moved_is_looked_for_at_its_new_address(broker: 
 
 
 async def test_repeated_and_older_news_do_nothing(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", logger="broker.replicas_manager")
+    caplog.set_level("DEBUG", logger="broker.controller_mode.replicas_manager")
     broker.controller.elect(2, epoch=3)
     manager = broker.start()
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
     seen = len(broker.scene.log)
     for epoch, master in ((3, 2), (2, 1), (1, 2)):
         caplog.clear()
-        manager.offer(MasterNews(epoch, master, "x:1"))
+        manager.offer(RoleUpdate(epoch, master, "x:1"))
         await until(lambda: any("role stays" in line for line in caplog.messages), "decided")
     assert len(broker.scene.log) == seen
 
@@ -369,7 +379,7 @@ async def test_late_news_are_no_trouble(
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
     broker.scene.log_epoch = 3
     broker.controller.elect(1, epoch=3)
-    manager.offer(MasterNews(2, master, "m:1", frozenset({master}), 2))
+    manager.offer(RoleUpdate(2, master, "m:1", frozenset({master}), 2))
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
     assert manager.role == Role(2, 3, 1, "m:1", 3) and not manager.fault
     assert not broker.tasks.deaths and "importControllerState" not in caplog.text
@@ -381,7 +391,7 @@ async def test_late_news_wait_for_controllers_that_do_not_answer(broker: Broker)
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
     broker.scene.log_epoch = 3
     broker.controller.script[GET_REPLICA_INFO.code] = [Unknown("lost")]
-    manager.offer(MasterNews(2, 1, "m:1", frozenset({1}), 2))
+    manager.offer(RoleUpdate(2, 1, "m:1", frozenset({1}), 2))
     await until(lambda: not broker.controller.script[GET_REPLICA_INFO.code])
     assert manager.role == Role(2, 1, 1, "m:1", 1) and not broker.tasks.deaths
     broker.controller.elect(1, epoch=3)
@@ -421,8 +431,8 @@ async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broke
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor's pauses."""
-    monkeypatch.setattr("remoting.tasks.BACKOFF_FIRST_MS", 1)
-    monkeypatch.setattr("remoting.tasks.BACKOFF_MAX_MS", 2)
+    monkeypatch.setattr("keelmq.runtime.tasks.BACKOFF_FIRST_MS", 1)
+    monkeypatch.setattr("keelmq.runtime.tasks.BACKOFF_MAX_MS", 2)
 
 
 @pytest.mark.usefixtures("quick")
@@ -474,15 +484,15 @@ async def test_a_promotion_that_does_not_end_is_a_failure(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pitfall 42: upstream waits for ever, with the role lock held."""
-    monkeypatch.setattr("broker.replicas_manager.PROMOTION_MS", 20)
+    monkeypatch.setattr("broker.controller_mode.role_change.PROMOTION_MS", 20)
     real, stuck = broker.scene.become_master, 3
 
-    async def become_master(**news: Any) -> None:
+    async def become_master(**role_update: Any) -> None:
         nonlocal stuck
         if stuck:
             stuck -= 1
             await asyncio.Event().wait()
-        await real(**news)
+        await real(**role_update)
 
     monkeypatch.setattr(broker.scene, "become_master", become_master)
     broker.controller.elect(2, epoch=4)

@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.ha.ports import MasterDoor
-from broker.slave_sync import Leader, SlaveSync
-from remoting.client import RemotingClient
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, Empty, OperationTable, Reply
-from remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
-from tests.unit.metadata_parts import open_metadata
+from broker.controller_mode.slave_sync import Leader, SlaveSync
+from broker.ha.ports import MasterHaAddress
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
+from keelmq.remoting.servers.tcp import TcpServer
+from tests.support.metadata_parts import open_metadata
 
 OURS = "brokerClusterName=C1\nbrokerName=b-a\nhaListenPort=10912\nbrokerIP1=10.0.0.1\n"
 OTHER_GROUP = OURS.replace("b-a", "b-b")
 OTHER_CLUSTER = OURS.replace("C1", "C2")
+
+
+async def no_refresh() -> None:
+    """The HA address of the master stays."""
 
 
 class Master:
@@ -28,11 +32,11 @@ class Master:
         self.on_asked: Callable[[], None] = lambda: None
         table = OperationTable()
         table.bind(GET_BROKER_CONFIG, self._get)
-        self.door = TcpDoor(table, host="127.0.0.1", port=0, name="test")
+        self.server = TcpServer(table, host="127.0.0.1", port=0, name="test")
 
     @property
     def address(self) -> str:
-        return "{}:{}".format(*self.door.address)
+        return "{}:{}".format(*self.server.address)
 
     async def _get(self, header: Empty, call: Call) -> Reply:
         self.asked += 1
@@ -44,14 +48,16 @@ class Master:
 async def slave_and_master(tmp_path: Path, text: str) -> AsyncIterator[tuple[SlaveSync, Master]]:
     """The slave has just been told of this master."""
     master, client = Master(text), RemotingClient()
-    await master.door.start()
-    sync = SlaveSync(client, open_metadata(tmp_path), cluster="C1", broker_name="b-a")
-    sync.lead(Leader(master.address, 1, 2))
+    await master.server.start()
+    sync = SlaveSync(
+        client, open_metadata(tmp_path), cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh
+    )
+    sync.follow(Leader(master.address, 1, 2))
     try:
         yield sync, master
     finally:
         await client.close()
-        await master.door.close()
+        await master.server.close()
 
 
 async def test_what_a_name_server_says_counts_only_for_the_same_master(tmp_path: Path) -> None:
@@ -59,13 +65,15 @@ async def test_what_a_name_server_says_counts_only_for_the_same_master(tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         master = f"127.0.0.1:{gone.getsockname()[1]}"
     client = RemotingClient()
-    sync = SlaveSync(client, open_metadata(tmp_path), cluster="C1", broker_name="b-a")
+    sync = SlaveSync(
+        client, open_metadata(tmp_path), cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh
+    )
     sync.route_ha_address = ("10.0.0.9:10911", "10.0.0.9:10912")
     assert await sync.find_master(master) is None
     sync.route_ha_address = (master, "10.0.0.1:10912")
-    assert await sync.find_master(master) == MasterDoor("10.0.0.1:10912")
-    sync.lead(Leader(master, 1, 2))
-    assert await sync.stranger() is None, "nobody answers: it may be dialled"
+    assert await sync.find_master(master) == MasterHaAddress("10.0.0.1:10912")
+    sync.follow(Leader(master, 1, 2))
+    assert await sync.unverified_peer() is None, "nobody answers: it may be dialled"
     await client.close()
 
 
@@ -78,20 +86,20 @@ async def test_an_address_that_another_group_has_now_is_not_followed(
         sync.route_ha_address = (master.address, "10.0.0.1:10912")
         for _ in range(3):
             assert await sync.find_master(master.address) is None
-            assert "not of C1/b-a" in (await sync.stranger() or "")
+            assert "not of C1/b-a" in (await sync.unverified_peer() or "")
         lines = [line for line in caplog.messages if f"{master.address} is of C" in line]
         assert len(lines) == 1, "told once"
         master.text = OURS
-        assert await sync.find_master(master.address) == MasterDoor("10.0.0.1:10912")
-        assert await sync.stranger() is None
+        assert await sync.find_master(master.address) == MasterHaAddress("10.0.0.1:10912")
+        assert await sync.unverified_peer() is None
 
 
 @pytest.mark.parametrize("text", [OURS, "haListenPort=10912\nbrokerIP1=10.0.0.1\n", "listenPort=1\n", ""])
 async def test_who_is_of_our_group_or_does_not_tell_is_dialled(tmp_path: Path, text: str) -> None:
     async with slave_and_master(tmp_path, text) as (sync, master):
         found = await sync.find_master(master.address)
-        assert found == (MasterDoor("10.0.0.1:10912") if "haListenPort" in text else None)
-        assert await sync.stranger() is None
+        assert found == (MasterHaAddress("10.0.0.1:10912") if "haListenPort" in text else None)
+        assert await sync.unverified_peer() is None
 
 
 async def test_who_has_just_been_met_is_not_asked_again(
@@ -101,11 +109,11 @@ async def test_who_has_just_been_met_is_not_asked_again(
     async with slave_and_master(tmp_path, OURS) as (sync, master):
         await sync.find_master(master.address)
         for _ in range(5):
-            assert await sync.stranger() is None
+            assert await sync.unverified_peer() is None
         assert master.asked == 1
-        monkeypatch.setattr("broker.slave_sync.MET_MS", 0)
+        monkeypatch.setattr("broker.controller_mode.slave_sync.VERIFIED_MS", 0)
         master.text = OTHER_GROUP
-        assert await sync.stranger() is not None
+        assert await sync.unverified_peer() is not None
         assert master.asked == 2
 
 
@@ -113,21 +121,21 @@ async def test_a_connection_to_who_was_there_before_answers_for_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question ends it, as at a machine that does not know it; who is there now is asked."""
-    monkeypatch.setattr("broker.slave_sync.MET_MS", 0)
+    monkeypatch.setattr("broker.controller_mode.slave_sync.VERIFIED_MS", 0)
     async with slave_and_master(tmp_path, OURS) as (sync, master):
         await sync.find_master(master.address)
 
         def gone() -> None:
             master.on_asked, master.text = lambda: None, OTHER_GROUP
-            master.door.close_connections()
+            master.server.close_connections()
 
         master.on_asked = gone
-        assert "not of C1/b-a" in (await sync.stranger() or "")
+        assert "not of C1/b-a" in (await sync.unverified_peer() or "")
         assert master.asked == 3
 
 
 async def test_a_broker_without_controllers_asks_nobody(tmp_path: Path) -> None:
     async with slave_and_master(tmp_path, OTHER_GROUP) as (sync, master):
-        sync.lead(None)
-        assert await sync.stranger() is None
+        sync.follow(None)
+        assert await sync.unverified_peer() is None
         assert master.asked == 0

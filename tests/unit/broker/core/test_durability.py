@@ -11,14 +11,15 @@ from unittest import mock
 
 import pytest
 
-from broker.core.promise import Durability, promises
-from broker.group_commit import GroupCommit
-from broker.ha.ports import HaSettings
-from broker.pending import PendingReplies
-from remoting.command import RemotingCommand
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import FakePeer
-from tests.unit.test_ha_service import FAST, group, until
+from broker.admission.pending_replies import PendingReplies
+from broker.core.durability import Durability, guarantees
+from broker.store.log.group_commit import GroupCommit
+from keelmq.remoting.command import RemotingCommand
+from tests.support.ha_parts import ha_settings
+from tests.support.handler_context import send_gate
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import FakePeer
+from tests.unit.broker.ha.test_ha_service import FAST, group, until
 
 SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS = 3_000, 5_000
 MODES = ("asynchronous", "all ack", "count")
@@ -34,7 +35,7 @@ class Case:
         self.broker = broker = Broker(path)
         broker.gate.wait = replicas or sync_flush
         broker.gate.in_sync, broker.gate.min_in_sync = in_sync, minimum
-        broker.pending = PendingReplies(replicas=replicas, disk=sync_flush, gate=broker.gate)
+        broker.pending = PendingReplies(broker.gate, replicas=replicas, disk=sync_flush)
         broker.pending.few_replicas = in_sync < copies
         broker.handlers.send._pending = broker.pending
 
@@ -123,7 +124,7 @@ def test_both_have_their_own_time(tmp_path: Path) -> None:
 
 
 def test_what_was_replicated_or_flushed_in_one_term_counts_in_no_other() -> None:
-    pending = PendingReplies(replicas=True, disk=True)
+    pending = PendingReplies(send_gate(), replicas=True, disk=True)
     pending.release(1_000)
     pending.flushed(1_000)
     pending.fail_all(12, "role change")
@@ -192,7 +193,7 @@ async def test_a_disk_that_failed_once_is_not_believed_again() -> None:
 
 async def test_a_replica_acks_what_is_on_disk(tmp_path: Path) -> None:
     """broker-ha.md pitfall 56: upstream's acks are of the page cache."""
-    settings = HaSettings(send_heartbeat_interval_ms=100, max_time_slave_not_catchup_ms=5_000, all_ack=True)
+    settings = ha_settings(send_heartbeat_interval_ms=100, max_time_slave_not_catchup_ms=5_000, all_ack=True)
     async with group(tmp_path, 2, settings) as (master, slave):
         gate = threading.Semaphore(0)
 
@@ -225,7 +226,7 @@ async def test_a_replica_acks_what_is_on_disk(tmp_path: Path) -> None:
 
 async def test_consumers_never_see_what_a_power_cut_could_take_back(tmp_path: Path) -> None:
     """store.md pitfall 1: under SYNC_FLUSH confirmOffset stops at what is flushed."""
-    settings = HaSettings(all_ack=False, sync_flush=True)
+    settings = ha_settings(all_ack=False, sync_flush=True)
     async with group(tmp_path, 1, settings) as (master,):
         await master.lead(1)
         end = master.put()
@@ -240,7 +241,7 @@ async def test_a_newcomer_must_have_what_only_the_disk_is_missing_for(tmp_path: 
     """S1 with SYNC_FLUSH: a master alone counts a message as replicated before it is flushed, and confirms it
     afterwards. A replica that joined in between, without it, could be elected. Found by the whole-group
     simulator."""
-    async with group(tmp_path, 1, HaSettings(all_ack=True, sync_flush=True)) as (master,):
+    async with group(tmp_path, 1, ha_settings(all_ack=True, sync_flush=True)) as (master,):
         await master.lead(1)
         end = master.put()
         mastership = master.service.mastership
@@ -250,8 +251,8 @@ async def test_a_newcomer_must_have_what_only_the_disk_is_missing_for(tmp_path: 
         def noted(_links: object, *, confirm_offset: int, **_more: object) -> None:
             asked.append(confirm_offset)
 
-        with mock.patch.object(mastership.keeper, "next_proposal", noted):
-            await mastership._settled()
+        with mock.patch.object(mastership.sync_state_set_manager, "next_proposal", noted):
+            await mastership._propose_once()
         assert asked == [end]
 
 
@@ -270,12 +271,15 @@ async def test_a_newcomer_must_have_what_only_the_disk_is_missing_for(tmp_path: 
         (Durability(controlled=True, sync_flush=True), 0, "on the disk of this broker"),
         (Durability(controlled=False, flush_interval_ms=700), 0, "up to 700 ms of messages are lost"),
         (Durability(controlled=True, heartbeat_timeout_ms=10_000), 0, "10300 ms when it hangs"),
+        (Durability(controlled=True), 0, "a planned stop fails no send: after the hand-over"),
+        (Durability(controlled=True, forward_ms=30_000), 0, "fails no send of KeelMQ's clients; RocketMQ's"),
+        (Durability(controlled=True, hands_over=False), 0, "a planned stop is like a death"),
     ],
 )
 def test_the_banner_tells_what_is_lost_and_how_long_it_takes(
     settings: Durability, failures: int, says: str
 ) -> None:
-    lines = list(promises(settings))
+    lines = list(guarantees(settings))
     assert [line.partition(":")[0] for line in lines] == ["RPO", "RPO at a power cut", "RTO"]
     assert settings.failures == failures
     assert any(says in line for line in lines), lines

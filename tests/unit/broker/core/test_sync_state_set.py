@@ -12,7 +12,7 @@ from broker.core.sync_state_set import (
     SETTLE_MS,
     Proposal,
     SyncStateSet,
-    SyncStateSetKeeper,
+    SyncStateSetManager,
 )
 
 MAX_LAG_MS = 15_000
@@ -28,20 +28,20 @@ class Slave:
         return self.caught_up
 
 
-def keeper_of(*members: int, all_ack: bool = True) -> SyncStateSetKeeper:
+def manager_of(*members: int, all_ack: bool = True) -> SyncStateSetManager:
     agreed = SyncStateSet(frozenset(members), 5)
-    return SyncStateSetKeeper(1, agreed, all_ack=all_ack, max_lag_ms=MAX_LAG_MS, now_ms=0)
+    return SyncStateSetManager(1, agreed, all_ack=all_ack, max_lag_ms=MAX_LAG_MS, now_ms=0)
 
 
 def look(
-    keeper: SyncStateSetKeeper,
+    manager: SyncStateSetManager,
     slaves: dict[int, Slave],
     *,
     confirm: int = 100,
     epoch_start: int = 0,
     now: int = 0,
 ) -> Proposal | None:
-    return keeper.next_proposal(slaves, confirm_offset=confirm, epoch_start_offset=epoch_start, now_ms=now)
+    return manager.next_proposal(slaves, confirm_offset=confirm, epoch_start_offset=epoch_start, now_ms=now)
 
 
 def agreed(*members: int, epoch: int = 6) -> SyncStateSet:
@@ -64,187 +64,187 @@ def agreed(*members: int, epoch: int = 6) -> SyncStateSet:
     ],
 )
 def test_who_joins(slave: Slave, confirm: int, epoch_start: int, joins: bool) -> None:
-    proposal = look(keeper_of(1), {2: slave}, confirm=confirm, epoch_start=epoch_start)
+    proposal = look(manager_of(1), {2: slave}, confirm=confirm, epoch_start=epoch_start)
     assert proposal == (Proposal(frozenset({1, 2}), 5) if joins else None)
 
 
 def test_a_candidate_counts_from_the_moment_it_is_proposed() -> None:
     """Pitfall 6: the controller may use the new set before we hear of it."""
-    keeper = keeper_of(1)
-    assert keeper.others == set()
-    look(keeper, {2: Slave(100)})
-    assert keeper.others == {2}
-    assert keeper.agreed_others == set()
-    assert keeper.answered(agreed(1, 2), now_ms=1)
-    assert keeper.others == keeper.agreed_others == {2}
-    assert not keeper.must_read
+    manager = manager_of(1)
+    assert manager.others == set()
+    look(manager, {2: Slave(100)})
+    assert manager.others == {2}
+    assert manager.agreed_others == set()
+    assert manager.answered(agreed(1, 2), now_ms=1)
+    assert manager.others == manager.agreed_others == {2}
+    assert not manager.must_read
 
 
 def test_one_proposal_at_a_time() -> None:
-    keeper = keeper_of(1)
-    assert look(keeper, {2: Slave(100)}) is not None
-    assert look(keeper, {2: Slave(100), 3: Slave(100)}) is None
-    keeper.answered(agreed(1, 2), now_ms=1)
-    assert look(keeper, {2: Slave(100), 3: Slave(100)}) == Proposal(frozenset({1, 2, 3}), 6)
+    manager = manager_of(1)
+    assert look(manager, {2: Slave(100)}) is not None
+    assert look(manager, {2: Slave(100), 3: Slave(100)}) is None
+    manager.answered(agreed(1, 2), now_ms=1)
+    assert look(manager, {2: Slave(100), 3: Slave(100)}) == Proposal(frozenset({1, 2, 3}), 6)
 
 
 def test_a_close_follower_is_waited_for_shortly() -> None:
-    keeper = keeper_of(1)
+    manager = manager_of(1)
     near = Slave(90, caught_up=0)
-    assert look(keeper, {2: near}, now=10) is None
-    assert keeper.others == {2}, "confirmOffset waits for it"
+    assert look(manager, {2: near}, now=10) is None
+    assert manager.others == {2}, "confirmOffset waits for it"
     near.ack_offset = 100
-    assert look(keeper, {2: near}, now=20) == Proposal(frozenset({1, 2}), 5)
+    assert look(manager, {2: near}, now=20) == Proposal(frozenset({1, 2}), 5)
 
 
 def test_waiting_for_a_follower_ends() -> None:
-    keeper = keeper_of(1)
+    manager = manager_of(1)
     near = Slave(90)
-    look(keeper, {2: near}, now=10)
-    look(keeper, {2: near}, now=11 + HOLD_MS)
-    assert keeper.others == set(), "it did not arrive"
+    look(manager, {2: near}, now=10)
+    look(manager, {2: near}, now=11 + HOLD_MS)
+    assert manager.others == set(), "it did not arrive"
     near.caught_up = 1_000
-    look(keeper, {2: near}, now=1_000)
-    assert keeper.others == set(), "and is not waited for again at once"
+    look(manager, {2: near}, now=1_000)
+    assert manager.others == set(), "and is not waited for again at once"
     near.caught_up = HOLD_PAUSE_MS + 1_000
-    look(keeper, {2: near}, now=HOLD_PAUSE_MS + 1_000)
-    assert keeper.others == {2}
-    look(keeper, {}, now=HOLD_PAUSE_MS + 1_001)
-    assert keeper.others == set(), "a lost link holds nothing"
+    look(manager, {2: near}, now=HOLD_PAUSE_MS + 1_000)
+    assert manager.others == {2}
+    look(manager, {}, now=HOLD_PAUSE_MS + 1_001)
+    assert manager.others == set(), "a lost link holds nothing"
 
 
 # -- leaving ---------------------------------------------------------------------------------------------
 
 
 def test_a_lost_link_leaves_at_once() -> None:
-    keeper = keeper_of(1, 2)
-    assert look(keeper, {2: Slave(100)}) is None
-    assert look(keeper, {}) == Proposal(frozenset({1}), 5)
-    assert keeper.others == {2}, "until the controller agrees its ack is waited for"
-    keeper.answered(agreed(1), now_ms=1)
-    assert keeper.others == set()
+    manager = manager_of(1, 2)
+    assert look(manager, {2: Slave(100)}) is None
+    assert look(manager, {}) == Proposal(frozenset({1}), 5)
+    assert manager.others == {2}, "until the controller agrees its ack is waited for"
+    manager.answered(agreed(1), now_ms=1)
+    assert manager.others == set()
 
 
 def test_a_member_that_never_came_has_time() -> None:
-    keeper = keeper_of(1, 2)
-    assert look(keeper, {}, now=MAX_LAG_MS) is None
-    assert look(keeper, {}, now=MAX_LAG_MS + 1) == Proposal(frozenset({1}), 5)
+    manager = manager_of(1, 2)
+    assert look(manager, {}, now=MAX_LAG_MS) is None
+    assert look(manager, {}, now=MAX_LAG_MS + 1) == Proposal(frozenset({1}), 5)
 
 
 def test_lag_leaves_after_the_limit() -> None:
-    keeper = keeper_of(1, 2)
+    manager = manager_of(1, 2)
     slave = Slave(50, caught_up=1_000)
-    assert look(keeper, {2: slave}, now=1_000 + MAX_LAG_MS) is None
-    assert look(keeper, {2: slave}, now=1_001 + MAX_LAG_MS) == Proposal(frozenset({1}), 5)
+    assert look(manager, {2: slave}, now=1_000 + MAX_LAG_MS) is None
+    assert look(manager, {2: slave}, now=1_001 + MAX_LAG_MS) == Proposal(frozenset({1}), 5)
 
 
 def test_a_member_that_comes_back_as_a_learner_leaves_at_once() -> None:
     """Its acks do not count: with all-ack nothing would be confirmed for as long as it is in the set."""
-    keeper = keeper_of(1, 2, 3)
+    manager = manager_of(1, 2, 3)
     followers = {2: Slave(100, learner=True), 3: Slave(100)}
-    assert look(keeper, followers) == Proposal(frozenset({1, 3}), 5)
-    keeper.answered(agreed(1, 3), now_ms=1)
-    assert keeper.others == {3}
-    assert look(keeper, followers, now=2) is None, "and it does not join again"
+    assert look(manager, followers) == Proposal(frozenset({1, 3}), 5)
+    manager.answered(agreed(1, 3), now_ms=1)
+    assert manager.others == {3}
+    assert look(manager, followers, now=2) is None, "and it does not join again"
 
 
 def test_self_is_in_every_proposal() -> None:
-    keeper = keeper_of(2)  # a set that should never come
-    proposal = look(keeper, {2: Slave(100)})
+    manager = manager_of(2)  # a set that should never come
+    proposal = look(manager, {2: Slave(100)})
     assert proposal == Proposal(frozenset({1, 2}), 5)
 
 
 # -- doubt -----------------------------------------------------------------------------------------------
 
 
-def in_doubt() -> SyncStateSetKeeper:
-    keeper = keeper_of(1)
-    look(keeper, {2: Slave(100)}, now=1_000)
-    keeper.answered(None, now_ms=4_000)
-    return keeper
+def in_doubt() -> SyncStateSetManager:
+    manager = manager_of(1)
+    look(manager, {2: Slave(100)}, now=1_000)
+    manager.answered(None, now_ms=4_000)
+    return manager
 
 
 def test_no_answer_keeps_the_union() -> None:
-    keeper = in_doubt()
-    assert keeper.must_read
-    assert not keeper.in_flight
-    assert keeper.others == {2}
+    manager = in_doubt()
+    assert manager.must_read
+    assert not manager.in_flight
+    assert manager.others == {2}
 
 
 def test_a_higher_set_epoch_settles_the_doubt() -> None:
-    keeper = in_doubt()
-    assert keeper.read(agreed(1, 3), begun_ms=4_001)
-    assert not keeper.must_read
-    assert keeper.others == {3}, "our proposal is refused from now on"
+    manager = in_doubt()
+    assert manager.read(agreed(1, 3), begun_ms=4_001)
+    assert not manager.must_read
+    assert manager.others == {3}, "our proposal is refused from now on"
 
 
 def test_the_same_set_epoch_settles_only_when_the_request_must_be_dead() -> None:
-    keeper = in_doubt()
-    keeper.read(agreed(1, epoch=5), begun_ms=4_001)
-    assert keeper.others == {2}, "the request may still be on its way"
-    keeper.read(None, begun_ms=4_000 + SETTLE_MS)
-    assert keeper.others == {2}, "no reading proves nothing"
-    keeper.read(agreed(1, epoch=5), begun_ms=4_000 + SETTLE_MS)
-    assert keeper.others == set()
-    assert not keeper.must_read
+    manager = in_doubt()
+    manager.read(agreed(1, epoch=5), begun_ms=4_001)
+    assert manager.others == {2}, "the request may still be on its way"
+    manager.read(None, begun_ms=4_000 + SETTLE_MS)
+    assert manager.others == {2}, "no reading proves nothing"
+    manager.read(agreed(1, epoch=5), begun_ms=4_000 + SETTLE_MS)
+    assert manager.others == set()
+    assert not manager.must_read
 
 
 def test_the_same_proposal_goes_out_again() -> None:
-    keeper = in_doubt()
-    again = look(keeper, {2: Slave(100)}, now=5_000)
+    manager = in_doubt()
+    again = look(manager, {2: Slave(100)}, now=5_000)
     assert again == Proposal(frozenset({1, 2}), 5)
-    assert keeper.answered(agreed(1, 2), now_ms=5_001)
-    assert keeper.others == {2}
+    assert manager.answered(agreed(1, 2), now_ms=5_001)
+    assert manager.others == {2}
 
 
 def test_two_unknown_proposals_both_count() -> None:
-    keeper = in_doubt()
-    assert look(keeper, {3: Slave(100)}, now=5_000) == Proposal(frozenset({1, 3}), 5)
-    keeper.answered(None, now_ms=6_000)
-    assert keeper.others == {2, 3}
+    manager = in_doubt()
+    assert look(manager, {3: Slave(100)}, now=5_000) == Proposal(frozenset({1, 3}), 5)
+    manager.answered(None, now_ms=6_000)
+    assert manager.others == {2, 3}
 
 
 def test_who_is_refused_keeps_nobody_in_the_set() -> None:
     """To the controllers 2 is dead, though its link is alive; 3 leaves all the same, by its own proposal."""
-    keeper = keeper_of(1, 3)
+    manager = manager_of(1, 3)
     followers = {2: Slave(100), 3: Slave(100)}
-    assert look(keeper, followers, now=10) == Proposal(frozenset({1, 2, 3}), 5)
-    keeper.answered(None, now_ms=11)
-    keeper.read(agreed(1, 3, epoch=6), begun_ms=12)
-    assert look(keeper, {2: Slave(100)}, now=13) == Proposal(frozenset({1}), 6)
-    keeper.answered(agreed(1, epoch=7), now_ms=14)
-    assert look(keeper, {2: Slave(100)}, now=10 + JOIN_PAUSE_FIRST_MS) is None
-    assert look(keeper, {2: Slave(100)}, now=11 + JOIN_PAUSE_FIRST_MS) == Proposal(frozenset({1, 2}), 7)
+    assert look(manager, followers, now=10) == Proposal(frozenset({1, 2, 3}), 5)
+    manager.answered(None, now_ms=11)
+    manager.read(agreed(1, 3, epoch=6), begun_ms=12)
+    assert look(manager, {2: Slave(100)}, now=13) == Proposal(frozenset({1}), 6)
+    manager.answered(agreed(1, epoch=7), now_ms=14)
+    assert look(manager, {2: Slave(100)}, now=10 + JOIN_PAUSE_FIRST_MS) is None
+    assert look(manager, {2: Slave(100)}, now=11 + JOIN_PAUSE_FIRST_MS) == Proposal(frozenset({1, 2}), 7)
 
 
 def test_a_refused_candidate_asks_less_and_less_often() -> None:
-    keeper, followers, asked, now = keeper_of(1), {2: Slave(100)}, list[int](), 0
+    manager, followers, asked, now = manager_of(1), {2: Slave(100)}, list[int](), 0
     for now in range(0, 10_000, 10):
-        if look(keeper, followers, now=now) is not None:
+        if look(manager, followers, now=now) is not None:
             asked.append(now)
-            keeper.answered(None, now_ms=now)
-            keeper.read(agreed(1, epoch=6 + len(asked)), begun_ms=now)
+            manager.answered(None, now_ms=now)
+            manager.read(agreed(1, epoch=6 + len(asked)), begun_ms=now)
     assert asked[:5] == [0, 200, 600, 1_400, 3_000]
     assert len(asked) == 9, "then once in JOIN_PAUSE_MAX_MS"
-    look(keeper, {}, now=now)
-    assert look(keeper, followers, now=now) is not None, "a new link is a new try"
+    look(manager, {}, now=now)
+    assert look(manager, followers, now=now) is not None, "a new link is a new try"
 
 
 def test_a_set_from_a_poll_overtakes_the_answer() -> None:
-    keeper = keeper_of(1)
-    look(keeper, {2: Slave(100)})
-    assert keeper.adopt(agreed(1, 2))
-    assert keeper.in_flight
-    assert not keeper.answered(agreed(1, 2), now_ms=9)
-    assert not keeper.in_flight
-    assert not keeper.must_read
+    manager = manager_of(1)
+    look(manager, {2: Slave(100)})
+    assert manager.adopt(agreed(1, 2))
+    assert manager.in_flight
+    assert not manager.answered(agreed(1, 2), now_ms=9)
+    assert not manager.in_flight
+    assert not manager.must_read
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
 def test_an_older_set_is_not_believed(epoch: int) -> None:
-    keeper = keeper_of(1, 2)
-    assert not keeper.adopt(agreed(1, epoch=epoch))
-    assert keeper.agreed.members == {1, 2}
+    manager = manager_of(1, 2)
+    assert not manager.adopt(agreed(1, epoch=epoch))
+    assert manager.agreed.members == {1, 2}
 
 
 # -- offsets ---------------------------------------------------------------------------------------------

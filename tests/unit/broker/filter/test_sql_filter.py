@@ -6,7 +6,7 @@ import pytest
 
 from broker.filter.core import sql
 from broker.filter.core.sql import BadSubscription, compile_sql
-from broker.filter.core.subscription import EVERYTHING, Wanted, parse
+from broker.filter.core.subscription import MATCH_ALL, MessageFilter, parse
 
 HAS = {"a": "3", "b": "3.5", "c": "it's", "t": "TRUE", "n": "-7", "TAGS": "TagA", "e": ""}
 
@@ -91,9 +91,9 @@ def test_subscriptions() -> None:
     def code(tag: str) -> int:
         return len(tag)
 
-    assert parse("*", "TAG", code) == parse("", "", code) == parse("a || *", "TAG", code) == EVERYTHING
-    assert parse(" a|| bb ||", "TAG", code) == Wanted(frozenset({1, 2}))
-    assert parse("*", "SQL92", code) == EVERYTHING
+    assert parse("*", "TAG", code) == parse("", "", code) == parse("a || *", "TAG", code) == MATCH_ALL
+    assert parse(" a|| bb ||", "TAG", code) == MessageFilter(frozenset({1, 2}))
+    assert parse("*", "SQL92", code) == MATCH_ALL
     wanted = parse("a = 3", "SQL92", code)
     assert wanted.tag_codes is None and wanted.sql is not None and wanted.sql.matches(HAS)
     with pytest.raises(BadSubscription, match="expression type 'XPATH'"):

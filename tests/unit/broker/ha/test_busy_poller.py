@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.ha.vigil import PAUSE_FIRST_MS, PAUSE_MAX_MS, TURNS_MAX, Vigil
+from broker.ha.busy_poller import PAUSE_FIRST_MS, PAUSE_MAX_MS, TURNS_MAX, BusyPoller
 
 TURNS_ENOUGH = 2 * TURNS_MAX
 
@@ -14,16 +14,16 @@ class Wait:
         self.is_waiting = True
         self.looks = 0
         self.now_ms = 5_000
-        self.vigil = Vigil(self.look, lambda: self.now_ms)
+        self.busy_poller = BusyPoller(self.look, lambda: self.now_ms)
 
     def look(self) -> bool:
         self.looks += 1
         return self.is_waiting
 
     async def begin(self) -> int:
-        """The looks of one vigil."""
+        """How often it asks while it polls."""
         before = self.looks
-        self.vigil.begin()
+        self.busy_poller.begin()
         for _ in range(TURNS_ENOUGH):
             await asyncio.sleep(0)
         return self.looks - before
@@ -31,7 +31,7 @@ class Wait:
 
 async def test_it_ends_with_the_wait() -> None:
     wait = Wait()
-    wait.vigil.begin()
+    wait.busy_poller.begin()
     for _ in range(10):
         await asyncio.sleep(0)
     assert 8 <= wait.looks <= 12, "one look in each turn of the loop"
@@ -50,10 +50,10 @@ async def test_nobody_waits_nothing_is_scheduled() -> None:
 
 async def test_the_next_message_begins_anew() -> None:
     wait = Wait()
-    wait.vigil.begin()
+    wait.busy_poller.begin()
     for _ in range(TURNS_MAX - 10):
         await asyncio.sleep(0)
-    assert await wait.begin() == 1 + TURNS_MAX, "one vigil, not two at once"
+    assert await wait.begin() == 1 + TURNS_MAX, "one polling, not two at once"
 
 
 async def test_in_vain_it_is_tried_less_and_less() -> None:
@@ -73,7 +73,7 @@ async def test_an_ack_in_time_ends_the_pauses() -> None:
     for _ in range(4):
         await wait.begin()
         wait.now_ms += PAUSE_MAX_MS
-    wait.vigil.begin()
+    wait.busy_poller.begin()
     wait.is_waiting = False
     await asyncio.sleep(0)
     wait.is_waiting = True

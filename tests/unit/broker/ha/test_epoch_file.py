@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.ha.core.epochs import Epochs
-from broker.store.epoch_file import EpochFile, EpochFileError, decode_epochs, encode_epochs
+from broker.ha.epoch_file import EpochFile, EpochFileError, decode_epochs, encode_epochs
 
 KNOWN = [
     ([(7, 7000), (8, 8000)], b"2\n773307083\n7-7000\n8-8000\n"),

@@ -13,17 +13,18 @@ from typing import cast
 import pytest
 import uvloop
 
-from broker.ha import catch_up
-from broker.ha.catch_up import Run, demand_us
+from broker.ha import catch_up, producer_load
+from broker.ha.catch_up import SendfileBatch
 from broker.ha.core import master_link
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import TRANSFER_BYTES, Ack, SlaveHandshake, parse_transfer_header
-from broker.ha.core.master_link import LinkSettings, MasterLink, MasterLog, Send
+from broker.ha.core.master_link import MasterLink, MasterLog, Send
 from broker.ha.master_server import MasterProtocol
-from broker.ha.ports import HaSettings
-from tests.unit.test_ha_service import FILE_BYTES, HOST, Broker, TopicT, group, same, until
+from broker.ha.producer_load import demand_us
+from tests.support.ha_parts import ha_settings, link_settings
+from tests.unit.broker.ha.test_ha_service import FILE_BYTES, HOST, Broker, TopicT, group, same, until
 
-SETTINGS = HaSettings(
+SETTINGS = ha_settings(
     batch_bytes=8192, send_heartbeat_interval_ms=200, max_time_slave_not_catchup_ms=600, all_ack=True
 )
 MIB = 1 << 20
@@ -32,21 +33,21 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in production, with all sizes divided by 64."""
-    for name in ("FAR_BYTES", "NEAR_BYTES", "RUN_BYTES", "RUN_BYTES_MIN"):
+    for name in ("FAR_BYTES", "NEAR_BYTES", "SENDFILE_BYTES", "SENDFILE_BYTES_MIN"):
         monkeypatch.setattr(master_link, name, getattr(master_link, name) // 64)
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Run]]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SendfileBatch]]:
     """The runs that threads were given; each leaves no descriptor behind."""
-    runs: list[Run] = []
-    original = Run.send
+    runs: list[SendfileBatch] = []
+    original = SendfileBatch.send
 
-    def send(run: Run) -> None:
+    def send(run: SendfileBatch) -> None:
         runs.append(run)
         original(run)
 
-    monkeypatch.setattr(Run, "send", send)
+    monkeypatch.setattr(SendfileBatch, "send", send)
     yield runs
     assert all(run.is_closed for run in runs)
 
@@ -55,9 +56,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Run]]:
 
 
 def far_link(log: MasterLog, **settings: int) -> MasterLink:
-    link = MasterLink(log, LinkSettings(batch_bytes=8192, **settings), now_ms=0)
+    link = MasterLink(log, link_settings(batch_bytes=8192, **settings), now_ms=0)
     link.receive_data(SlaveHandshake(2).encode() + Ack(0).encode(), 0)
-    assert link.next_run(0) == [], "the handshake goes first, over the loop"
+    assert link.next_sendfile_batch(0) == [], "the handshake goes first, over the loop"
     assert isinstance(link.next_effect(0), Send)
     return link
 
@@ -71,8 +72,8 @@ def test_runs_are_the_packets_that_the_loop_would_send() -> None:
     log = a_log(3 * MIB, (1, 0), (2, 100_000), (5, MIB + 5))
     by_thread, by_loop = far_link(log), far_link(log)
     packets: list[Send] = []
-    while run := by_thread.next_run(0):
-        assert sum(packet.body_bytes for packet in run) <= master_link.RUN_BYTES + 8192
+    while run := by_thread.next_sendfile_batch(0):
+        assert sum(packet.body_bytes for packet in run) <= master_link.SENDFILE_BYTES + 8192
         packets += run
     assert 0 < log.max_offset - by_thread.position < master_link.FAR_BYTES, "the loop has the rest"
     assert packets == [by_loop.next_effect(0) for _ in packets]
@@ -80,9 +81,9 @@ def test_runs_are_the_packets_that_the_loop_would_send() -> None:
 
 def test_only_confirmed_bytes_are_sent_by_threads() -> None:
     link = far_link(a_log(3 * MIB, confirm=MIB))
-    while link.next_run(0):
+    while link.next_sendfile_batch(0):
         assert link.position <= MIB
-    assert not link.is_far and link.has_more
+    assert not link.is_far_behind and link.has_more
 
 
 def test_a_limit_holds_for_runs_too() -> None:
@@ -90,11 +91,11 @@ def test_a_limit_holds_for_runs_too() -> None:
     link = far_link(a_log(64 * MIB), bytes_per_second=MIB)
     for now_ms in range(0, 10_000, 10):
         link.receive_data(Ack(max(link.position - 1, 0)).encode(), now_ms)
-        while link.next_run(now_ms):
+        while link.next_sendfile_batch(now_ms):
             pass
     assert 9 * MIB < link.position <= 10.5 * MIB
     slow = far_link(a_log(64 * MIB), bytes_per_second=65_536)
-    assert slow.is_far and slow.next_run(0) == []
+    assert slow.is_far_behind and slow.next_sendfile_batch(0) == []
 
 
 def test_a_far_replica_leaves_producers_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,22 +108,22 @@ def test_a_far_replica_leaves_producers_their_share(monkeypatch: pytest.MonkeyPa
         before = link.position
         for now_ms in range(begin_ms, begin_ms + 1_000, 10):
             link.receive_data(Ack(link.position).encode(), now_ms)
-            while link.next_run(now_ms) and link.position - before < 100 * MIB:
+            while link.next_sendfile_batch(now_ms) and link.position - before < 100 * MIB:
                 pass
         return link.position - before
 
     assert sent_in_a_second(0) >= 100 * MIB, "nobody writes"
-    log.growth = 2 * MIB
+    log.append_rate = 2 * MIB
     sent_in_a_second(1_000)
     assert sent_in_a_second(2_000) == pytest.approx(4 * MIB, rel=0.1)
-    log.growth = 8 * MIB
+    log.append_rate = 8 * MIB
     assert sent_in_a_second(3_000) == pytest.approx(16 * MIB, rel=0.2), "it must come nearer"
-    log.busy = True
+    log.is_busy = True
     monkeypatch.setattr(master_link, "BUSY_BYTES_PER_SECOND", MIB)
-    log.growth = MIB
+    log.append_rate = MIB
     sent_in_a_second(4_000)
     assert sent_in_a_second(5_000) == pytest.approx(1.5 * MIB, rel=0.3), "nothing to spare, and still nearer"
-    log.growth = 0
+    log.append_rate = 0
     assert sent_in_a_second(6_000) >= 100 * MIB
 
 
@@ -131,7 +132,7 @@ def test_the_demand_of_a_thread_that_works(monkeypatch: pytest.MonkeyPatch) -> N
     while time.thread_time_ns() // 1_000 - used < 20_000:
         pass
     assert demand_us() - before >= 10_000
-    monkeypatch.setattr(catch_up, "SCHEDSTAT", Path("/proc/no-such-file"))
+    monkeypatch.setattr(producer_load, "SCHEDSTAT", Path("/proc/no-such-file"))
     assert demand_us() == 0
 
 
@@ -150,13 +151,13 @@ def test_a_member_that_is_sent_more_is_not_caught_up() -> None:
 
 def fill(master: Broker, runs: float = 8.5) -> int:
     """So many runs of records; the end of the log."""
-    for _ in range(int(runs * master_link.RUN_BYTES) // 1_100):
+    for _ in range(int(runs * master_link.SENDFILE_BYTES) // 1_100):
         master.store.put(TopicT(), 0, os.urandom(1_000), b"", 0, 0, 1, HOST, 0, 0)
     master.service.appended()
     return master.store.commit_log.max_offset
 
 
-async def catches_up(tmp_path: Path, sent: list[Run]) -> None:
+async def catches_up(tmp_path: Path, sent: list[SendfileBatch]) -> None:
     async with group(tmp_path, 2, SETTINGS) as (master, slave):
         await master.lead(1)
         fill(master)
@@ -168,18 +169,18 @@ async def catches_up(tmp_path: Path, sent: list[Run]) -> None:
         assert len(sent) < 12, "the end goes packet by packet"
 
 
-async def test_a_far_replica_is_served_by_threads(tmp_path: Path, sent: list[Run]) -> None:
+async def test_a_far_replica_is_served_by_threads(tmp_path: Path, sent: list[SendfileBatch]) -> None:
     await catches_up(tmp_path, sent)
 
 
 def test_a_far_replica_is_served_by_threads_on_the_loop_of_production(
-    tmp_path: Path, sent: list[Run]
+    tmp_path: Path, sent: list[SendfileBatch]
 ) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(catches_up(tmp_path, sent))
 
 
-async def test_producers_go_on_meanwhile(tmp_path: Path, sent: list[Run]) -> None:
+async def test_producers_go_on_meanwhile(tmp_path: Path, sent: list[SendfileBatch]) -> None:
     async with group(tmp_path, 2, replace(SETTINGS, far_bytes_per_second=0)) as (master, slave):
         await master.lead(1)
         fill(master)
@@ -207,18 +208,18 @@ class Gate:
 
 
 async def test_the_role_changes_in_the_middle_of_a_run(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sent: list[SendfileBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing leaves after it: the old master's log is cut next."""
     gate = Gate(monkeypatch)
-    async with group(tmp_path, 3, SETTINGS) as (old, heir, third):
+    async with group(tmp_path, 3, SETTINGS) as (old, transfer_target, third):
         await old.lead(1)
         fill(old)
         await third.follow(old, 1)
         await until(gate.reached.is_set, "a thread sends")
         had = third.store.commit_log.max_offset
-        await heir.lead(2)
-        change = asyncio.ensure_future(old.follow(heir, 2))
+        await transfer_target.lead(2)
+        change = asyncio.ensure_future(old.follow(transfer_target, 2))
         await until(lambda: not old.service.links, "the links are closed")
         assert not change.done(), "it waits for the thread"
         gate.go.set()
@@ -230,7 +231,7 @@ async def test_the_role_changes_in_the_middle_of_a_run(
 
 @pytest.mark.parametrize("who", ["slave", "stop"])
 async def test_a_link_ends_in_the_middle_of_a_run(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch, who: str
+    tmp_path: Path, sent: list[SendfileBatch], monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     gate = Gate(monkeypatch)
     async with group(tmp_path, 2, SETTINGS) as (master, slave):
@@ -253,7 +254,7 @@ async def test_a_link_ends_in_the_middle_of_a_run(
 
 
 async def test_a_file_is_deleted_in_the_middle_of_a_run(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sent: list[SendfileBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention takes it: what is on its way still arrives, whole."""
     gate = Gate(monkeypatch)
@@ -272,7 +273,7 @@ async def test_a_file_is_deleted_in_the_middle_of_a_run(
 
 
 async def test_a_file_is_cut_in_the_middle_of_a_run(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sent: list[SendfileBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No packet without its bytes: the link ends."""
     monkeypatch.setattr(os, "sendfile", lambda out, file, offset, count: 0)
@@ -295,15 +296,15 @@ def make_peer(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("threads", [0, 1])
 async def test_a_replica_that_stands_still_is_closed_by_its_silence(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch, threads: int
+    tmp_path: Path, sent: list[SendfileBatch], monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """It reads nothing and says nothing, with a thread or a full buffer waiting for it:
     haHousekeepingInterval, as always."""
-    monkeypatch.setattr(catch_up, "LOOK_MS", 60_000)  # it is told, it need not look
+    monkeypatch.setattr(catch_up, "ABORT_CHECK_MS", 60_000)  # it is told, it need not look
     settings = replace(SETTINGS, housekeeping_interval_ms=300, catch_up_threads=threads)
     async with group(tmp_path, 1, settings) as (master,):
         await master.lead(1)
-        monkeypatch.setattr(master_link, "RUN_BYTES", 16 * MIB)  # more than sockets take
+        monkeypatch.setattr(master_link, "SENDFILE_BYTES", 16 * MIB)  # more than sockets take
         fill(master, 1.5)
         peer = await asyncio.to_thread(make_peer, master.service.address[1])
         await until(lambda: 9 in master.service.links, "connected")
@@ -314,7 +315,9 @@ async def test_a_replica_that_stands_still_is_closed_by_its_silence(
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-async def test_more_far_replicas_than_threads(tmp_path: Path, sent: list[Run], threads: int) -> None:
+async def test_more_far_replicas_than_threads(
+    tmp_path: Path, sent: list[SendfileBatch], threads: int
+) -> None:
     """haCatchUpThreads: the loop serves the others."""
     async with group(tmp_path, 3, replace(SETTINGS, catch_up_threads=threads)) as (master, slave, third):
         await master.lead(1)
@@ -327,7 +330,7 @@ async def test_more_far_replicas_than_threads(tmp_path: Path, sent: list[Run], t
 
 
 async def test_what_the_loop_has_written_leaves_first(
-    tmp_path: Path, sent: list[Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sent: list[SendfileBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A packet that waits in the transport while the log grows far ahead: the stream stays in order."""
     paused: list[MasterProtocol] = []
@@ -385,7 +388,7 @@ class Transport:
         self.written.append(data)
 
 
-async def test_a_run_waits_for_an_empty_buffer(tmp_path: Path, sent: list[Run]) -> None:
+async def test_a_run_waits_for_an_empty_buffer(tmp_path: Path, sent: list[SendfileBatch]) -> None:
     """Else its bytes would overtake what the transport still holds."""
     async with group(tmp_path, 1, SETTINGS) as (master,):
         await master.lead(1)

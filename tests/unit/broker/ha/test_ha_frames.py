@@ -8,9 +8,9 @@ import pytest
 
 from broker.ha.core import frames
 from broker.ha.core.frames import Ack, MasterHandshake, SlaveHandshake, SlaveStreamDecoder, TransferHeader
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.operation import RemoteProtocolError
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "ha"
 LINKS = ("link-1", "link-2")
 """5.1.4: an empty slave 2 behind master 1, and slave 1 behind master 2 after an election."""
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import Broker as App
-from broker.config import BrokerConfig
+from broker.app.broker import Broker as App
+from broker.config.broker_config import BrokerConfig
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import Ack, SlaveHandshake
 from broker.store.message_store import MessageStore
+from keelmq.remoting.operations.controller import SyncStateSet
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.elect import LiveInfo
-from namesrv.plugins.controller.watch import Heard
-from remoting.operations.controller import SyncStateSet
-from tests.unit.test_controller_plugin import members, server
-from tests.unit.test_ha_service import FAST, HOST, Broker, Controller, TopicT, group, same, until
+from namesrv.plugins.controller.election.liveness_view import Heartbeat
+from tests.unit.broker.ha.test_ha_service import FAST, HOST, Broker, Controller, TopicT, group, same, until
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 async def test_connections_that_die_at_once_leave_nothing_5(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ async def test_connections_that_die_at_once_leave_nothing_5(tmp_path: Path) -> N
         assert master.in_sync() == [1]
 
 
-async def test_strangers_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unverified_peers_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.ha.master_server.LINKS_MAX", 3)
     async with group(tmp_path, 2) as (master, slave):
         await master.lead(1)
@@ -95,9 +95,9 @@ async def test_every_heartbeat_says_everything_16(tmp_path: Path) -> None:
         end = broker.store.commit_log.max_offset
         assert end > 0
 
-        def heard() -> Heard:
+        def heard() -> Heartbeat:
             info = namesrv.liveness.info(key)
-            assert isinstance(info, Heard)
+            assert isinstance(info, Heartbeat)
             return info
 
         await until(lambda: heard().live.max_offset == end, "a heartbeat after the message")
@@ -211,7 +211,7 @@ async def test_min_in_sync_replicas_counts_the_agreed_set_only_60(tmp_path: Path
         await asked.wait()
         mastership = master.service.mastership
         assert mastership is not None
-        assert mastership.keeper.others == {2}, "its ack counts"
+        assert mastership.sync_state_set_manager.others == {2}, "its ack counts"
         assert (master.service.in_sync_count, master.counts) == (1, [1]), "it does not"
         go.set()
         await until(lambda: master.counts == [1, 2], "agreed")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.ha.core.progress import WINDOW_MS, Growth, Progress
+from broker.ha.core.progress import WINDOW_MS, Progress, RateMeter
 from broker.ha.core.throttle import Throttle
 
 
@@ -57,14 +57,14 @@ def test_a_cut_begins_anew() -> None:
 
 
 def test_the_growth_of_a_log() -> None:
-    growth = Growth()
-    assert growth.read(0, 10**9) == 0, "what was there before is no growth"
-    assert growth.read(100, 10**9 + 1_000) == 5_000
+    rate_meter = RateMeter()
+    assert rate_meter.read(0, 10**9) == 0, "what was there before is no growth"
+    assert rate_meter.read(100, 10**9 + 1_000) == 5_000
     for tick in range(2, 20):
-        rate = growth.read(tick * 100, 10**9 + tick * 1_000)
+        rate = rate_meter.read(tick * 100, 10**9 + tick * 1_000)
     assert rate == pytest.approx(10_000, rel=0.01)
-    assert growth.read(2_000, 10**9 + 19_000) == pytest.approx(5_000, rel=0.1), "a pause shows"
-    assert growth.read(2_100, 500) == 0, "a log that was cut"
+    assert rate_meter.read(2_000, 10**9 + 19_000) == pytest.approx(5_000, rel=0.1), "a pause shows"
+    assert rate_meter.read(2_100, 500) == 0, "a log that was cut"
 
 
 def test_another_limit_keeps_the_debt() -> None:

@@ -15,11 +15,12 @@ import uvloop
 
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.ports import HaSettings
-from broker.ha.report import runtime_info
-from broker.ha.service import HaService
-from broker.store.message_store import MessageStore, StoreConfig
-from remoting.operation import LocalProtocolError, Wire
-from remoting.operations.controller import SyncStateSet
+from broker.ha.report import runtime_info, status_of
+from broker.store.message_store import StoreConfig
+from broker.store.offline import offline_store
+from keelmq.remoting.operation import LocalProtocolError, Wire
+from keelmq.remoting.operations.controller import SyncStateSet
+from tests.support.ha_parts import ha_service, ha_settings
 
 FILE_BYTES = 64 << 10
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -57,23 +58,21 @@ class Broker:
     def __init__(self, root: Path, controller: Controller, broker_id: int, settings: HaSettings) -> None:
         self.controller = controller
         self.broker_id = broker_id
-        self.store = MessageStore(StoreConfig(root, FILE_BYTES, 6000))
+        self.store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
         self.store.load()
         self.confirmed: list[int] = []
         self.replicated: list[int] = []
         self.counts: list[int] = []
         self.looks = 0
-        self.service = HaService(
+        self.service = ha_service(
             self.store,
             epoch_path=root / "epochFileCheckpoint",
-            host="127.0.0.1",
-            port=0,
             settings=settings,
             events=self,
-            one_waits=self.one_waits,
+            one_message_waits=self.one_message_waits,
         )
 
-    def one_waits(self) -> bool:
+    def one_message_waits(self) -> bool:
         self.looks += 1
         return self.store.confirm_offset < self.store.commit_log.max_offset
 
@@ -140,11 +139,11 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
 
 
 async def looks(master: Broker, count: int = 2) -> None:
-    """From now on the keeper of the SyncStateSet has looked so often, and what it proposed was answered."""
+    """From now on the task of the SyncStateSet has looked so often, and what it proposed was answered."""
     assert master.service.mastership is not None
-    keeper = master.service.mastership.keeper
-    with patch.object(keeper, "next_proposal", wraps=keeper.next_proposal) as look:
-        await until(lambda: look.call_count > count, "looks of the keeper")
+    manager = master.service.mastership.sync_state_set_manager
+    with patch.object(manager, "next_proposal", wraps=manager.next_proposal) as look:
+        await until(lambda: look.call_count > count, "looks at the SyncStateSet")
 
 
 def dialling(slave: Broker) -> bool:
@@ -152,7 +151,7 @@ def dialling(slave: Broker) -> bool:
     return any(task.get_name() == f"HA link to {host}:{port}" for task in asyncio.all_tasks())
 
 
-FAST = HaSettings(
+FAST = ha_settings(
     batch_bytes=8192, send_heartbeat_interval_ms=200, max_time_slave_not_catchup_ms=600, all_ack=True
 )
 
@@ -193,7 +192,7 @@ async def test_a_slave_copies_joins_and_confirms(tmp_path: Path) -> None:
         await until(lambda: same(master, slave), "same logs")
         await until(lambda: slave.store.max_queue_offset("T", 0) == 701, "dispatch on the slave")
         assert master.counts == [1, 2]
-        assert slave.service.status()["connected"] is True
+        assert status_of(slave.service)["connected"] is True
 
 
 @pytest.mark.parametrize("stay_awake", [True, False])
@@ -259,9 +258,9 @@ async def test_a_lost_answer_never_confirms_past_the_new_member(tmp_path: Path) 
         confirm = master.store.confirm_offset
         await slave.service.stop()
         end = master.put()
-        keeper = master.service.mastership.keeper if master.service.mastership else None
-        assert keeper is not None
-        assert 2 in keeper.others, "its ack still counts"
+        manager = master.service.mastership.sync_state_set_manager if master.service.mastership else None
+        assert manager is not None
+        assert 2 in manager.others, "its ack still counts"
         assert master.store.confirm_offset == confirm < end
         master.controller.down = False
         await until(lambda: master.in_sync() == [1], "shrink when the controller is back")
@@ -277,11 +276,9 @@ async def test_fail_over_cuts_the_old_tail_and_both_agree(tmp_path: Path) -> Non
         await until(lambda: same(one, two), "copied")
         await two.service.stop()
         one.put(b"lost" * 30, 3)
-        two.service = HaService(
+        two.service = ha_service(
             two.store,
             epoch_path=two.service._epoch_file.path,
-            host="127.0.0.1",
-            port=0,
             settings=FAST,
             events=two,
         )
@@ -318,8 +315,8 @@ async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None
         before = two.log_bytes()
         await one.lead(3)
         await two.follow(one, 3)
-        await until(lambda: two.service.status()["fault"] is not None, "fault")
-        assert "no common epoch" in str(two.service.status()["fault"])
+        await until(lambda: status_of(two.service)["fault"] is not None, "fault")
+        assert "no common epoch" in str(status_of(two.service)["fault"])
         assert two.log_bytes() == before, "nothing was cut"
 
 
@@ -380,7 +377,7 @@ async def test_a_master_with_files_of_another_size_is_not_copied(tmp_path: Path,
         fault = str(two.service.fault)
         assert "mappedFileSizeCommitLog" in fault and "keelmq repair" in fault
         assert str(FILE_BYTES) in fault and str(other_size) in fault
-        assert two.service.status()["role"] == "slave" and not one.service.links
+        assert status_of(two.service)["role"] == "slave" and not one.service.links
         assert two.store.commit_log.max_offset == 0
         await two.follow(one, 1, file_bytes=FILE_BYTES)
         await until(lambda: one.in_sync() == [1, 2], "the master came back with our size")
@@ -423,9 +420,7 @@ async def test_a_damaged_epoch_file_stops_with_an_explanation(tmp_path: Path, co
         before = two.log_bytes()
         path = two.service._epoch_file.path
         path.write_bytes(content)
-        two.service = HaService(
-            two.store, epoch_path=path, host="127.0.0.1", port=0, settings=FAST, events=two
-        )
+        two.service = ha_service(two.store, epoch_path=path, port=0, settings=FAST, events=two)
         await two.service.start()
         assert "epochFileCheckpoint" in str(two.service.fault)
         assert "keelmq repair" in str(two.service.fault)
@@ -452,11 +447,9 @@ async def test_a_slave_below_the_masters_minimum_starts_over_with_a_note(
         while log._files[0].end_offset <= log.max_offset:  # what retention will do
             log._files.pop(0).delete()
         log.min_offset = log._files[0].start_offset
-        two.service = HaService(
+        two.service = ha_service(
             two.store,
             epoch_path=two.service._epoch_file.path,
-            host="127.0.0.1",
-            port=0,
             settings=FAST,
             events=two,
         )
@@ -486,7 +479,7 @@ async def test_an_empty_log_in_mid_offset_is_copied_to_from_where_the_masters_be
 
 async def test_an_async_learner_copies_and_is_never_a_member(tmp_path: Path) -> None:
     """Pitfall 53: nor does it count as a copy."""
-    settings = HaSettings(in_sync_replicas=2, send_heartbeat_interval_ms=200, async_learner=True)
+    settings = ha_settings(in_sync_replicas=2, send_heartbeat_interval_ms=200, async_learner=True)
     async with group(tmp_path, 2, settings) as (master, learner):
         await master.lead(1)
         end = master.put(count=10)
@@ -524,7 +517,7 @@ async def test_what_907_answers(tmp_path: Path) -> None:
 
 
 async def test_a_throttled_catch_up_tells_its_pace_and_its_end(tmp_path: Path) -> None:
-    settings = HaSettings(batch_bytes=8192, send_heartbeat_interval_ms=200, bytes_per_second=400_000)
+    settings = ha_settings(batch_bytes=8192, send_heartbeat_interval_ms=200, bytes_per_second=400_000)
     async with group(tmp_path, 2, settings) as (master, slave):
         await master.lead(1)
         end = master.put(b"x" * 900, count=600)
@@ -533,11 +526,11 @@ async def test_a_throttled_catch_up_tells_its_pace_and_its_end(tmp_path: Path) -
         await until(
             lambda: 2 in master.service.links and master.service.links[2].ack_offset > end // 2, "half"
         )
-        (told,) = cast(list[dict[str, int]], master.service.status()["replicas"])
+        (told,) = cast(list[dict[str, int]], status_of(master.service)["replicas"])
         assert 0 < told["bytesBehind"] < end
         assert 200_000 < told["bytesPerSecond"] < 600_000
         assert told["etaMs"] == pytest.approx(told["bytesBehind"] * 1000 / told["bytesPerSecond"], rel=0.1)
-        status = slave.service.status()
+        status = status_of(slave.service)
         assert cast(int, status["bytesBehind"]) > 0
         assert cast(int, status["etaMs"]) > 0
         await until(lambda: slave.store.commit_log.max_offset == end, "all")
@@ -545,7 +538,7 @@ async def test_a_throttled_catch_up_tells_its_pace_and_its_end(tmp_path: Path) -
 
 
 async def test_a_replica_begins_where_the_master_log_begins(tmp_path: Path) -> None:
-    async with group(tmp_path, 2, HaSettings(batch_bytes=8192, sync_from_last_file=True)) as (master, slave):
+    async with group(tmp_path, 2, ha_settings(batch_bytes=8192, sync_from_last_file=True)) as (master, slave):
         await master.lead(1)
         master.put(count=1000)
         last_file = master.store.commit_log.max_offset // FILE_BYTES * FILE_BYTES
@@ -557,7 +550,7 @@ async def test_a_replica_begins_where_the_master_log_begins(tmp_path: Path) -> N
 
 
 async def test_count_mode_waits_for_the_nth_member(tmp_path: Path) -> None:
-    settings = HaSettings(in_sync_replicas=2, send_heartbeat_interval_ms=200)
+    settings = ha_settings(in_sync_replicas=2, send_heartbeat_interval_ms=200)
     async with group(tmp_path, 2, settings) as (master, slave):
         await master.lead(1)
         end = master.put()
@@ -599,11 +592,9 @@ async def test_role_changes_can_be_repeated(tmp_path: Path) -> None:
         with pytest.raises(LocalProtocolError):
             await two.follow(one, 2)
         await one.service.stop()
-        one.service = HaService(
+        one.service = ha_service(
             one.store,
             epoch_path=one.service._epoch_file.path,
-            host="127.0.0.1",
-            port=0,
             settings=FAST,
             events=one,
         )
@@ -647,12 +638,12 @@ async def test_a_lost_link_is_dialled_again_only_while_our_group_has_the_address
     asked: list[str | None] = []
     answer: str | None = "it is of another group now"
 
-    async def stranger() -> str | None:
+    async def check_master() -> str | None:
         asked.append(answer)
         return answer
 
     async with group(tmp_path, 3) as (one, two, other):
-        two.service.stranger = stranger
+        two.service.check_master = check_master
         await one.lead(1)
         one.put(count=5)
         await two.follow(one, 1)
@@ -664,10 +655,9 @@ async def test_a_lost_link_is_dialled_again_only_while_our_group_has_the_address
         _, port = one.service.address
         await one.service.stop()
         await other.service.stop()
-        other.service = HaService(
+        other.service = ha_service(
             other.store,
             epoch_path=other.service._epoch_file.path,
-            host="127.0.0.1",
             port=port,
             settings=FAST,
             events=other,

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from broker.controller_client import Heartbeats
-from broker.pending import PendingReplies
-from remoting.codes import ResponseCode
-from remoting.operation import Empty, Failed, Ok, Outcome, Unknown
-from remoting.operations.route import BrokerHeartbeatRequest
-from remoting.tasks import TaskSet
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import FakePeer
-from tests.unit.test_ha_service import until
+from broker.admission.pending_replies import PendingReplies
+from broker.controller_mode.controller_client import Heartbeats
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, Unknown
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.runtime.tasks import TaskSet
+from tests.support.handler_context import send_gate
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import FakePeer
+from tests.unit.broker.ha.test_ha_service import until
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -42,8 +43,8 @@ def test_a_master_that_is_cut_off_stores_nothing(tmp_path: Path) -> None:
 
 def test_what_waits_is_not_acknowledged_after_the_lease() -> None:
     """Count mode: a slave on our side of the partition has it; the one that is elected has not."""
-    broker_gate = PendingReplies()._gate
-    pending, peer = PendingReplies(gate=broker_gate), FakePeer()
+    broker_gate = send_gate()
+    pending, peer = PendingReplies(broker_gate), FakePeer()
     is_over = [True]
     broker_gate.lease = lambda now_ms: is_over[0]
     frame = b'{"code":0,"opaque":5,"version":1}'

@@ -17,13 +17,14 @@ from broker.ha.core.frames import (
     parse_master_handshake,
     parse_transfer_header,
 )
-from broker.ha.core.master_link import CONFIRM_DELAY_MS, Close, LinkSettings, MasterLink, MasterLog, Send
+from broker.ha.core.master_link import CONFIRM_DELAY_MS, Close, MasterLink, MasterLog, Send
 from broker.ha.ports import BATCH_BYTES_MAX
-from tests.unit.test_ha_frames import STATED_5_3_3
+from tests.support.ha_parts import link_settings
+from tests.unit.broker.ha.test_ha_frames import STATED_5_3_3
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "ha"
 
-SETTINGS = LinkSettings(batch_bytes=100, send_heartbeat_interval_ms=5_000, housekeeping_interval_ms=20_000)
+SETTINGS = link_settings(batch_bytes=100, send_heartbeat_interval_ms=5_000, housekeeping_interval_ms=20_000)
 
 
 def log_of(max_offset: int = 1_000, *pairs: tuple[int, int], min_offset: int = 0) -> MasterLog:
@@ -87,7 +88,7 @@ def captured(name: str) -> bytes:
 def test_an_empty_slave_of_5_1_4() -> None:
     """Its bytes, as captured, are answered with those that its Java master sent."""
     log = MasterLog(65_536, Epochs.of([(1, 0)]), 0, 43_222, confirm_offset=43_222)
-    link = MasterLink(log, LinkSettings(32_768, 5_000, 20_000), now_ms=0)
+    link = MasterLink(log, link_settings(batch_bytes=32_768), now_ms=0)
     link.receive_data(captured("link-1.handshake-1.slave-to-master"), 0)
     assert answers(link) == [captured("link-1.handshake-1.master-to-slave")]
     link.receive_data(captured("link-1.ack-1.slave-to-master"), 0)
@@ -104,7 +105,7 @@ def test_an_empty_slave_of_5_1_4() -> None:
 
 def test_a_slave_of_5_1_4_after_an_election() -> None:
     log = MasterLog(65_536, Epochs.of([(1, 0), (2, 87_716)]), 0, 87_716, confirm_offset=87_716)
-    link = MasterLink(log, LinkSettings(32_768, 5_000, 20_000), now_ms=0)
+    link = MasterLink(log, link_settings(batch_bytes=32_768), now_ms=0)
     link.receive_data(captured("link-2.handshake-1.slave-to-master"), 0)
     assert answers(link) == [captured("link-2.handshake-1.master-to-slave")]
     link.receive_data(captured("link-2.ack-1.slave-to-master"), 0)
@@ -117,7 +118,7 @@ def test_a_slave_of_5_3_3() -> None:
     """It sends its handshake at each pass until it is answered (pitfall 40); all bytes as they are stated."""
     stated = STATED_5_3_3
     log = MasterLog(1 << 30, Epochs.of([(1, 0), (3, 4_096)]), 0, 5_000, confirm_offset=4_900)
-    link = MasterLink(log, LinkSettings(32_768, 5_000, 20_000), now_ms=0)
+    link = MasterLink(log, link_settings(batch_bytes=32_768), now_ms=0)
     link.receive_data(stated["slave's handshake"] * 2, 0)
     assert answers(link) == [stated["master's handshake"]]
     link.receive_data(stated["ack"], 0)
@@ -214,7 +215,7 @@ def test_no_faster_than_the_limit() -> None:
     """One packet may overdraw; over a second the limit holds, and nothing goes while it is overdrawn."""
     log = log_of(1 << 20)
     log.file_bytes = 1 << 20
-    settings = LinkSettings(batch_bytes=10_000, bytes_per_second=100_000)
+    settings = link_settings(batch_bytes=10_000, bytes_per_second=100_000)
     link = MasterLink(log, settings, now_ms=0)
     link.receive_data(SlaveHandshake(2).encode() + Ack(0).encode(), 0)
     link.next_effect(0)
@@ -228,7 +229,7 @@ def test_a_slave_with_a_small_limit_hears_something_in_time() -> None:
     """Packets become small enough that the housekeeping of the slave does not close the link."""
     log = log_of(1 << 20)
     log.file_bytes = 1 << 20
-    link = MasterLink(log, LinkSettings(batch_bytes=1 << 20, bytes_per_second=4_096), now_ms=0)
+    link = MasterLink(log, link_settings(batch_bytes=1 << 20, bytes_per_second=4_096), now_ms=0)
     link.receive_data(SlaveHandshake(2).encode() + Ack(0).encode(), 0)
     link.next_effect(0)
     heard = [now for now in range(0, 20_000, 100) if packets(link, now)]

@@ -9,9 +9,11 @@ import pytest
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, MasterHandshake, TransferHeader
-from broker.ha.core.slave_link import SlaveLink, SlaveSettings
+from broker.ha.core.slave_link import SlaveLink
 from broker.ha.slave_client import CONTROL_BYTES, SlaveProtocol
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.message_store import StoreConfig
+from broker.store.offline import offline_store
+from tests.support.ha_parts import slave_settings
 
 FILE_BYTES = 64 << 10
 
@@ -42,19 +44,19 @@ class Owner:
     def save_epochs(self, epochs: Epochs) -> None:
         self.epoch_list = epochs
 
-    def confirmed(self, offset: int) -> None:
+    def confirm_offset_received(self, offset: int) -> None:
         self.confirm = offset
 
-    def cut(self, before: int, end: int) -> None:
+    def log_truncated(self, before: int, end: int) -> None:
         raise AssertionError("nothing to cut")
 
 
 class Slave:
     def __init__(self, root: Path) -> None:
-        self.store = MessageStore(StoreConfig(root, FILE_BYTES, 6000))
+        self.store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
         self.store.load()
         self.owner, self.transport = Owner(), Transport()
-        link = SlaveLink(2, SlaveSettings(FILE_BYTES), epochs=Epochs(), min_offset=0, max_offset=0, now_ms=0)
+        link = SlaveLink(2, slave_settings(FILE_BYTES), epochs=Epochs(), min_offset=0, max_offset=0, now_ms=0)
         self.protocol = SlaveProtocol(link, self.store, self.owner, lambda: 0, None)
         self.protocol.connection_made(cast(asyncio.BaseTransport, self.transport))
         self.reads = 0
@@ -151,3 +153,15 @@ async def test_a_log_that_somebody_else_has_changed_takes_nothing(tmp_path: Path
     assert slave.transport.aborted
     assert slave.store.commit_log.max_offset == 408
     slave.store.close()
+
+
+async def test_a_master_that_reads_no_acks_is_left(tmp_path: Path) -> None:
+    """It may send a log for ever: the acks that it does not take must not pile up here."""
+    slave = Slave(tmp_path)
+    try:
+        slave.protocol.pause_writing()  # from inside a write: the transport is not touched there
+        assert not slave.transport.aborted
+        await asyncio.sleep(0)
+        assert slave.transport.aborted
+    finally:
+        slave.store.close(clean=True)

@@ -9,10 +9,11 @@ import pytest
 from broker.ha.core import slave_link as sl
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
-from broker.ha.core.slave_link import SlaveLink, SlaveSettings
-from tests.unit.test_ha_frames import STATED_5_3_3
+from broker.ha.core.slave_link import SlaveLink
+from tests.support.ha_parts import slave_settings
+from tests.unit.broker.ha.test_ha_frames import STATED_5_3_3
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "ha"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "ha"
 
 
 class Replica:
@@ -34,7 +35,7 @@ class Replica:
     def new_link(self, file_bytes: int = 1 << 16) -> SlaveLink:
         return SlaveLink(
             2,
-            SlaveSettings(file_bytes),
+            slave_settings(file_bytes),
             epochs=self.saved,
             min_offset=self.base,
             max_offset=self.base + len(self.log),
@@ -204,7 +205,7 @@ def test_a_flush_of_bytes_that_went_says_nothing_about_those_that_come() -> None
         replica = Replica(log, (1, 0), base=base)
         link = replica.link = SlaveLink(
             2,
-            SlaveSettings(1 << 16, sync_flush=True),
+            slave_settings(1 << 16, sync_flush=True),
             epochs=replica.saved,
             min_offset=base,
             max_offset=300,
@@ -326,7 +327,7 @@ def test_a_cut_through_a_record_stops_and_changes_nothing() -> None:
     replica.link.receive_control(packet[:20], 0)
     replica.link.receive_control(packet[20:], 0)
     assert replica.link.next_effect(0) == sl.Truncate(250)
-    replica.link.not_a_boundary(250)
+    replica.link.not_a_record_start(250)
     replica.perform()
     assert replica.close is not None
     assert replica.close.fatal

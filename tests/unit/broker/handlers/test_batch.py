@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.batch import StoredBatch, put_batch
-from broker.store.batch_records import ITEMS_MAX, RECORDS_BYTES_MAX
-from broker.store.consume_queue import UNIT_BYTES
-from broker.store.mapped_file import MappedFile
+from broker.message.batch_records import ITEMS_MAX, RECORDS_BYTES_MAX
+from broker.message.record import decode, host_bytes, tag_code, tags_code
+from broker.store.client_batch import StoredBatch, put_batch
+from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
 from broker.store.querying import find_by_key
-from broker.store.record import decode, host_bytes, tag_code, tags_code
-from tests.unit.batch_parts import item
-from tests.unit.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put
-from tests.unit.test_index import FOREVER
+from broker.store.queue.consume_queue import UNIT_BYTES
+from tests.support.batch_parts import item
+from tests.support.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put
+from tests.unit.broker.store.test_index import FOREVER
 
 SHARED = b"CLUSTER\x01c"
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.pending import DISK_FULL
-from broker.store.mapped_file import MappedFile
-from broker.store.record import decode
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from tests.unit.batch_parts import item
-from tests.unit.handler_parts import Broker
+from broker.admission.send_gate import DISK_FULL
+from broker.message.record import decode
+from broker.store.log.mapped_file import MappedFile
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from tests.support.batch_parts import item
+from tests.support.handler_parts import Broker
 
 ITEMS = 5
 BATCH = b"".join(item(b"%d" % number + b"x" * 9_000) for number in range(ITEMS))

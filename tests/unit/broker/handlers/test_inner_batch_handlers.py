@@ -8,36 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from broker.client_settings import ClientSettings
-from broker.delay.levels import SCHEDULE_TOPIC
-from broker.delay.service import DelayedDelivery
+from broker.config.client_settings import ClientSettings
+from broker.delay.service import ScheduleMessageService
+from broker.message.delay_levels import SCHEDULE_TOPIC
+from broker.message.inner_batch import keys_of
+from broker.message.record import decode, encode, parse_properties
 from broker.pop.consumption import PopConsumption
-from broker.store.batch_queue import BatchQueue
-from broker.store.inner_batch import keys_of
-from broker.store.record import decode, encode, parse_properties
-from client import Message, MessageQueue, Producer, PullConsumer, PullError, PushConsumer
-from client.message import MessageExt, decode_messages
-from client.reading import PullStatus
-from client.sending import SendResult
-from keelmq.testing import TestBroker
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.operation import Call, CommandError, Empty, Ok
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
-from remoting.operations.clients import SendBackRequest
-from remoting.operations.pop import PopMessageRequest, RequestModeBody
-from remoting.operations.route import TopicConfig
-from tests.unit.admin_parts import mqadmin
-from tests.unit.batch_parts import item
-from tests.unit.client_parts import Seen
-from tests.unit.client_parts import broker as test_broker
-from tests.unit.handler_parts import Broker
-from tests.unit.laid_by_parts import trio
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer
-from tests.unit.test_inner_batch import items, messages
-from tests.unit.test_push_consumer import FIRST
-from tests.unit.test_unusual_sends import ok
+from broker.store.queue.batch_queue import BatchQueue
+from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullError, PushConsumer
+from keelmq.client.cluster.queue_reader import PullStatus
+from keelmq.client.core.send_result import SendResult
+from keelmq.client.message import MessageExt, decode_messages
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operation import Call, CommandError, Empty, Ok
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
+from keelmq.remoting.operations.clients import SendBackRequest
+from keelmq.remoting.operations.pop import PopMessageRequest, RequestModeBody
+from keelmq.remoting.operations.route import TopicConfig
+from pytest_keelmq.cluster import TestBroker
+from tests.support.admin_parts import mqadmin
+from tests.support.batch_parts import item
+from tests.support.client_parts import Seen
+from tests.support.client_parts import broker as test_broker
+from tests.support.handler_parts import Broker
+from tests.support.laid_by_parts import trio
+from tests.support.metadata_parts import open_metadata
+from tests.support.store_parts import FakePeer
+from tests.unit.broker.handlers.test_unusual_sends import ok
+from tests.unit.broker.store.test_inner_batch import items, messages
+from tests.unit.keelmq.client.consumer.test_push_consumer import FIRST
 
 __all__ = ["test_broker"]
 
@@ -152,11 +152,11 @@ def test_single_messages_between_batches(broker: Broker, tmp_path: Path) -> None
     broker.tick()
     metadata = open_metadata(tmp_path / "metadata")
     metadata.topics, metadata.gate = broker.topics, broker.gate
-    later = DelayedDelivery(broker.store, metadata, broker.handlers.send.writer, clock=lambda: 1 << 45)
+    later = ScheduleMessageService(broker.store, metadata, broker.writer, clock=lambda: 1 << 45)
     assert type(broker.store.find_queue("Batches", 0)) is BatchQueue
     assert type(broker.store.find_queue(SCHEDULE_TOPIC, 0)) is not BatchQueue
     later._levels._delays_ms[0] = 1 << 50  # what is due later than that was stored by a wrong clock
-    later.deliver()
+    later.round()
     assert later.delivered == 1
     found = pulled(broker)
     assert [(each.queue_offset, each.body) for each in found] == [
@@ -189,7 +189,7 @@ def test_a_waiting_pull_gets_the_batch(broker: Broker) -> None:
 async def test_sql_and_pop_are_refused(broker: Broker) -> None:
     """Neither can look into a batch."""
     settings = ClientSettings.model_validate({"enablePropertyFilter": True})
-    broker.parts.settings = broker.handlers.pull._settings = settings
+    broker.context.settings = broker.handlers.pull._settings = settings
     ok(send_batch(broker, items(2)))
     reply = broker.pull(0, topic="Batches", subscription="a > 5", expressionType="SQL92")
     assert reply is not None
@@ -198,7 +198,7 @@ async def test_sql_and_pop_are_refused(broker: Broker) -> None:
     assert reply is not None
     assert reply.code == ResponseCode.PULL_NOT_FOUND
     metadata = open_metadata(broker.store.root / "metadata")
-    part = PopConsumption(broker.parts, metadata, broker.handlers.send.writer, broker_name="b")
+    part = PopConsumption(broker.context, metadata, broker.writer, broker_name="b")
     header = PopMessageRequest(
         consumer_group="g", topic="Batches", queue_id=-1, max_msg_nums=1, invisible_time=1,
         poll_time=1 << 50, born_time=0,

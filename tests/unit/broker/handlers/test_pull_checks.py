@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.client_settings import ClientSettings
 from broker.clients.core.registry import Client, Consumer, Subscription
+from broker.config.client_settings import ClientSettings
 from broker.filter.core.subscription import parse
 from broker.handlers.pull import NO_SQL_OF_BATCHES
+from broker.message.record import decode, tag_code
 from broker.metadata.groups import Group
-from broker.store.record import decode, tag_code
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from tests.unit.handler_parts import Broker
-from tests.unit.test_pull_handler import answer, fill, read
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.runtime.clock import now_ms
+from tests.support.handler_parts import Broker
+from tests.unit.broker.handlers.test_pull_handler import answer, fill, read
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def allow(broker: Broker, **settings: object) -> None:
-    broker.parts.settings = broker.handlers.pull._settings = ClientSettings.model_validate(settings)
+    broker.context.settings = broker.handlers.pull._settings = ClientSettings.model_validate(settings)
 
 
 def subscribe(
@@ -38,12 +38,12 @@ def subscribe(
         wanted = None
     subscription = Subscription("TopicA", text, kind, version, wanted)
     consumer = Consumer("g", "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", (subscription,))
-    broker.parts.registry.heartbeat(Client(1, "c", "h", "JAVA", 1), [consumer], [], now_ms=0)
+    broker.context.registry.heartbeat(Client(1, "c", "h", "JAVA", 1), [consumer], [], now_ms=0)
 
 
 def group(broker: Broker, forbidden: dict[str, int] | None = None, **config: object) -> None:
     row = Group(SubscriptionGroupConfig(group_name="g", **config), forbidden or {})  # type: ignore[arg-type]
-    broker.parts.find_group = lambda name: row
+    broker.context.find_group = lambda name: row
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_a_group_may_not(
 
 def test_an_unknown_group(broker: Broker) -> None:
     """Strict clients read the header fields of a refusal, too."""
-    broker.parts.find_group = lambda name: None
+    broker.context.find_group = lambda name: None
     reply = answer(broker, 7)
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert reply.ext_fields == {
@@ -181,7 +181,7 @@ def test_a_pull_whose_subscription_went_is_told(broker: Broker) -> None:
     subscribe(broker, "B", version=5)
     suspended(broker)
     suspended(broker)
-    broker.parts.registry.closed(1)
+    broker.context.registry.closed(1)
     broker.handlers.expire(now_ms() + 15_000)
     first, second = broker.answers()
     assert first.code == second.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -256,11 +256,11 @@ def test_what_is_no_expression_is_refused(broker: Broker, kind: str, text: str) 
 def test_a_replica_sends_consumers_to_its_master(broker: Broker) -> None:
     fill(broker, 3)
     broker.store.is_master = False
-    broker.parts.sends_to_master = lambda: True
+    broker.context.sends_to_master = lambda: True
     assert answer(broker, 0).code == 0
     reply = answer(broker, 3, suspend_ms=15_000)
     assert (reply.code, reply.ext_fields["suggestWhichBrokerId"]) == (20, "0")
-    broker.parts.sends_to_master = lambda: False  # nobody else is there: it holds them like a master
+    broker.context.sends_to_master = lambda: False  # nobody else is there: it holds them like a master
     assert broker.pull(3, suspend_ms=15_000) is None
 
 
@@ -273,7 +273,7 @@ def test_a_replica_that_is_behind_moves_no_consumer(
     broker.topics.ensure("TopicB", 4)
     fill(broker, 3)
     broker.store.is_master = False
-    broker.parts.sends_to_master = lambda: has_master
+    broker.context.sends_to_master = lambda: has_master
     reply = answer(broker, offset, topic=topic)
     assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (20, str(offset))
 
@@ -284,7 +284,7 @@ def test_who_is_far_behind_is_sent_to_a_slave(broker: Broker) -> None:
     fill(broker, 9)
     reply = answer(broker, 0, maxMsgNums="1")
     assert (reply.ext_fields["suggestWhichBrokerId"], reply.ext_fields["groupSysFlag"]) == ("0", "3")
-    broker.parts.cached_bytes = 0
+    broker.context.cached_bytes = 0
     assert answer(broker, 0, maxMsgNums="1").ext_fields["suggestWhichBrokerId"] == "2"
     assert answer(broker, 9).ext_fields["suggestWhichBrokerId"] == "2"
     assert answer(broker, 100).ext_fields["suggestWhichBrokerId"] == "2"

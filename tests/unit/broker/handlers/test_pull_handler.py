@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers import pull
-from broker.store.record import decode
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.operation import Call, Reply
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import FakePeer
+from broker.handlers import pull_subscriptions
+from broker.message.record import decode
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operation import Call, Reply
+from keelmq.runtime.clock import now_ms
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import FakePeer
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_refused(broker: Broker, changed: dict[str, object], code: int) -> None:
 
 def test_a_broker_without_the_permission_to_read(broker: Broker) -> None:
     fill(broker, 1)
-    broker.parts.readable = False
+    broker.context.readable = False
     assert answer(broker, 0).code == ResponseCode.NO_PERMISSION
 
 
@@ -167,7 +167,7 @@ def test_a_closed_connection_is_forgotten(broker: Broker) -> None:
 
 
 def test_too_many_waiters_are_answered_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.queues.WAITERS_MAX", 1)
+    monkeypatch.setattr("broker.store.queue.queue_table.WAITERS_MAX", 1)
     assert broker.pull(0, suspend_ms=15_000) is None
     reply = broker.pull(0, suspend_ms=15_000)
     assert reply is not None and reply.code == 19
@@ -179,7 +179,7 @@ def test_without_the_flag_nobody_waits(broker: Broker) -> None:
 
 
 def test_subscriptions_kept_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_SUBSCRIPTIONS_CACHED_MAX", 1)
+    monkeypatch.setattr(pull_subscriptions, "CACHED_MAX", 1)
     fill(broker, 3)
     assert [len(read(answer(broker, 0, subscription=tag).body)) for tag in ("A", "B", "B||C")] == [1, 1, 2]
 

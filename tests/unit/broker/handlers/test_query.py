@@ -6,22 +6,23 @@ from pathlib import Path
 import pytest
 
 from broker.handlers.query import QueryHandlers
+from broker.message.record import decode, host_bytes
 from broker.store.message_store import MessageStore
+from broker.store.offline import offline_store
 from broker.store.querying import earliest_time, find_by_key, offset_by_time, record_at
-from broker.store.record import decode, host_bytes
-from remoting.command import RemotingCommand
-from remoting.command import decode as decode_command
-from remoting.operation import Call, CommandError, Reply
-from remoting.operations.broker import (
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.command import decode as decode_command
+from keelmq.remoting.operation import Call, CommandError, Reply
+from keelmq.remoting.operations.broker import (
     QueryMessageRequest,
     QueryMessageResponse,
     QueueRequest,
     SearchOffsetRequest,
     ViewMessageRequest,
 )
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import BORN_HOST, TOPIC, FakePeer, open_store
-from tests.unit.test_index import FIXTURES, FOREVER, peer_config, put_keyed, settle
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import BORN_HOST, TOPIC, FakePeer, open_store
+from tests.unit.broker.store.test_index import FIXTURES, FOREVER, peer_config, put_keyed, settle
 
 FRAMES = FIXTURES.parent / "frames"
 CALL = Call(FakePeer())
@@ -34,7 +35,7 @@ def captured(name: str) -> RemotingCommand:
 @pytest.fixture
 def peer_store(tmp_path: Path) -> MessageStore:
     shutil.copytree(FIXTURES, tmp_path / "store")
-    store = MessageStore(peer_config(tmp_path / "store"))
+    store = offline_store(peer_config(tmp_path / "store"))
     store.load()
     settle(store)
     return store
@@ -43,8 +44,8 @@ def peer_store(tmp_path: Path) -> MessageStore:
 def handlers(store: MessageStore, path: Path) -> QueryHandlers:
     broker = Broker(path)
     broker.store.close()
-    broker.parts.store = store
-    return QueryHandlers(broker.parts)
+    broker.context.store = store
+    return QueryHandlers(broker.context)
 
 
 async def test_the_peers_query_is_answered_with_the_peers_bytes(
@@ -76,7 +77,7 @@ async def test_the_peers_view_by_id_is_answered_with_the_peers_bytes(
 
 async def test_nothing_found_is_code_22(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    query = QueryHandlers(broker.parts)
+    query = QueryHandlers(broker.context)
     with pytest.raises(CommandError) as refused:
         await query.query_message(QueryMessageRequest(topic="TopicA", key="k", max_num=9), CALL)
     assert refused.value.code == 22
@@ -89,7 +90,7 @@ async def test_nothing_found_is_code_22(tmp_path: Path) -> None:
 async def test_a_sent_message_is_found_by_its_keys(tmp_path: Path) -> None:
     """Through the send handler: what the data path passes on is what the properties say."""
     broker = Broker(tmp_path)
-    query = QueryHandlers(broker.parts)
+    query = QueryHandlers(broker.context)
     for number in range(40):
         broker.send(b"%d" % number, i=f"KEYS\x01all n{number}\x02UNIQ_KEY\x01AC11{number:04X}")
     broker.send(b"without")
@@ -170,7 +171,7 @@ def test_times_of_records_with_ipv6_hosts(tmp_path: Path) -> None:
 
 async def test_offsets_by_time_and_the_oldest_message(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    query = QueryHandlers(broker.parts)
+    query = QueryHandlers(broker.context)
     put_at(broker.store, 10, 20)
     queue = {"topic": "TopicA", "queueId": "0"}
     for boundary, offset in ((None, 1), ("LOWER", 1), ("UPPER", 0)):

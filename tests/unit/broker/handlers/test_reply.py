@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.store.record import decode, host_bytes, host_text, parse_properties
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable
-from remoting.operations.broker import SendMessageRequestV2
-from remoting.operations.clients import HEART_BEAT, HeartbeatData, ProducerData
-from remoting.operations.replies import (
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from broker.message.record import decode, host_bytes, host_text, parse_properties
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Failed, Ok, OperationTable
+from keelmq.remoting.operations.broker import SendMessageRequestV2
+from keelmq.remoting.operations.clients import HEART_BEAT, HeartbeatData, ProducerData
+from keelmq.remoting.operations.replies import (
     PUSH_REPLY_MESSAGE_TO_CLIENT,
     SEND_REPLY_MESSAGE,
     SEND_REPLY_MESSAGE_V2,
@@ -23,7 +23,7 @@ from remoting.operations.replies import (
     PushReplyResponse,
     SendReplyRequest,
 )
-from tests.unit.door_parts import until
+from tests.support.server_parts import until
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -119,8 +119,7 @@ async def test_the_replier_is_told_what_went_wrong(desk: Desk) -> None:
 
 async def test_a_client_that_does_not_answer(desk: Desk) -> None:
     await desk.appear("A")
-    assert desk.broker.deliveries is not None
-    desk.broker.deliveries.replies._exchange._answer_ms_max = 50
+    desk.broker.services.replies._requests._answer_ms_max = 50
     desk.silent = asyncio.Event()
     outcome = await desk.reply(REPLY_TO_CLIENT="A")
     assert isinstance(outcome, Failed) and "has not answered" in outcome.remark

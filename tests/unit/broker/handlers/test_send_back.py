@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from client import ConsumeFromWhere, ConsumerSettings, PushConsumer
-from client.consumer import PullConsumer
-from client.message import MessageExt, decode_properties
-from client.reading import PullError, PullErrorKind
-from client.send_back import SendBack
-from client.sending import Letter, SendError, SendErrorKind
-from keelmq.testing import TestBroker
-from remoting.operations.clients import SendBackRequest
-from tests.unit.client_parts import Seen, broker, send, until
+from keelmq.client import ConsumeFromWhere, ConsumerSettings, PushConsumer
+from keelmq.client.cluster.queue_reader import PullError, PullErrorKind
+from keelmq.client.consumer.pull_consumer import PullConsumer
+from keelmq.client.consumer.send_back import SendBack
+from keelmq.client.core.send_result import SendError, SendErrorKind
+from keelmq.client.message import MessageExt, decode_properties
+from keelmq.client.producer.send_attempt import PendingSend
+from keelmq.remoting.operations.clients import SendBackRequest
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, broker, send, until
 
 __all__ = ["broker"]
 
@@ -30,14 +31,14 @@ class Desk:
     def __init__(self, *, refuses: bool = True, copies: bool = True) -> None:
         self.refuses, self.copies = refuses, copies
         self.asked: list[SendBackRequest] = []
-        self.letters: list[Letter] = []
+        self.letters: list[PendingSend] = []
 
     async def ask(self, queue: Any, operation: Any, header: SendBackRequest, **_: Any) -> None:
         self.asked.append(header)
         if self.refuses:
             raise PullError(PullErrorKind.REFUSED, "no", 14)
 
-    async def deliver(self, letter: Letter, choice: Any, timeout_ms: int) -> None:
+    async def deliver(self, letter: PendingSend, choice: Any, timeout_ms: int) -> None:
         self.letters.append(letter)
         if not self.copies:
             raise SendError(SendErrorKind.NO_ROUTE, "no", 1)
@@ -84,7 +85,7 @@ async def test_a_message_that_nobody_took_back_is_not_counted_and_comes_again(
         return False
 
     monkeypatch.setattr(SendBack, "back", refuse)
-    monkeypatch.setattr("client.listening.KEEP_MS", 300)
+    monkeypatch.setattr("keelmq.client.consumer.consume_message_service.KEEP_MS", 300)
     broker.create_topic("Kept", queues=1)
     failures = [ValueError("once"), None, None]
 

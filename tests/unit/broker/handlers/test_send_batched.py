@@ -8,32 +8,32 @@ from typing import Any
 
 import pytest
 
-from broker.pending import DISK
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.record import Record, decode
-from broker.store.record_bytes import Written
-from broker.store.together import Together
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.operations.route import TopicConfig
-from tests.unit.handler_parts import Broker
-from tests.unit.read_parts import SEND_FIELDS, Reader, request_frame, send_frame
-from tests.unit.store_parts import crash, open_store
+from broker.admission.send_gate import DISK
+from broker.message.record import Record, decode
+from broker.message.record_bytes import EncodedRecords
+from broker.store.batched_put import BatchedPut
+from broker.store.queue.consume_queue import ConsumeQueue
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.operations.route import TopicConfig
+from tests.support.handler_parts import Broker
+from tests.support.read_parts import SEND_FIELDS, Reader, request_frame, send_frame
+from tests.support.store_parts import crash, open_store
 
 
 class Counted:
-    """How many messages each Together.put() has stored; 0: it wanted them one by one."""
+    """How many messages each BatchedPut.put() has stored; 0: it wanted them one by one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[int] = []
-        real = Together.put
+        real = BatchedPut.put
 
-        def put(self_: Together, *arguments: Any) -> Written | None:
+        def put(self_: BatchedPut, *arguments: Any) -> EncodedRecords | None:
             written = real(self_, *arguments)
             self.calls.append(0 if written is None else len(written.offsets))
             return written
 
-        monkeypatch.setattr(Together, "put", put)
+        monkeypatch.setattr(BatchedPut, "put", put)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two frames are enough."""
-    monkeypatch.setattr("remoting.connection.TOGETHER_MIN", 2)
+    monkeypatch.setattr("keelmq.remoting.connection.BATCHED_MIN", 2)
 
 
 def begun(path: Path, **settings: int) -> Broker:
@@ -108,7 +108,7 @@ async def test_few_go_the_plain_way(
     broker: Broker, reader: Reader, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader.read(send_frame(1))
-    monkeypatch.setattr("remoting.connection.TOGETHER_MIN", 4)
+    monkeypatch.setattr("keelmq.remoting.connection.BATCHED_MIN", 4)
     reader.read(b"".join(send_frame(n) for n in (2, 3, 4)))
     assert counted.calls == []
     reader.read(b"".join(send_frame(n) for n in (5, 6, 7, 8)))
@@ -344,6 +344,8 @@ async def test_producers_that_do_not_wait(broker: Broker, reader: Reader, counte
     assert [each.opaque for each in reader.answers()] == [0, 1, 2]
     reader.read(send_frame(4, flag=2) + send_frame(5, flag=2))
     assert len(broker.pending) == 1, "nobody waits for the answer to a oneway message"
+    reader.read(b"".join(send_frame(n, i="UNIQ_KEY\x01K\x02NOWAIT\x01false") for n in (6, 7)))
+    assert reader.answers() == [] and len(broker.pending) == 3, "their property has another name"
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ async def test_a_handler_that_fails_answers_each(
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(Together, "put", broken)
+    monkeypatch.setattr(BatchedPut, "put", broken)
     reader.read(send_frame(1) + send_frame(2, flag=2) + send_frame(3) + request_frame(999, 4, {}))
     assert [(each.opaque, each.code) for each in reader.answers()] == [(1, 1), (3, 1), (4, 3)]
     assert "broken" in caplog.text

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.client_settings import ClientSettings
-from broker.pending import PendingReplies
-from broker.store.record import Record, decode, host_bytes, parse_properties
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import BORN_HOST, FakePeer
+from broker.admission.pending_replies import PendingReplies
+from broker.message.record import Record, decode, host_bytes, parse_properties
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.runtime.clock import wall_ms
+from tests.support.handler_context import send_gate
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import BORN_HOST, FakePeer
 
 
 @pytest.fixture
@@ -178,9 +178,7 @@ def test_of_several_faults_the_peers_first_one_is_told(
 
 def test_messages_are_taken_from_a_certain_time_on(broker: Broker) -> None:
     for begins_ms, code in ((wall_ms() + 60_000, ResponseCode.SYSTEM_ERROR), (wall_ms() - 1, 0)):
-        settings = {"startAcceptSendRequestTimeStamp": begins_ms}
-        broker.parts.settings = ClientSettings.model_validate(settings)
-        broker.handlers.send.configure()
+        broker.gate.configure(permits_write=True, accept_from_ms=begins_ms)
         reply = broker.send()
         assert reply is not None and reply.code == code
         assert not code or str(begins_ms) in (reply.remark or "")
@@ -188,15 +186,13 @@ def test_messages_are_taken_from_a_certain_time_on(broker: Broker) -> None:
 
 def test_without_permission_to_write_ordered_topics_are_closed(broker: Broker) -> None:
     """Of the others clients see it in the route; an ordered one has its own order of brokers there."""
-    broker.parts.permits_write = False
-    broker.handlers.send.configure()
+    broker.gate.configure(permits_write=False, accept_from_ms=0)
     ok(broker.send())
     config = broker.topics.topics["TopicA"].config
     broker.topics.update(config.model_copy(update={"order": True}))
     reply = broker.send()
     assert reply is not None and reply.code == ResponseCode.NO_PERMISSION
-    broker.parts.permits_write = True
-    broker.handlers.send.configure()
+    broker.gate.configure(permits_write=True, accept_from_ms=0)
     ok(broker.send())
 
 
@@ -226,7 +222,7 @@ def test_a_body_above_the_limit(broker: Broker) -> None:
 
 
 def test_a_closed_gate_names_the_reason(broker: Broker) -> None:
-    broker.gate.writable, broker.gate.remark = False, "this broker is slave of 10.0.0.2:10911"
+    broker.gate.close("role", "this broker is slave of 10.0.0.2:10911")
     reply = broker.send(b="No legal name!")
     assert reply is not None and reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert reply.remark == "service not available now: this broker is slave of 10.0.0.2:10911"
@@ -279,6 +275,34 @@ def test_wait_false_does_not_wait(broker: Broker) -> None:
     assert broker.send(i="UNIQ_KEY\x01K\x02WAIT\x01true") is None
 
 
+WAITING = [
+    "NOWAIT\x01false",
+    "NOWAIT\x01false\x02",
+    "A\x01b\x02MY_WAIT\x01false\x02C\x01d",
+    "WAIT\x01falsey",
+    "note\x01WAIT\x01false",
+    "WAIT\x01false\x02WAIT\x01true",
+]
+"""Properties that only look like WAIT=false."""
+
+
+@pytest.mark.parametrize("more", ["", "\x02DELAY\x010"], ids=["plain", "the longer way"])
+@pytest.mark.parametrize("properties", WAITING)
+def test_only_the_property_wait_itself_bypasses_all_ack(broker: Broker, properties: str, more: str) -> None:
+    broker.gate.wait = True
+    assert broker.send(i=properties + more) is None
+    assert len(broker.pending) == 1
+    ok(broker.send(i="A\x01b\x02WAIT\x01false" + more))
+
+
+@pytest.mark.parametrize("properties", WAITING)
+def test_only_the_property_wait_itself_bypasses_min_in_sync(broker: Broker, properties: str) -> None:
+    broker.gate.min_in_sync = 2
+    reply = broker.send(i=properties)
+    assert reply is not None and reply.remark == "in-sync replicas not enough: 1 of at least 2"
+    ok(broker.send(i="WAIT\x01false\x02"))
+
+
 def test_when_too_many_wait_nothing_is_written(tmp_path: Path) -> None:
     broker = Broker(tmp_path, pending_max=2)
     broker.gate.wait = True
@@ -292,7 +316,7 @@ def test_when_too_many_wait_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_who_waits_too_long_is_told_the_message_is_stored() -> None:
-    pending, peer, gone = PendingReplies(), FakePeer(), FakePeer(2)
+    pending, peer, gone = PendingReplies(send_gate()), FakePeer(), FakePeer(2)
     gone.closing = True
     frame = b'{"code":0,"extFields":{"msgId":"M"},"flag":1,"opaque":5,"version":1}'
     frame = (len(frame) + 4).to_bytes(4, "big") + len(frame).to_bytes(4, "big") + frame
@@ -310,7 +334,7 @@ def test_who_waits_too_long_is_told_the_message_is_stored() -> None:
 
 
 def test_one_write_per_connection_and_none_to_the_dead() -> None:
-    pending, one, two = PendingReplies(), FakePeer(1), FakePeer(2)
+    pending, one, two = PendingReplies(send_gate()), FakePeer(1), FakePeer(2)
     for end in range(1, 7):
         pending.add(end, one if end % 2 else two, b"%d" % end, 0)
     two.closing = True

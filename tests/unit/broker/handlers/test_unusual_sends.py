@@ -6,25 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from broker.admission.send_gate import HAND_OVER
 from broker.clients.core.locks import Queue
-from broker.delay.levels import SCHEDULE_TOPIC
-from broker.delay.service import BATCH_MAX, DelayedDelivery
+from broker.delay.service import BATCH_MAX, ScheduleMessageService
+from broker.message.delay_levels import SCHEDULE_TOPIC
+from broker.message.record import Record, decode, parse_properties
 from broker.metadata.groups import Group
+from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
-from broker.pending import HAND_OVER
-from broker.store.record import Record, decode, parse_properties
-from remoting.clock import now_ms, wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import FLAG_ONEWAY, RemotingCommand
-from remoting.command import decode as decode_frame
-from remoting.operation import Empty, Failed, Ok, Outcome, Wire
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.clients import SendBackRequest
-from tests.unit.batch_parts import item
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import FakePeer
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from keelmq.remoting.command import decode as decode_frame
+from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, Wire
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.clients import SendBackRequest
+from keelmq.runtime.clock import now_ms, wall_ms
+from tests.support.batch_parts import item
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import FakePeer
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
 @pytest.fixture
@@ -91,6 +92,13 @@ def test_every_form_of_the_batch_flag(broker: Broker, flag: str, code: int) -> N
     assert [record.body for record in stored(broker)] == [b"one", b"two"]
 
 
+def test_a_batch_with_a_property_that_ends_like_wait_waits(broker: Broker) -> None:
+    broker.gate.wait = True
+    assert broker.send(item(b"one"), m="true", i="NOWAIT\x01false\x02") is None
+    assert broker.send(item(b"one"), m="true", i="WAIT\x01false\x02WAIT\x01true") is None
+    assert len(broker.pending) == 2
+
+
 def test_a_batch_waits_for_replicas_or_for_nobody(broker: Broker) -> None:
     """As its properties say. Oneway: stored, and never answered."""
     broker.gate.wait = True
@@ -153,21 +161,21 @@ class Later:
 
     def __init__(self, broker: Broker, path: Path) -> None:
         self.broker, self.now = broker, wall_ms()
-        self.metadata = Metadata(path / "config", broker.topics, broker.gate)
+        self.metadata = Metadata(path / "config", broker.topics, broker.gate, StoreQueues(broker.store))
         self.metadata.delays.load()
         self.delivery = self.another()
 
-    def another(self) -> DelayedDelivery:
-        writer = self.broker.handlers.send.writer
-        return DelayedDelivery(self.broker.store, self.metadata, writer, clock=lambda: self.now)
+    def another(self) -> ScheduleMessageService:
+        writer = self.broker.writer
+        return ScheduleMessageService(self.broker.store, self.metadata, writer, clock=lambda: self.now)
 
     def run(self, more_ms: int = 0) -> None:
         self.now += more_ms
-        while self.delivery.deliver():
+        while self.delivery.round():
             pass
         self.broker.tick()
         self.broker.store.flush()
-        self.delivery.deliver()
+        self.delivery.round()
 
 
 @pytest.fixture
@@ -216,13 +224,13 @@ def test_progress_is_the_next_offset_and_only_of_what_is_safe(broker: Broker, la
         ok(broker.send(b"%d" % index, i="DELAY\x011"))
     broker.tick()
     later.now += 2_000
-    later.delivery.deliver()
+    later.delivery.round()
     assert later.metadata.delays.get(1) == 0  # delivered, not confirmed
     broker.tick()
-    later.delivery.deliver()
+    later.delivery.round()
     assert later.metadata.delays.get(1) == 0  # confirmed, not on disk
     broker.store.flush()
-    later.delivery.deliver()
+    later.delivery.round()
     assert later.metadata.delays.get(1) == 3
     assert [record.body for record in stored(broker)] == [b"0", b"1", b"2"]
 
@@ -236,7 +244,7 @@ def test_the_next_master_goes_on_and_loses_nothing(broker: Broker, later: Later)
     ok(broker.send(b"3", i="DELAY\x011"))
     broker.tick()
     later.now += 2_000
-    later.delivery.deliver()  # its copy is stored, and its progress known to nobody
+    later.delivery.round()  # its copy is stored, and its progress known to nobody
     later.delivery = later.another()
     later.run()
     assert [record.body for record in stored(broker)] == [b"0", b"1", b"2", b"3", b"3"]
@@ -272,7 +280,7 @@ def test_more_than_a_batch_is_due(broker: Broker, later: Later) -> None:
         ok(broker.send(b"x", i="DELAY\x011"))
     broker.tick()
     later.now += 2_000
-    assert later.delivery.deliver()
+    assert later.delivery.round()
     later.run()
     assert len(stored(broker)) == BATCH_MAX + 5
 
@@ -293,7 +301,7 @@ def test_what_cannot_be_delivered_holds_up_nobody(
 
     monkeypatch.setattr(broker.store, "put", fails)
     later.now += 2_000
-    later.delivery.deliver()
+    later.delivery.round()
     assert problems and stored(broker) == []
     later.run()
     assert [record.body for record in stored(broker)] == [b"good"]
@@ -324,7 +332,7 @@ async def send_back(
 
 def group(broker: Broker, **config: object) -> None:
     row = Group(SubscriptionGroupConfig(group_name="g", **config))  # type: ignore[arg-type]
-    broker.parts.find_group = lambda name: row
+    broker.context.find_group = lambda name: row
 
 
 async def test_a_message_sent_back_comes_again_later(broker: Broker, later: Later) -> None:
@@ -408,11 +416,11 @@ async def test_what_cannot_be_sent_back(broker: Broker) -> None:
     broker.tick()
     for offset in (-1, 1, 100, ok_before, 1 << 40):
         assert (await send_back(broker, offset)).code == ResponseCode.SYSTEM_ERROR
-    broker.parts.find_group = lambda name: None
+    broker.context.find_group = lambda name: None
     assert (await send_back(broker, 0)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     group(broker, retry_queue_nums=0)
     assert (await send_back(broker, 0)).code == 0  # nothing is to be done
-    broker.parts.permits_write = False
+    broker.gate.configure(permits_write=False, accept_from_ms=0)
     assert (await send_back(broker, 0)).code == ResponseCode.NO_PERMISSION
     assert broker.store.commit_log.max_offset == ok_before
     broker.gate.close("role", "slave")
@@ -420,7 +428,7 @@ async def test_what_cannot_be_sent_back(broker: Broker) -> None:
 
 
 async def test_sending_back_in_a_hand_over(broker: Broker) -> None:
-    """clients pitfall 1: it waits, goes to the new master, and is handed on once only."""
+    """clients pitfall 1: it waits, goes to the new master, and is forwarded only once."""
     ok(broker.send(b"body"))
     broker.tick()
     answers: list[Outcome[Empty] | None] = [
@@ -430,11 +438,11 @@ async def test_sending_back_in_a_hand_over(broker: Broker) -> None:
     ]
     asked: list[Wire] = []
 
-    async def hand_on(operation: object, header: Wire) -> Outcome[Empty] | None:
+    async def forward_to_master(operation: object, header: Wire, body: object) -> Outcome[Empty] | None:
         asked.append(header)
         return answers.pop(0)
 
-    broker.parts.hand_on = hand_on
+    broker.context.forward_to_master = forward_to_master
     broker.gate.close(HAND_OVER, "moves")
     assert (await send_back(broker, 0)).code == 0
     assert len(asked) == 3 and all(isinstance(each, SendBackRequest) and each.forwarded for each in asked)
@@ -473,12 +481,12 @@ def test_sends_to_a_retry_topic(broker: Broker, times: int, maximum: str | None,
 
 def test_what_an_ordered_group_gives_up_is_dead(broker: Broker) -> None:
     """broker-ops pitfall 2: its consumers have retried in place."""
-    broker.parts.locks.lock("g", "client", [Queue("T", "b", 0)], now_ms=now_ms())
+    broker.context.locks.lock("g", "client", [Queue("T", "b", 0)], now_ms=now_ms())
     ok(broker.send(b"body", b="%RETRY%g", j="1"))
     assert len(stored(broker, "%DLQ%g")) == 1
 
 
 def test_a_retry_of_an_unknown_group(broker: Broker) -> None:
-    broker.parts.find_group = lambda name: None
+    broker.context.find_group = lambda name: None
     reply = broker.send(b="%RETRY%g")
     assert reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

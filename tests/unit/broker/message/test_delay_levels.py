@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.delay.levels import DEFAULT_LEVELS, SCHEDULE_TOPIC, DelayLevels
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.message.delay_levels import DEFAULT_LEVELS, SCHEDULE_TOPIC, DelayLevels
+from broker.store.message_store import StoreConfig
+from broker.store.offline import offline_store
 
-FIXTURE = Path(__file__).parent.parent / "fixtures" / "store"
+FIXTURE = Path(__file__).parents[3] / "fixtures" / "store"
 
 
 def test_the_levels() -> None:
@@ -54,7 +55,7 @@ def test_a_level_that_is_no_number() -> None:
 def test_the_peers_queues_come_out_of_its_log(tmp_path: Path) -> None:
     """Units built by parsing equal RocketMQ's byte for byte: the tags code is the delivery time."""
     shutil.copytree(FIXTURE / "commitlog", tmp_path / "commitlog")
-    store = MessageStore(
+    store = offline_store(
         StoreConfig(root=tmp_path, commit_log_file_bytes=65_536, consume_queue_file_bytes=400)
     )
     assert DEFAULT_LEVELS.startswith("1s ")

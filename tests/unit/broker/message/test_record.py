@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.commit_log import CommitLog
-from broker.store.record import (
+from broker.message.record import (
     MAGIC_V1,
     MAGIC_V2,
     Record,
@@ -22,8 +21,9 @@ from broker.store.record import (
     tags_code,
     topic_bytes,
 )
+from broker.store.log.commit_log import CommitLog
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "store"
 FILE_BYTES = 65_536
 
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import Broker
-from remoting.client import RemotingClient
-from remoting.operation import Failed, Ok
-from remoting.operations.broker_metadata import (
+from broker.app.broker import Broker
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Failed, Ok
+from keelmq.remoting.operations.broker_metadata import (
     QUERY_CONSUMER_OFFSET,
     UPDATE_CONSUMER_OFFSET,
     ConsumerOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
-from tests.unit.test_broker_app import client, config, send
+from tests.unit.broker.app.test_broker_app import client, config, send
 
 __all__ = ["client"]  # a fixture
 

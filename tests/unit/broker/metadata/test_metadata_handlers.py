@@ -8,33 +8,33 @@ from typing import Any
 
 import pytest
 
+from broker.admission.send_gate import ROLE
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
-from broker.pending import ROLE
-from broker.topics import Topic
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, body_bytes, decode
-from remoting.dispatch import Dispatcher
-from remoting.lenient_json import load_lenient
-from remoting.operation import OperationTable
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from remoting.operations.route import TopicConfig
-from tests.unit.door_parts import until
-from tests.unit.handler_parts import Broker
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer, open_store
+from broker.metadata.topics import Topic
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand, decode
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.lenient_json import load_lenient
+from keelmq.remoting.operation import Empty, Ok, Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig, UpdateConsumerOffsetRequest
+from keelmq.remoting.operations.route import TopicConfig
+from tests.support.handler_parts import Broker
+from tests.support.metadata_parts import open_metadata
+from tests.support.server_parts import until
+from tests.support.store_parts import FakePeer, open_store
 
-FRAMES = Path(__file__).parent.parent / "fixtures" / "frames"
+FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
 
 
 class Desk:
     """Handlers over a table; ask() goes the way a decoded request does."""
 
     def __init__(self, path: Path) -> None:
-        self.metadata: Metadata = open_metadata(path)
         self.store = open_store(path)
         self.store.become_master()
-        self.metadata.log_end = lambda: self.store.commit_log.max_offset
+        self.metadata: Metadata = open_metadata(path)
         table = OperationTable()
         MetadataHandlers(self.metadata, self.store).bind(table)
         self.dispatcher = Dispatcher(table, name="test")
@@ -143,6 +143,7 @@ async def test_the_tables_have_the_peers_shape(desk: Desk) -> None:
         ("T", {"readQueueNums": -1}, 29, "readQueueNums"),
         ("T", {"writeQueueNums": 70_000}, 29, "writeQueueNums"),
         ("T", {"perm": 16}, 29, "perm"),
+        ("T", {"perm": 9}, 29, "perm 9 of T is not 2"),
         ("T", {"perm": "many"}, 1, "perm"),
         ("T", {"attributes": "+message.type=RED"}, 1, "message.type"),
     ],
@@ -192,6 +193,30 @@ async def test_a_deleted_group_takes_its_offsets_along_when_asked(desk: Desk) ->
     assert (await desk.ask(352, group="g")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert b'"groupName":"h"' in (await desk.ask(352, group="h")).body
     assert (await desk.ask(207, groupName="TOOLS_CONSUMER")).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_replica_hands_offsets_on(tmp_path: Path, desk: Desk) -> None:
+    """From consumers whose route is old; never a second time."""
+    asked: list[UpdateConsumerOffsetRequest] = []
+
+    async def forward_to_master(
+        operation: Operation[Any, Any], header: Wire, body: Wire | None
+    ) -> Outcome[Any]:
+        assert operation.code == 15 and isinstance(header, UpdateConsumerOffsetRequest)
+        asked.append(header)
+        return Ok(Empty())
+
+    table = OperationTable()
+    MetadataHandlers(desk.metadata, desk.store, forward_to_master=forward_to_master).bind(table)
+    desk.dispatcher = Dispatcher(table, name="test")
+    desk.metadata.gate.close(ROLE, "slave")
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": 1, "commitOffset": 7}
+    assert (await desk.ask(15, **commit)).code == 0
+    (header,) = asked
+    assert (header.consumer_group, header.topic, header.queue_id) == ("g", "T", 1)
+    assert header.commit_offset == 7 and header.forwarded
+    assert (await desk.ask(15, **commit, forwarded="true")).code == ResponseCode.SYSTEM_ERROR
+    assert len(asked) == 1
 
 
 async def test_offset_commits_that_are_refused(tmp_path: Path, desk: Desk) -> None:
@@ -288,9 +313,9 @@ async def test_a_pulls_commit_flag_is_a_commit(desk: Desk) -> None:
     assert desk.metadata.offsets.query("g", "T", 2) == 33
 
 
-async def test_commits_are_sealed_and_written_in_the_background(tmp_path: Path, desk: Desk) -> None:
+async def test_commits_are_journaled_and_written_in_the_background(tmp_path: Path, desk: Desk) -> None:
     await desk.create("T")
-    desk.metadata._flush_period_ms = 1
+    desk.metadata._persistence._flush_period_ms = 1
     task = asyncio.create_task(desk.metadata.run())
     desk.metadata.commit_by_pull("g", "T", 0, 5)
     offsets = desk.metadata.offsets

@@ -1,4 +1,4 @@
-"""Metadata decides who is in sync, too: the keeper's rule, the handshake's flag, and RocketMQ's replicas."""
+"""Metadata as a part of being in sync, with real HA links: which acknowledgements wait for which replica."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.core.sync_state_set import SyncStateSetKeeper
+from broker.core.sync_state_set import SyncStateSetManager
 from broker.ha.core.frames import Ack, SlaveHandshake, SlaveStreamDecoder
-from tests.unit.test_ha_service import Broker, group, until
-from tests.unit.test_sync_state_set import MAX_LAG_MS, Slave, agreed, keeper_of
+from tests.unit.broker.core.test_sync_state_set import MAX_LAG_MS, Slave, agreed, manager_of
+from tests.unit.broker.ha.test_ha_service import Broker, group, until
 
 
-def look(keeper: SyncStateSetKeeper, lags: dict[int, int], now: int = 0) -> frozenset[int] | None:
-    proposal = keeper.next_proposal(
+def look(manager: SyncStateSetManager, lags: dict[int, int], now: int = 0) -> frozenset[int] | None:
+    proposal = manager.next_proposal(
         {2: Slave(100, caught_up=now)},
         confirm_offset=100,
         epoch_start_offset=0,
@@ -25,17 +25,17 @@ def look(keeper: SyncStateSetKeeper, lags: dict[int, int], now: int = 0) -> froz
 
 def test_a_replica_with_older_metadata_does_not_join() -> None:
     """Design S3; the log alone would let it in."""
-    assert look(keeper_of(1), {2: 1}) is None
-    assert look(keeper_of(1), {2: 0}) == frozenset({1, 2})
-    assert look(keeper_of(1), {}) == frozenset({1, 2})  # RocketMQ's: nobody knows
+    assert look(manager_of(1), {2: 1}) is None
+    assert look(manager_of(1), {2: 0}) == frozenset({1, 2})
+    assert look(manager_of(1), {}) == frozenset({1, 2})  # RocketMQ's: nobody knows
 
 
 def test_a_member_whose_metadata_hangs_leaves_like_one_whose_log_does() -> None:
-    keeper = keeper_of(1, 2)
-    assert look(keeper, {2: MAX_LAG_MS}, now=MAX_LAG_MS) is None
-    assert look(keeper, {2: MAX_LAG_MS + 1}, now=MAX_LAG_MS) == frozenset({1})
-    keeper.answered(agreed(1), now_ms=MAX_LAG_MS)
-    assert look(keeper, {2: MAX_LAG_MS + 2}, now=MAX_LAG_MS) is None
+    manager = manager_of(1, 2)
+    assert look(manager, {2: MAX_LAG_MS}, now=MAX_LAG_MS) is None
+    assert look(manager, {2: MAX_LAG_MS + 1}, now=MAX_LAG_MS) == frozenset({1})
+    manager.answered(agreed(1), now_ms=MAX_LAG_MS)
+    assert look(manager, {2: MAX_LAG_MS + 2}, now=MAX_LAG_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_a_replica_joins_when_its_metadata_has_come(tmp_path: Path) -> Non
         await until(lambda: _acked(master), "ack")
         assert master.in_sync() == [1] and master.service.metadata_members(3) == set()
         lags[2] = 0
-        master.service.metadata_heard(2)
+        master.service.metadata_caught_up(2)
         await until(lambda: master.in_sync() == [1, 2], "joins")
         assert master.service.metadata_members(3) == {2}
         assert master.service.metadata_members(2) is None and slave.service.metadata_members(3) is None

@@ -3,23 +3,22 @@
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.admission.send_gate import SendGate
+from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.timers import READ_MS
 from broker.metadata.wire import encode_updates
-from broker.pending import SendGate
-from broker.slave_sync import Leader, SlaveSync
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import (
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import (
     Call,
     CommandError,
     Empty,
@@ -31,14 +30,14 @@ from remoting.operation import (
     Reply,
     Wire,
 )
-from remoting.operations.broker import (
+from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
     GET_ALL_TOPIC_CONFIG,
     GET_BROKER_CONFIG,
     BrokerConfigResponse,
     TopicRequest,
 )
-from remoting.operations.broker_metadata import (
+from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
@@ -58,12 +57,17 @@ from remoting.operations.broker_metadata import (
     SubscriptionGroups,
     UpdateConsumerOffsetRequest,
 )
-from remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE, RequestModeBody, RequestModes
-from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from remoting.operations.timers import GET_TIMER_CHECK_POINT
-from tests.unit.door_parts import until
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import open_store
+from keelmq.remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE, RequestModeBody, RequestModes
+from keelmq.remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from keelmq.remoting.operations.timers import GET_TIMER_CHECK_POINT
+from keelmq.remoting.servers.tcp import TcpServer
+from tests.support.metadata_parts import QueuesWithoutLog, ReplicasT, begin_term, open_metadata
+from tests.support.server_parts import until
+from tests.support.store_parts import open_store
+
+
+async def no_refresh() -> None:
+    """The HA address of the master stays."""
 
 
 def config(name: str, queues: int = 4) -> TopicConfig:
@@ -77,27 +81,31 @@ COMMIT = UpdateConsumerOffsetRequest(consumer_group="old", topic="Old", queue_id
 
 
 class Node:
-    """One broker's metadata with its door, and what follows another's."""
+    """One broker's metadata with its server, and what follows another's."""
 
     def __init__(self, path: Path, broker_id: int, *, waits: bool = True, timeout_ms: int = 3_000) -> None:
         self.broker_id = broker_id
-        self.metadata: Metadata = open_metadata(path, waits=waits, timeout_ms=timeout_ms)
+        self.queues = QueuesWithoutLog()
+        self.metadata: Metadata = open_metadata(path, waits=waits, timeout_ms=timeout_ms, queues=self.queues)
         self.members: set[int] = set()
-        self.metadata.members = lambda epoch: self.members
+        self.replicas = ReplicasT(lambda epoch: self.members)
+        self.on_released: Callable[[], None] = lambda: None
         self._store = open_store(path)
         self._client = RemotingClient()
-        self.sync = SlaveSync(self._client, self.metadata, cluster="C1", broker_name="b-a")
+        self.sync = SlaveSync(
+            self._client, self.metadata, cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh
+        )
         self.table = table = OperationTable()
         MetadataHandlers(self.metadata, self._store).bind(table)
-        self.door = TcpDoor(table, host="127.0.0.1", port=0, name="test")
+        self.server = TcpServer(table, host="127.0.0.1", port=0, name="test")
         self._task: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
-        return "{}:{}".format(*self.door.address)
+        return "{}:{}".format(*self.server.address)
 
     async def start(self) -> None:
-        await self.door.start()
+        await self.server.start()
         self._task = asyncio.create_task(self.sync.run())
 
     async def stop(self) -> None:
@@ -106,17 +114,17 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._client.close()
-        await self.door.close()
+        await self.server.close()
         self.metadata.close()
         self._store.close()
 
     def lead(self, epoch: int) -> None:
-        self.sync.lead(None)
-        self.metadata.begin_term(epoch)
+        self.sync.follow(None)
+        begin_term(self.metadata, epoch, self.replicas, lambda: self.on_released())
 
     def follow(self, master: "Node", epoch: int) -> None:
         self.metadata.end_term()
-        self.sync.lead(Leader(master.address, epoch, self.broker_id))
+        self.sync.follow(Leader(master.address, epoch, self.broker_id))
 
     def same(self, other: "Node") -> bool:
         mine, theirs = self.metadata.stores, other.metadata.stores
@@ -152,7 +160,7 @@ async def test_a_change_is_at_every_member_before_it_is_acknowledged(tmp_path: P
         master.metadata.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
         await master.metadata.replicated(master.metadata.groups, master.metadata.groups.table.version)
         offsets.commit("g", "Fifo", 0, 5)
-        await master.metadata.replicated(offsets, offsets.seal())
+        await master.metadata.replicated(offsets, offsets.commit_staged())
         for node in (one, two):
             group = node.metadata.groups.get("g")
             assert group is not None and group.retry_max_times == 2
@@ -223,7 +231,7 @@ async def test_the_end_of_a_term_leaves_a_change_in_doubt(tmp_path: Path) -> Non
         with pytest.raises(CommandError, match="stopped being master"):
             await waiting
         master.lead(1)
-        master.metadata.members = lambda epoch: None  # the HA service has begun another term already
+        master.replicas.members = lambda epoch: None  # the HA service has begun another term already
         waiting = asyncio.create_task(master.metadata.replicated(topics, topics.table.version))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -249,7 +257,7 @@ async def test_a_master_that_is_cut_off_acknowledges_nothing(
 
 
 async def test_nobody_leads_below_the_epoch_of_a_table(tmp_path: Path) -> None:
-    """A broker that restarts and hears old news first."""
+    """A broker that restarts and gets an old role update first."""
     async with nodes(tmp_path, 1) as (node,):
         node.lead(4)
         with pytest.raises(LocalProtocolError, match="masterEpoch 3 is below epoch 4 of the topic table"):
@@ -259,26 +267,26 @@ async def test_nobody_leads_below_the_epoch_of_a_table(tmp_path: Path) -> None:
 
 async def test_a_switch_takes_everything_along_and_the_old_master_follows(tmp_path: Path) -> None:
     """user-pain 38: "topic not found" at the new master."""
-    async with nodes(tmp_path, 3) as (old, heir, third):
+    async with nodes(tmp_path, 3) as (old, transfer_target, third):
         old.members = {2}
         old.lead(1)
-        heir.follow(old, 1)
+        transfer_target.follow(old, 1)
         topics = old.metadata.topics
         topics.update(config("Kept"))
         topics.update(config("Gone"))
         topics.delete(["Gone"], 100)
         await old.metadata.replicated(topics, topics.table.version)
-        heir.sync.lead(None)
+        transfer_target.sync.follow(None)
         await asyncio.sleep(0)
         topics.update(config("Unacknowledged"))
         old.metadata.offsets.commit("g", "Kept", 0, 3)  # staged only
-        heir.members = {1, 3}
-        heir.lead(2)
-        old.follow(heir, 2)
-        third.follow(heir, 2)
-        assert heir.metadata.topics.get("Kept") is not None
-        await until(lambda: old.same(heir) and third.same(heir))
-        for node in (old, heir, third):
+        transfer_target.members = {1, 3}
+        transfer_target.lead(2)
+        old.follow(transfer_target, 2)
+        third.follow(transfer_target, 2)
+        assert transfer_target.metadata.topics.get("Kept") is not None
+        await until(lambda: old.same(transfer_target) and third.same(transfer_target))
+        for node in (old, transfer_target, third):
             assert node.metadata.topics.get("Kept") is not None
             assert node.metadata.topics.get("Gone") is None
             assert node.metadata.topics.ensure_replicated("Gone", 0, 99) is None
@@ -288,21 +296,21 @@ async def test_a_switch_takes_everything_along_and_the_old_master_follows(tmp_pa
 
 async def test_a_topic_that_was_cut_is_cut_at_the_next_master_too(tmp_path: Path) -> None:
     """A new replica meets a record of a queue that the topic had once; its master knows nothing newer."""
-    async with nodes(tmp_path, 3) as (master, heir, third):
+    async with nodes(tmp_path, 3) as (master, transfer_target, third):
         master.members = {2}
         master.lead(1)
         topics = master.metadata.topics
         topics.update(config("T", 8))
         topics.update(config("T", 4))
-        heir.follow(master, 1)
-        await until(lambda: heir.same(master))
-        assert heir.metadata.topics.ensure_replicated("T", 7) is not None
-        await until(lambda: not heir.metadata.topics.guesses())
-        heir.members = {3}
-        heir.lead(2)
-        third.follow(heir, 2)
-        await until(lambda: third.same(heir))
-        for node in (master, heir, third):
+        transfer_target.follow(master, 1)
+        await until(lambda: transfer_target.same(master))
+        assert transfer_target.metadata.topics.ensure_replicated("T", 7) is not None
+        await until(lambda: not transfer_target.metadata.topics.guesses())
+        transfer_target.members = {3}
+        transfer_target.lead(2)
+        third.follow(transfer_target, 2)
+        await until(lambda: third.same(transfer_target))
+        for node in (master, transfer_target, third):
             found = node.metadata.topics.get("T")
             assert found is not None and found.config == config("T", 4)
         alone = open_metadata(tmp_path / "3")
@@ -384,8 +392,8 @@ async def test_a_topic_made_by_a_message_holds_its_acknowledgement(tmp_path: Pat
     async with nodes(tmp_path, 2) as (master, replica):
         released: list[int] = []
         master.members = {2}
-        master.metadata.log_end = lambda: 500
-        master.metadata.on_released = lambda: released.append(master.metadata.hold_offset())
+        master.queues.log_end = lambda: 500
+        master.on_released = lambda: released.append(master.metadata.hold_offset())
         master.lead(1)
         assert master.metadata.hold_offset() > 1 << 60
         master.metadata.topics.create_on_send("New", "TBW102", 4)
@@ -403,15 +411,15 @@ async def test_offsets_beyond_the_log_are_set_back_and_reported(
         offsets = master.metadata.offsets
         offsets.commit("billing", "T", 0, 90)
         offsets.commit("audit", "T", 0, 7)
-        master.metadata.queue_end = lambda topic, queue_id: 10
-        master.metadata.cut(5_000, 400)  # as a slave: told, not changed
+        master.queues.queue_end = lambda topic, queue_id: 10
+        master.metadata.log_truncated(5_000, 400)  # as a slave: told, not changed
         assert offsets.query("billing", "T", 0) == 90
         master.members = {2}
         master.lead(2)
         assert offsets.query("billing", "T", 0) == 10 and offsets.query("audit", "T", 0) == 7
         assert "affected groups: billing" in caplog.text
         notes = (tmp_path / "1" / "config" / "truncation.json").read_text()
-        assert '"the log was cut from 5000 to 400"' in notes and '"queueEnd": 10' in notes
+        assert '"the log was truncated from 5000 to 400"' in notes and '"queueEnd": 10' in notes
         replica.follow(master, 2)
         await until(lambda: replica.same(master))
         assert replica.metadata.offsets.query("billing", "T", 0) == 10
@@ -419,22 +427,22 @@ async def test_offsets_beyond_the_log_are_set_back_and_reported(
 
 async def test_an_answer_of_another_epoch_is_not_looked_at(tmp_path: Path) -> None:
     """The address belongs to somebody else by now."""
-    async with nodes(tmp_path, 2) as (stranger, replica):
+    async with nodes(tmp_path, 2) as (unverified_peer, replica):
         table = OperationTable()
 
         async def answer(header: PullMetadataRequest, call: Call) -> Reply:
-            stranger.metadata.topics.update(config("Strange"))
-            update = stranger.metadata.topics.updates_since(None)
+            unverified_peer.metadata.topics.update(config("Strange"))
+            update = unverified_peer.metadata.topics.updates_since(None)
             assert update is not None
             return Reply(header=PullMetadataResponse(master_epoch=7), body=encode_updates([update]))
 
         table.bind(PULL_METADATA, answer)
-        door = TcpDoor(table, host="127.0.0.1", port=0, name="stranger")
-        await door.start()
-        replica.sync.lead(Leader("{}:{}".format(*door.address), 2, 2))
+        server = TcpServer(table, host="127.0.0.1", port=0, name="another group")
+        await server.start()
+        replica.sync.follow(Leader("{}:{}".format(*server.address), 2, 2))
         await until(lambda: "masterEpoch 7" in replica.sync._last_problem)
         assert replica.metadata.topics.get("Strange") is None
-        await door.close()
+        await server.close()
 
 
 POPS = RequestModeBody(topic="J", consumer_group="g", mode="POP")
@@ -461,7 +469,7 @@ class RocketMqMaster:
             table.bind(operation, self._answers(body))
         table.bind(GET_ALL_TOPIC_CONFIG, self._topics)
         self.table = table
-        self.door = TcpDoor(table, host="127.0.0.1", port=0, name="java")
+        self.server = TcpServer(table, host="127.0.0.1", port=0, name="java")
 
     def _answers(self, body: object) -> Handler:
         async def answer(header: Empty, call: Call) -> Reply:
@@ -477,10 +485,10 @@ class RocketMqMaster:
 async def test_a_rocketmq_master_is_polled(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1) as (replica,):
         java = RocketMqMaster()
-        await java.door.start()
+        await java.server.start()
         replica.metadata.groups.update(SubscriptionGroupConfig(group_name="ours"))
         replica.metadata.end_term()
-        replica.sync.lead(Leader("{}:{}".format(*java.door.address), 3, 1))
+        replica.sync.follow(Leader("{}:{}".format(*java.server.address), 3, 1))
         metadata = replica.metadata
         await until(lambda: metadata.groups.get("g") is not None)
         assert metadata.topics.get("J") is not None and metadata.topics.get("TBW102") is not None
@@ -493,19 +501,19 @@ async def test_a_rocketmq_master_is_polled(tmp_path: Path) -> None:
         asked = java.asked
         replica.sync.unknown_topic()  # a record of a topic that we do not know: ask now
         await until(lambda: java.asked > asked)
-        await java.door.close()
+        await java.server.close()
 
 
 async def test_a_rocketmq_master_of_another_group_is_not_polled(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1) as (replica,):
         java = RocketMqMaster()
-        await java.door.start()
+        await java.server.start()
         asked = in_another_group(java.table)
         replica.metadata.end_term()
-        replica.sync.lead(Leader("{}:{}".format(*java.door.address), 3, 1))
+        replica.sync.follow(Leader("{}:{}".format(*java.server.address), 3, 1))
         await until(lambda: len(asked) == 1)
         replica.sync.unknown_topic()
         await until(lambda: len(asked) == 2)
         assert java.asked == 0
         assert replica.metadata.topics.get("J") is None
-        await java.door.close()
+        await java.server.close()

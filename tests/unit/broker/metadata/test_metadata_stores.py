@@ -12,16 +12,16 @@ from broker.metadata.groups import BUILT_IN, GroupTable, illegal_group
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.store import data_version
 from broker.metadata.wire import decode_updates, encode_updates
-from broker.store.mapped_file import StoreError
-from remoting.operations.broker_metadata import (
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.operations.broker_metadata import (
     ConsumerOffsets,
     MetadataUpdate,
     SubscriptionGroupConfig,
     SubscriptionGroups,
 )
-from tests.unit.store_disk import StoreDisk
+from tests.support.store_disk import StoreDisk
 
-CONFIG = Path(__file__).parent.parent / "fixtures" / "store" / "config"
+CONFIG = Path(__file__).parents[3] / "fixtures" / "store" / "config"
 
 
 def groups_at(path: Path, *, auto_create: bool = True) -> GroupTable:
@@ -133,15 +133,15 @@ def test_a_damaged_file_is_explained(tmp_path: Path) -> None:
 # -- offsets ---------------------------------------------------------------------------------------------
 
 
-def test_offsets_survive_a_crash_once_they_are_sealed(tmp_path: Path) -> None:
+def test_offsets_survive_a_crash_once_they_are_committed(tmp_path: Path) -> None:
     offsets = offsets_at(tmp_path)
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "T", 1, 6)
-    first = offsets.seal()
-    assert offsets.seal() == first  # nothing staged
+    first = offsets.commit_staged()
+    assert offsets.commit_staged() == first  # nothing staged
     offsets.commit("g", "T", 0, 7)
-    offsets.seal()
-    offsets.commit("g", "T", 0, 99)  # not sealed: gone with the process
+    offsets.commit_staged()
+    offsets.commit("g", "T", 0, 99)  # staged only: gone with the process
     again = offsets_at(tmp_path)
     assert (again.query("g", "T", 0), again.query("g", "T", 1)) == (7, 6)
     assert again.table.version == offsets.table.version
@@ -151,10 +151,10 @@ def test_offsets_survive_a_crash_once_they_are_sealed(tmp_path: Path) -> None:
 def test_the_file_takes_over_from_the_journal(tmp_path: Path) -> None:
     offsets = offsets_at(tmp_path)
     offsets.commit("g", "T", 0, 1)
-    offsets.seal()
+    offsets.commit_staged()
     write = offsets.snapshot()
     offsets.commit("g", "T", 0, 2)  # while a thread writes
-    offsets.seal()
+    offsets.commit_staged()
     write()()
     assert json.loads(offsets.path.read_text())["offsetTable"] == {"T@g": {"0": 1}}
     assert offsets.journal.size > 0
@@ -168,7 +168,7 @@ def test_a_crash_between_file_and_journal_applies_nothing_twice(tmp_path: Path) 
     offsets = offsets_at(tmp_path)
     for offset in (1, 2, 3):
         offsets.commit("g", "T", 0, offset)
-        offsets.seal()
+        offsets.commit_staged()
     offsets.snapshot()()  # written, and the journal not dropped yet
     again = offsets_at(tmp_path)
     assert again.query("g", "T", 0) == 3 and again.table.version == offsets.table.version
@@ -177,17 +177,17 @@ def test_a_crash_between_file_and_journal_applies_nothing_twice(tmp_path: Path) 
 def test_half_a_line_is_what_a_crash_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     offsets = offsets_at(tmp_path)
     offsets.commit("g", "T", 0, 1)
-    offsets.seal()
+    offsets.commit_staged()
     whole = offsets.journal.path.read_bytes()
     offsets.commit("g", "T", 0, 2)
-    offsets.seal()
+    offsets.commit_staged()
     torn = offsets.journal.path.read_bytes()
     for size in range(len(whole), len(torn)):
         offsets.journal.path.write_bytes(torn[:size])
         again = offsets_at(tmp_path)
         assert again.query("g", "T", 0) == 1
         again.commit("g", "T", 0, 3)
-        again.seal()
+        again.commit_staged()
         assert offsets_at(tmp_path).query("g", "T", 0) == 3
     assert "no whole line" in caplog.text
 
@@ -195,15 +195,15 @@ def test_half_a_line_is_what_a_crash_leaves(tmp_path: Path, caplog: pytest.LogCa
 def test_terms_and_journal_hang_together(tmp_path: Path) -> None:
     offsets = offsets_at(tmp_path)
     offsets.commit("g", "T", 0, 1)
-    offsets.seal()
+    offsets.commit_staged()
     offsets.begin_term(4)
     assert offsets_at(tmp_path).query("g", "T", 0) == 1  # a term alone writes nothing
     offsets.commit("g", "T", 0, 2)
-    offsets.seal()
+    offsets.commit_staged()
     write = offsets.snapshot()
     offsets.begin_term(5)
     offsets.commit("g", "T", 0, 3)
-    offsets.seal()
+    offsets.commit_staged()
     write()()
     again = offsets_at(tmp_path)
     assert again.query("g", "T", 0) == 3 and again.table.version.state_version == 5
@@ -212,11 +212,11 @@ def test_terms_and_journal_hang_together(tmp_path: Path) -> None:
 def test_a_whole_table_replaces_file_and_journal(tmp_path: Path) -> None:
     master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
     replica.commit("old", "T", 0, 9)
-    replica.seal()
+    replica.commit_staged()
     write = replica.snapshot()  # an old thread, late
     master.begin_term(2)
     master.commit("g", "T", 0, 4)
-    master.seal()
+    master.commit_staged()
     update = master.updates_since(replica.data_version)
     assert update is not None and update.base is None
     assert replica.accept(update) is None
@@ -225,7 +225,7 @@ def test_a_whole_table_replaces_file_and_journal(tmp_path: Path) -> None:
     assert again.table.rows == {"T@g": {0: 4}} and again.table.version == master.table.version
     replica.begin_term(3)
     replica.commit("g", "T", 0, 5)
-    replica.seal()
+    replica.commit_staged()
     assert offsets_at(tmp_path / "r").query("g", "T", 0) == 5
 
 
@@ -235,7 +235,7 @@ def test_a_crash_between_a_whole_table_and_its_journal(
     """The file is the master's already, the journal still ours: its lines lead nowhere."""
     master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
     replica.commit("old", "T", 0, 9)
-    replica.seal()
+    replica.commit_staged()
     master.begin_term(2)
     update = master.updates_since(None)
     assert update is not None
@@ -250,13 +250,13 @@ def test_a_crash_between_a_whole_table_and_its_journal(
 def test_a_late_writer_drops_nothing_of_a_newer_journal(tmp_path: Path) -> None:
     master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
     replica.commit("old", "T", 0, 9)
-    replica.seal()
+    replica.commit_staged()
     written = replica.snapshot()()  # in its thread; not yet back in the loop
     master.begin_term(2)
     update = master.updates_since(None)
     assert update is not None and replica.accept(update) is None
     replica.commit("g", "T", 0, 4)
-    replica.seal()
+    replica.commit_staged()
     written()
     assert offsets_at(tmp_path / "r").table.rows == {"T@g": {0: 4}}
 
@@ -267,9 +267,9 @@ def test_a_full_disk_keeps_offsets_staged(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(offsets.journal, "append", _full)
         with pytest.raises(OSError):
-            offsets.seal()
+            offsets.commit_staged()
     assert offsets.is_staged and offsets.table.version == Version()
-    offsets.seal()
+    offsets.commit_staged()
     assert offsets_at(tmp_path).query("g", "T", 0) == 1
 
 
@@ -284,7 +284,7 @@ def test_offsets_of_a_deleted_group_or_topic_are_found_by_the_whole_name(tmp_pat
         offsets.commit(group, topic, 0, 1)
     offsets.remove_group("g")
     offsets.remove_topic("TT")
-    offsets.seal()
+    offsets.commit_staged()
     assert sorted(offsets_at(tmp_path).table.rows) == ["T@gg", "T@xg"]
 
 
@@ -348,7 +348,7 @@ def test_a_rocketmq_masters_tables_are_adopted(tmp_path: Path) -> None:
     version = groups.table.version
     assert groups.adopt(body, 3) is None and groups.table.version == version
     offsets.commit("g", "T", 0, 5)
-    offsets.seal()
+    offsets.commit_staged()
     offsets.begin_term(2)
     assert offsets.adopt(ConsumerOffsets(offset_table={"T@g": {1: 8}}), 1) is not None
     assert offsets.adopt(ConsumerOffsets(offset_table={"T@g": {1: 8}, "U@g": {0: 1}}), 3) is None
@@ -383,7 +383,7 @@ def test_whole_tables_of_offsets_survive_a_power_cut(tmp_path: Path) -> None:
                 master = offsets_at(tmp_path / f"master-{seed}-{offset}")
                 master.begin_term(offset)
                 assert master.commit("G", "T", 0, offset)
-                master.seal()
+                master.commit_staged()
                 whole = master.updates_since(None)
                 assert whole is not None
                 assert replica.accept(whole) is None

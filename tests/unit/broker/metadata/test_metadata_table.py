@@ -96,14 +96,14 @@ def test_the_same_epoch_begun_twice_has_two_versions() -> None:
 
 def test_a_new_master_knows_the_versions_of_its_predecessor() -> None:
     """A short way for the others after a switch: nobody needs the whole table."""
-    old, heir, third = Table[int](), Table[int](), Table[int]()
+    old, transfer_target, third = Table[int](), Table[int](), Table[int]()
     put(old, "a", 1)
-    follow(heir, old)
+    follow(transfer_target, old)
     follow(third, old)
     put(old, "b", 1)
-    follow(heir, old)
-    heir.apply(heir.plan_term(2, {}, now_ms=5))
-    update = follow(third, heir)
+    follow(transfer_target, old)
+    transfer_target.apply(transfer_target.plan_term(2, {}, now_ms=5))
+    update = follow(third, transfer_target)
     assert update is not None and update.rows == {"b": 1} and not update.whole
 
 

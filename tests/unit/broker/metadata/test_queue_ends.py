@@ -5,11 +5,12 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.pending import SendGate
+from broker.metadata.ports import StoreQueues
 from broker.store.message_store import MessageStore
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FILE_BYTES, bodies, open_store, put, put_many
-from tests.unit.test_retention import make_old, upkeep_of
+from tests.support.handler_context import send_gate
+from tests.support.metadata_parts import begin_term, open_metadata
+from tests.support.store_parts import FILE_BYTES, bodies, open_store, put, put_many
+from tests.unit.broker.admin.test_retention import make_old, retention_of
 
 EMPTY = 7
 """The queue of these tests that has old messages only."""
@@ -32,9 +33,9 @@ def emptied(store: MessageStore) -> dict[tuple[str, int], int]:
 async def test_ends_are_told_before_the_last_message_goes(tmp_path: Path) -> None:
     store, told = emptied_store(tmp_path), list[tuple[int, dict[tuple[str, int], int]]]()
     make_old(store, 1)
-    upkeep = upkeep_of(store, SendGate(), lambda _: 0.1)
-    upkeep._on_emptied = lambda ends: told.append((store.commit_log.min_offset, dict(ends)))
-    await upkeep.clean()
+    retention = retention_of(store, send_gate(), lambda _: 0.1)
+    retention._on_emptied = lambda ends: told.append((store.commit_log.min_offset, dict(ends)))
+    await retention.clean()
     assert told == [(0, {("TopicA", EMPTY): 3})], "the others have later messages"
     assert store.commit_log.min_offset == FILE_BYTES
     assert emptied(store) == {("TopicA", EMPTY): 3}
@@ -45,7 +46,7 @@ def test_a_master_writes_them_down_and_a_replica_counts_on(tmp_path: Path) -> No
     master, replica = open_metadata(tmp_path / "1"), open_metadata(tmp_path / "2")
     master.remember_ends({("TopicA", EMPTY): 3})
     assert not master.queue_ends.table.rows, "a slave writes nothing down"
-    master.begin_term(1)
+    begin_term(master, 1)
     master.remember_ends({("TopicA", EMPTY): 3, ("B", 0): 1})
     version = master.queue_ends.table.version
     master.remember_ends({("TopicA", EMPTY): 2})
@@ -53,11 +54,10 @@ def test_a_master_writes_them_down_and_a_replica_counts_on(tmp_path: Path) -> No
     update = master.queue_ends.updates_since(None)
     assert update is not None and replica.queue_ends.accept(update) is None
 
-    replica = open_metadata(tmp_path / "2")  # from its disk
     store = open_store(tmp_path / "3")
+    replica = open_metadata(tmp_path / "2", queues=StoreQueues(store))  # from its disk
     put(store, b"kept", queue_id=1)
-    replica.emptied, replica.go_on_from = lambda: emptied(store), store.queues.go_on_from
-    replica.begin_term(2)
+    begin_term(replica, 2)
     assert sorted(replica.queue_ends.each()) == [("B", 0, 1), ("TopicA", EMPTY, 3)]
     put(store, b"new", queue_id=EMPTY)
     put(store, b"also", queue_id=1)
@@ -88,11 +88,11 @@ def test_a_number_that_is_known_already_changes_no_queue(tmp_path: Path) -> None
 
 
 async def test_a_new_master_writes_down_what_it_deleted_as_a_slave(tmp_path: Path) -> None:
-    store, metadata = emptied_store(tmp_path / "s"), open_metadata(tmp_path / "m")
+    store = emptied_store(tmp_path / "s")
+    metadata = open_metadata(tmp_path / "m", queues=StoreQueues(store))
     make_old(store, 1)
-    await upkeep_of(store, SendGate(), lambda _: 0.1).clean()
-    metadata.emptied = lambda: emptied(store)
-    metadata.begin_term(4)
+    await retention_of(store, send_gate(), lambda _: 0.1).clean()
+    begin_term(metadata, 4)
     assert list(metadata.queue_ends.each()) == [("TopicA", EMPTY, 3)]
     assert metadata.queue_ends.table.version.state_version == 4
     store.close()
@@ -100,7 +100,7 @@ async def test_a_new_master_writes_down_what_it_deleted_as_a_slave(tmp_path: Pat
 
 def test_on_a_full_disk_deleting_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     metadata = open_metadata(tmp_path)
-    metadata.begin_term(1)
+    begin_term(metadata, 1)
     with patch.object(metadata.queue_ends, "_persist", side_effect=OSError(28, "No space left on device")):
         metadata.remember_ends({("TopicA", EMPTY): 3})
     assert "queueEnds.json: [Errno 28] No space left" in caplog.text

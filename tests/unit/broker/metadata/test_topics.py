@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.mapped_file import StoreError
-from broker.topics import TopicTable, illegal_name
-from remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from broker.metadata.topics import TopicTable, illegal_name
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
-FIXTURE = Path(__file__).parent.parent / "fixtures" / "store" / "config" / "topics.json"
+FIXTURE = Path(__file__).parents[3] / "fixtures" / "store" / "config" / "topics.json"
 
 
 def open_table(path: Path, *, auto_create: bool = True) -> TopicTable:

@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from broker.route_registration import Registration, RouteRegistration
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, CommandError, Empty, OperationTable
-from remoting.operations.route import (
+from broker.naming.route_registration import Registration, RouteRegistration
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable
+from keelmq.remoting.operations.route import (
     REGISTER_BROKER,
     UNREGISTER_BROKER,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
-from remoting.tasks import TaskSet
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.tasks import TaskSet
 
 GONE = UnregisterBrokerRequest(broker_name="b", broker_addr="me:1", cluster_name="C", broker_id=0)
 
@@ -28,11 +28,11 @@ class FakeNameServer:
         table = OperationTable()
         table.bind(REGISTER_BROKER, self._register)
         table.bind(UNREGISTER_BROKER, self._unregister)
-        self.door = TcpDoor(table, host="127.0.0.1", port=port, name="name server")
+        self.listener = TcpServer(table, host="127.0.0.1", port=port, name="name server")
 
     async def start(self) -> str:
-        await self.door.start()
-        return "{}:{}".format(*self.door.address)
+        await self.listener.start()
+        return "{}:{}".format(*self.listener.address)
 
     async def _register(self, request: RegisterBrokerRequest, call: Call) -> RegisterBrokerResponse:
         if self.refuse:
@@ -80,35 +80,40 @@ async def test_every_name_server_hears_every_change_and_the_end() -> None:
     await client.close()
     for server in servers:
         assert server.seen.empty()
-        await server.door.close()
+        await server.listener.close()
 
 
 async def test_a_restarted_name_server_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.route_registration.RETRY_MS", 20)
+    monkeypatch.setattr("broker.naming.route_registration.RETRY_MS", 20)
     server = FakeNameServer()
     address = await server.start()
     tasks = TaskSet()
     routes: RouteRegistration
     client = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost))
     routes = RouteRegistration(
-        client, [address], period_ms=60_000, timeout_ms=1_000, registration=lambda: announced(0)
+        client,
+        [address],
+        period_ms=60_000,
+        timeout_ms=1_000,
+        registration=lambda: announced(0),
+        on_answer=lambda answer: None,
     )
     routes.start(tasks)
     async with asyncio.timeout(5):
         await server.seen.get()
-        await server.door.close()
+        await server.listener.close()
         again = FakeNameServer(int(address.rpartition(":")[2]))
         await again.start()
         await again.seen.get()
     await tasks.stop()
     await client.close()
-    await again.door.close()
+    await again.listener.close()
 
 
 async def test_a_refusal_is_logged_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("broker.route_registration.RETRY_MS", 10)
+    monkeypatch.setattr("broker.naming.route_registration.RETRY_MS", 10)
     server = FakeNameServer()
     server.refuse = True
     address = await server.start()
@@ -123,17 +128,22 @@ async def test_a_refusal_is_logged_once_and_tried_again(
         return announced(0)
 
     client, tasks = RemotingClient(), TaskSet()
-    RouteRegistration(client, [address], period_ms=60_000, timeout_ms=1_000, registration=registration).start(
-        tasks
-    )
+    RouteRegistration(
+        client,
+        [address],
+        period_ms=60_000,
+        timeout_ms=1_000,
+        registration=registration,
+        on_answer=lambda answer: None,
+    ).start(tasks)
     async with asyncio.timeout(5):
         await enough.wait()
         await server.seen.get()
-    assert caplog.text.count("does not take our registration") == 1
+    assert caplog.text.count("does not accept the registration") == 1
     assert "stateVersion is older" in caplog.text
     await tasks.stop()
     await client.close()
-    await server.door.close()
+    await server.listener.close()
 
 
 async def test_who_closes_instead_of_answering_is_not_asked_again_at_once() -> None:
@@ -153,7 +163,12 @@ async def test_who_closes_instead_of_answering_is_not_asked_again_at_once() -> N
     tasks = TaskSet()
     client = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost))
     routes = RouteRegistration(
-        client, [f"{host}:{port}"], period_ms=60_000, timeout_ms=1_000, registration=lambda: announced(0)
+        client,
+        [f"{host}:{port}"],
+        period_ms=60_000,
+        timeout_ms=1_000,
+        registration=lambda: announced(0),
+        on_answer=lambda answer: None,
     )
     begun = asyncio.get_running_loop().time()
     routes.start(tasks)

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from remoting.client import RemotingClient
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.config import ConfigError
-from remoting.operation import Empty, Failed, Ok, OperationTable
-from remoting.operations.broker import (
-    GET_BROKER_CONFIG,
-    SEND_MESSAGE_V2,
-    SendMessageRequestV2,
-)
-from remoting.operations.pop import POLLING_INFO, PollingInfoRequest
+from broker.app.broker import Broker
+from broker.config.broker_config import BrokerConfig
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Failed, Ok, OperationTable
+from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, SEND_MESSAGE_V2, SendMessageRequestV2
+from keelmq.remoting.operations.pop import POLLING_INFO, PollingInfoRequest
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.config import ConfigError
 
 
 def config(tmp_path: Path, **settings: object) -> BrokerConfig:
@@ -54,14 +50,14 @@ async def test_messages_go_in_and_none_comes_out(tmp_path: Path) -> None:
         try:
             sent = await client.call(fast, SEND_MESSAGE_V2, header, b"body")
             assert isinstance(sent, Ok)
-            assert broker.connection_count == 1
+            assert broker.listeners.connection_count == 1
             polled = await client.call(
                 fast, POLLING_INFO, PollingInfoRequest(consumer_group="g", topic="TopicA", queue_id=0)
             )
             assert isinstance(polled, Failed) and polled.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             asked = await client.call(broker.address, GET_BROKER_CONFIG, Empty())
             assert isinstance(asked, Ok)
-            broker.close_clients()
+            broker.listeners.close_connections()
         finally:
             await client.close()
 
@@ -73,7 +69,7 @@ async def test_a_port_that_is_taken_is_no_reason_to_stop(
     with low, caplog.at_level(logging.WARNING):
         async with Broker(config(tmp_path, listenPort=port)) as broker:
             assert broker.address.endswith(f":{port}")
-    assert "going on without it" in caplog.text and f":{port - 2}" in caplog.text
+    assert "the broker starts without it" in caplog.text and f":{port - 2}" in caplog.text
 
 
 async def test_a_port_that_was_asked_for_is(tmp_path: Path) -> None:
@@ -88,4 +84,4 @@ async def test_none(tmp_path: Path, settings: dict[str, object]) -> None:
     low, port = two_apart()
     low.close()
     async with Broker(config(tmp_path, **({"listenPort": port} | settings))) as broker:
-        assert len(broker._doors) == 1
+        assert len(broker.listeners.servers) == 1

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers.writer import Letter, Refused, Stored
+from broker.admission.send_gate import PutRefused
+from broker.metadata.core.topic_names import DLQ_PREFIX
 from broker.metadata.offsets import ConsumerOffsetTable
-from broker.pop.core.book import INVISIBLE_MS_MAX, Checkpoint, PopBook
+from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, PopState
 from broker.pop.records import REVIVE_GROUP, checkpoint_of
+from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.settings import NamedTopic
-from broker.topics import DLQ_PREFIX
-from remoting.clock import now_ms
-from remoting.codes import ResponseCode
-from remoting.command import decode as decode_frame
-from remoting.operations.broker_metadata import SubscriptionGroupConfig
-from tests.unit.pop_parts import INVISIBLE_MS, Message, Scene, read
-from tests.unit.store_parts import BORN_HOST
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import decode as decode_frame
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.runtime.clock import now_ms
+from tests.support.pop_parts import INVISIBLE_MS, Message, Scene, read
+from tests.support.store_parts import BORN_HOST
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def test_what_is_acknowledged_never_comes_again(scene: Scene) -> None:
     await scene.ack(first)  # too late: it came again
     scene.run(2 * INVISIBLE_MS)
     assert await scene.pop() == []
-    assert len(scene.pop_state.book) == 0
+    assert len(scene.pop_service.state) == 0
     assert third.offset == 2
 
 
@@ -178,11 +179,11 @@ async def test_offsets_follow_what_cannot_be_lost(scene: Scene) -> None:
     scene.broker.replicated()
     assert await scene.raw_pop() is None  # nothing is said before the checkpoint is on the replicas
     scene.broker.tick()
-    scene.pop_state.round()
+    scene.pop_service.round()
     assert scene.metadata.offsets.query("g", "TopicA", 0) == -1
     scene.broker.replicated()
     scene.broker.store.flush()
-    scene.pop_state.round()
+    scene.pop_service.round()
     assert scene.metadata.offsets.query("g", "TopicA", 0) == 1
     (message,) = read(decode_frame(scene.peer.sent[-1][4:]))
     scene.peer.sent.clear()
@@ -193,7 +194,7 @@ async def test_offsets_follow_what_cannot_be_lost(scene: Scene) -> None:
 
 
 async def test_the_revive_log_is_read_from_where_it_matters(scene: Scene) -> None:
-    scene.pop_state._replay_max = 20
+    scene.pop_service._replay_max = 20
     scene.send(b"slow")
     (slow,) = await scene.pop(invisibleTime=100 * INVISIBLE_MS)
     for index in range(300):
@@ -203,7 +204,7 @@ async def test_the_revive_log_is_read_from_where_it_matters(scene: Scene) -> Non
         if index % 50 == 0:
             scene.run()
     scene.run()
-    topic = scene.pop_state.topic.name
+    topic = scene.pop_service.topic.name
     for queue_id in range(8):
         end = scene.broker.store.max_queue_offset(topic, queue_id)
         assert end - scene.metadata.offsets.query(REVIVE_GROUP, topic, queue_id) <= 21
@@ -262,7 +263,7 @@ async def test_long_properties_come_again(scene: Scene) -> None:
     assert again[0].topic == "TopicA" and again[-1].topic == "%RETRY%g_TopicA"
     for message in again:
         assert (await scene.ack(message)).code == 0
-    assert len(scene.pop_state.book) == 0
+    assert len(scene.pop_service.state) == 0
 
 
 async def test_long_properties_in_dead_letters(scene: Scene) -> None:
@@ -279,15 +280,15 @@ async def test_a_message_that_cannot_come_again_is_a_dead_letter(
 ) -> None:
     scene.send(b"1", b"2")
     assert len(await scene.pop()) == 2
-    put = scene.pop_state._writer.put
+    put = scene.pop_service._writer.put
 
-    def refuse_retries(letter: Letter) -> Stored | Refused:
+    def refuse_retries(letter: MessageToStore) -> PutMessageResult | PutRefused:
         refused = letter.topic.name.startswith("%RETRY%") or (dlq and letter.topic.name.startswith("%DLQ%"))
-        return Refused(ResponseCode.MESSAGE_ILLEGAL, "too long") if refused else put(letter)
+        return PutRefused(ResponseCode.MESSAGE_ILLEGAL, "too long") if refused else put(letter)
 
     dlq = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.pop_state._writer, "put", refuse_retries)
+        patch.setattr(scene.pop_service._writer, "put", refuse_retries)
         scene.run(INVISIBLE_MS)
         assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 2
         scene.send(b"3")
@@ -295,8 +296,8 @@ async def test_a_message_that_cannot_come_again_is_a_dead_letter(
         assert bodies(await scene.pop()) == [b"3"]
         scene.run(INVISIBLE_MS)
     assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 2
-    assert "cannot come again" in caplog.text
-    assert len(scene.pop_state.book) == 0
+    assert "cannot be delivered again" in caplog.text
+    assert len(scene.pop_service.state) == 0
 
 
 async def test_a_waiting_pop_that_fails_is_given_up_alone(
@@ -342,7 +343,7 @@ async def test_a_waiting_pop_gets_what_comes_again(scene: Scene) -> None:
 
 
 async def test_not_too_many_wait(scene: Scene) -> None:
-    scene.part.handlers.waiting._per_place_max = 1
+    scene.part.handlers.polling._per_key_max = 1
     assert await scene.raw_pop(pollTime=15_000) is None
     reply = await scene.raw_pop(pollTime=15_000)
     assert reply is not None and reply.code == ResponseCode.POLLING_FULL
@@ -400,7 +401,7 @@ async def test_the_same_attempt_gets_the_same_messages(scene: Scene) -> None:
 async def test_new_groups_begin_where_they_say(scene: Scene) -> None:
     """broker-ops pitfall 16: retries are never skipped, whatever the init mode is."""
     scene.send(b"1", b"2", b"3")
-    scene.broker.parts.cached_bytes = 0
+    scene.broker.context.cached_bytes = 0
     assert bodies(await scene.pop(initMode=1, queueId=0)) == [b"3"]
     scene.run(INVISIBLE_MS)
     assert bodies(await scene.pop(initMode=1)) == [b"3"]
@@ -481,7 +482,7 @@ async def test_what_was_out_before_a_reset_moves_nobody_on(scene: Scene) -> None
     assert (await scene.change(changed, INVISIBLE_MS * 60)).code == 0
     scene.restart()
     assert await popped_and_acked(scene, queueId=1, maxMsgNums=1) == [b"2"]
-    scene.pop_state._replay_max = 0
+    scene.pop_service._replay_max = 0
     scene.run()
     scene.restart()
     assert bodies(await scene.pop(queueId=1)) == [b"3", b"4", b"5"]
@@ -505,9 +506,9 @@ async def test_a_reset_that_cannot_be_written_is_taken_later(scene: Scene) -> No
     scene.send(b"1", b"2")
     assert await popped_and_acked(scene) == [b"1", b"2"]
     scene.metadata.resets.set("g", "TopicA", 0, 1)
-    refused = Refused(ResponseCode.SYSTEM_ERROR, "no room")
+    refused = PutRefused(ResponseCode.SYSTEM_ERROR, "no room")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.pop_state._writer, "put", lambda letter: refused)
+        patch.setattr(scene.pop_service._writer, "put", lambda letter: refused)
         reply = await scene.raw_pop()
         assert reply is not None and (reply.code, reply.remark) == refused
     assert bodies(await scene.pop()) == [b"2"]
@@ -529,7 +530,7 @@ POISON = [
 async def test_a_record_that_is_none_stops_nothing(
     scene: Scene, tag: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, topic = scene.broker.store, scene.pop_state.topic
+    store, topic = scene.broker.store, scene.pop_service.topic
     scene.send(b"1", b"2")
     first, _ = await scene.pop()
     for body in POISON:
@@ -537,7 +538,7 @@ async def test_a_record_that_is_none_stops_nothing(
     store.set_confirm_offset(store.commit_log.max_offset)
     scene.restart()
     assert (await scene.ack(first)).code == 0
-    assert len(scene.pop_state.book) == 1
+    assert len(scene.pop_service.state) == 1
     told = [record for record in caplog.records if topic.name in record.getMessage()]
     assert len(told) == 1, "and its log is not flooded"
     scene.run(INVISIBLE_MS)
@@ -547,19 +548,19 @@ async def test_a_record_that_is_none_stops_nothing(
 async def test_an_unexpected_error_with_one_record_stops_nothing(scene: Scene) -> None:
     scene.send(b"1", b"2")
     messages = await scene.pop(maxMsgNums=1) + await scene.pop(maxMsgNums=1)
-    stored = PopBook.stored
+    stored = PopState.stored
     with pytest.MonkeyPatch.context() as patch:
 
-        def fail_once(book: PopBook, checkpoint: Checkpoint, position: int) -> None:
+        def fail_once(pop_state: PopState, checkpoint: Checkpoint, position: int) -> None:
             if checkpoint.key.start_offset == 0:
                 raise OverflowError("too large")
-            stored(book, checkpoint, position)
+            stored(pop_state, checkpoint, position)
 
-        patch.setattr(PopBook, "stored", fail_once)
+        patch.setattr(PopState, "stored", fail_once)
         scene.restart()
-    assert len(scene.pop_state.book) == 1
+    assert len(scene.pop_service.state) == 1
     assert (await scene.ack(messages[1])).code == 0
-    assert len(scene.pop_state.book) == 0
+    assert len(scene.pop_service.state) == 0
 
 
 async def test_a_gate_that_is_closed_for_a_while_ends_no_term(scene: Scene) -> None:
@@ -581,7 +582,7 @@ async def test_a_mastership_that_ends_ends_the_term(scene: Scene) -> None:
     scene.send(b"1")
     assert len(await scene.pop(order="true", queueId=0)) == 1
     scene.broker.store.become_slave()
-    scene.pop_state.round()
+    scene.pop_service.round()
     scene.broker.store.become_master()
     scene.run()
     assert bodies(await scene.pop(order="true", queueId=0)) == [b"1"]
@@ -628,7 +629,7 @@ async def test_what_a_deleted_group_or_topic_had_out_is_nobodys(scene: Scene) ->
     scene.metadata.topics.delete(["TopicA"], 0)
     scene.run(INVISIBLE_MS)
     assert scene.retries("%RETRY%h_TopicA") == 1
-    assert len(scene.pop_state.book) == 0
+    assert len(scene.pop_service.state) == 0
 
 
 async def test_retries_that_rocketmq_wrote_with_a_plus(scene: Scene) -> None:
@@ -659,7 +660,7 @@ async def test_a_broker_that_cannot_write_gives_nothing_and_loses_nothing(scene:
 
 
 async def test_as_much_is_out_as_may_be(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.pop.core.book.OPEN_MAX", 1)
+    monkeypatch.setattr("broker.pop.core.state.OPEN_MAX", 1)
     scene.send(b"1", b"2")
     (first,) = await scene.pop(maxMsgNums=1)
     reply = await scene.raw_pop()
@@ -698,9 +699,9 @@ def test_progress_for_which_there_is_no_room_is_known_here(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ConsumerOffsetTable, "rows_max", 0)
-    scene.pop_state.progress.commit(("h", "TopicA", 0), 7)
+    scene.pop_service.offsets.commit(("h", "TopicA", 0), 7)
     scene.run()
-    assert scene.pop_state.progress.get(("h", "TopicA", 0)) == 7
+    assert scene.pop_service.offsets.get(("h", "TopicA", 0)) == 7
 
 
 async def test_a_full_table_of_offsets_stops_no_empty_pop(
@@ -729,7 +730,7 @@ async def test_a_selective_filter_is_looked_on_for_while_a_pop_waits(
             assert len(counts) <= 2 + 3, "one slice of one of them in each iteration of the loop"
     assert rounds > 8, "others have their turn between"
     assert [read(decode_frame(frame[4:]))[0].body for frame in scene.peer.sent] == [b"mine", b"mine"]
-    assert len(scene.part.handlers.waiting) == 0
+    assert len(scene.part.handlers.polling) == 0
 
 
 async def test_nobody_looks_on_for_whom_nobody_waits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -776,7 +777,7 @@ async def test_what_came_again_does_not_so_once_more_after_a_fail_over(scene: Sc
     assert len(await scene.pop()) == 1
     scene.run(INVISIBLE_MS - 1)
     scene.now += 1
-    scene.pop_state.round()
+    scene.pop_service.round()
     scene.tick()
     assert scene.retries() == 1
     scene.restart()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.metadata.core.topic_names import retry_topics
 from broker.pop.core.allocate import STRATEGIES, Queue, for_pop, for_pull
 from broker.pop.core.handles import (
     BadHandle,
@@ -14,10 +15,9 @@ from broker.pop.core.handles import (
     order_count_infos,
     parse_handle,
     retry_flag,
-    retry_topics,
     topic_of,
 )
-from broker.pop.core.order import Block, OrderBook, QueueOfGroup
+from broker.pop.core.order import Block, OrderState, QueueOfGroup
 from broker.pop.service import origin_of
 
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -76,25 +76,25 @@ def test_counts_of_ordered_messages() -> None:
 
 
 def test_a_block_ends_with_its_last_acknowledgement() -> None:
-    book = OrderBook()
-    book.popped(PLACE, Block(100, 50, (4, 5, 9), 12))
-    assert book.is_blocked(PLACE, "", now_ms=149) and not book.is_blocked(PLACE, "", now_ms=150)
-    assert book.ack(PLACE, 5, 99) is None and book.ack(PLACE, 6, 100) is None
+    pop_state = OrderState()
+    pop_state.popped(PLACE, Block(100, 50, (4, 5, 9), 12))
+    assert pop_state.is_blocked(PLACE, "", now_ms=149) and not pop_state.is_blocked(PLACE, "", now_ms=150)
+    assert pop_state.ack(PLACE, 5, 99) is None and pop_state.ack(PLACE, 6, 100) is None
     for offset, progress in ((5, 4), (4, 9), (9, 12)):
-        block = book.ack(PLACE, offset, 100)
+        block = pop_state.ack(PLACE, offset, 100)
         assert block is not None and block.progress == progress
-    assert not book.is_blocked(PLACE, "", now_ms=101)
-    assert book.blocks == {}
-    assert book.next_free(10_000) is None
+    assert not pop_state.is_blocked(PLACE, "", now_ms=101)
+    assert pop_state.blocks == {}
+    assert pop_state.next_free(10_000) is None
 
 
 def test_a_queue_is_free_once_when_its_messages_are_visible() -> None:
-    book = OrderBook()
-    book.popped(PLACE, Block(100, 50, (4, 5), 6))
-    assert book.change(PLACE, 4, 100, 300) is not None
-    assert book.next_free(299) is None
-    assert book.next_free(300) == PLACE
-    assert book.next_free(300) is None
+    pop_state = OrderState()
+    pop_state.popped(PLACE, Block(100, 50, (4, 5), 6))
+    assert pop_state.change(PLACE, 4, 100, 300) is not None
+    assert pop_state.next_free(299) is None
+    assert pop_state.next_free(300) == PLACE
+    assert pop_state.next_free(300) is None
 
 
 QUEUES = [Queue("T", name, queue_id) for name in ("a", "b") for queue_id in range(4)]

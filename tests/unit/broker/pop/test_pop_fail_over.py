@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Failed, Ok
-from remoting.operations.pop import ACK_MESSAGE, POP_MESSAGE, AckMessageRequest, PopMessageRequest
-from tests.unit.laid_by_parts import Trio, trio
-from tests.unit.pop_parts import Message, read_messages
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Failed, Ok
+from keelmq.remoting.operations.pop import ACK_MESSAGE, POP_MESSAGE, AckMessageRequest, PopMessageRequest
+from keelmq.runtime.clock import wall_ms
+from tests.support.laid_by_parts import Trio, trio
+from tests.support.pop_parts import Message, read_messages
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -68,4 +68,4 @@ async def test_a_fail_over_in_the_middle_of_pops(tmp_path: Path) -> None:
         await group.lose_master()
         await asyncio.wait_for(group.deliveries.pop.pop.ready(5_000), 6)
         assert await pop(group) == []
-        assert len(group.deliveries.pop.pop.book) == 0
+        assert len(group.deliveries.pop.pop.state) == 0

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.commit_log import PREPARE_FILE_BYTES_MIN, PREPARED_NAME, CommitLog
-from broker.store.mapped_file import MappedFile, StoreError, file_name
-from broker.store.record import MAGIC_BLANK, decode, parse, topic_bytes
-from tests.unit.store_parts import BORN_HOST, FILE_BYTES
+from broker.message.record import MAGIC_BLANK, decode, parse, topic_bytes
+from broker.store.log.commit_log import PREPARE_FILE_BYTES_MIN, CommitLog
+from broker.store.log.file_allocator import PREPARED_NAME
+from broker.store.log.mapped_file import MappedFile, StoreError, file_name
+from tests.support.store_parts import BORN_HOST, FILE_BYTES
 
 RAW = topic_bytes("TopicA")
 
@@ -180,7 +181,7 @@ def test_the_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
     body = b"x" * 100_000
     while log.max_offset < 700_000:
         append(log, body)
-    prepared = log._prepared
+    prepared = log.allocator.prepared
     assert prepared is not None
     prepared.result(timeout=10)
     assert (tmp_path / PREPARED_NAME).stat().st_size == 1 << 20
@@ -197,8 +198,8 @@ def test_zeros_are_written_ahead_into_the_next_file_and_never_into_the_log(
 ) -> None:
     """With SYNC_FLUSH: all of the next file, piece by piece, until it becomes the log's."""
     size = 1 << 20
-    monkeypatch.setattr("broker.store.commit_log.TOUCH_BYTES", size // 16)
-    monkeypatch.setattr("broker.store.commit_log.ZEROS_BYTES", size // 4)
+    monkeypatch.setattr("broker.store.log.commit_log.TOUCH_BYTES", size // 16)
+    monkeypatch.setattr("broker.store.log.file_allocator.ZEROS_BYTES", size // 4)
     pieces: list[tuple[str, int, int]] = []
     real = MappedFile.write_zeros
 
@@ -213,7 +214,7 @@ def test_zeros_are_written_ahead_into_the_next_file_and_never_into_the_log(
     while log.max_offset < 3 * size:
         append(log, b"%d" % bodies * 1_000)
         bodies += 1
-        for job in (log._prepared, log._zeroing):
+        for job in (log.allocator.prepared, log.allocator.zeroing):
             if job is not None:
                 job.result(timeout=10)
     assert {name for name, _, _ in pieces} == {PREPARED_NAME}
@@ -263,7 +264,8 @@ def test_a_full_disk_is_told_and_forgotten_when_there_is_room_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("broker.store.commit_log.MappedFile", no_room)
+        full_disk.setattr("broker.store.log.commit_log.MappedFile", no_room)
+        full_disk.setattr("broker.store.log.file_allocator.MappedFile", no_room)
         with pytest.raises(OSError, match="No space left"):
             for _ in range(20):
                 append(log, body)

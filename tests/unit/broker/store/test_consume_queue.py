@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue
-from broker.store.mapped_file import file_name
-from tests.unit.store_disk import StoreDisk
+from broker.store.log.mapped_file import file_name
+from broker.store.queue.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue
+from tests.support.store_disk import StoreDisk
 
 FILE_UNITS = 10
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.index import KEPT_RECORDS_MAX, MessageIndex
-from broker.store.index_file import HEADER, IndexFile, file_bytes_of
-from broker.store.mapped_file import MappedFile
+from broker.message.record import index_keys, java_hash, key_hash
+from broker.store.index.index_file import HEADER, IndexFile, file_bytes_of
+from broker.store.index.message_index import PENDING_RECORDS_MAX, MessageIndex
+from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.record import index_keys, java_hash, key_hash
-from tests.unit.store_parts import BORN_HOST, TOPIC, crash, open_store
+from broker.store.offline import offline_store
+from tests.support.store_parts import BORN_HOST, TOPIC, crash, open_store
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "store"
 FOREVER = 1 << 62
 
 
@@ -52,7 +53,7 @@ def test_the_index_of_the_peers_log_is_the_peers_index(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES, tmp_path / "store")
     (theirs,) = (FIXTURES / "index").iterdir()
     shutil.rmtree(tmp_path / "store" / "index")
-    store = MessageStore(peer_config(tmp_path / "store"))
+    store = offline_store(peer_config(tmp_path / "store"))
     store.load()
     settle(store)
     store.close()
@@ -63,7 +64,7 @@ def test_the_index_of_the_peers_log_is_the_peers_index(tmp_path: Path) -> None:
 
 def test_the_peers_index_is_read_and_kept(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES, tmp_path / "store")
-    store = MessageStore(peer_config(tmp_path / "store"))
+    store = offline_store(peer_config(tmp_path / "store"))
     store.load()
     assert store.index is not None
     assert store.index.find(java_hash("FxNormal#"), b"key-0", 64, 0, FOREVER) == [0, 43_508]
@@ -179,7 +180,7 @@ def test_a_crashed_peers_doubtful_files_are_made_again(tmp_path: Path) -> None:
     (tmp_path / "store" / "abort").write_text("4711")
     (path,) = (tmp_path / "store" / "index").iterdir()
     path.write_bytes(path.read_bytes()[:1_000] + b"\x7f" * (path.stat().st_size - 1_000))
-    store = MessageStore(peer_config(tmp_path / "store"))
+    store = offline_store(peer_config(tmp_path / "store"))
     store.load()
     settle(store)
     assert store.index is not None
@@ -219,9 +220,9 @@ def test_a_replica_indexes_what_it_dispatches(tmp_path: Path) -> None:
 
 def test_keys_are_written_many_at_once_and_found_before(tmp_path: Path) -> None:
     """Records wait for company, for a question, or for the upkeep's next round; a question finds all."""
-    store = open_store(tmp_path, index_entries=3 * KEPT_RECORDS_MAX)
+    store = open_store(tmp_path, index_entries=3 * PENDING_RECORDS_MAX)
     assert store.index is not None
-    offsets = [put_keyed(store, "k  k2", f"u{index}") for index in range(KEPT_RECORDS_MAX - 1)]
+    offsets = [put_keyed(store, "k  k2", f"u{index}") for index in range(PENDING_RECORDS_MAX - 1)]
     assert not list((tmp_path / "index").iterdir())
     offsets.append(put_keyed(store, "k", "last"))
     assert len(list((tmp_path / "index").iterdir())) == 1

@@ -8,18 +8,19 @@ from random import Random
 
 import pytest
 
-from broker.store.batch_queue import BATCH_UNIT_BYTES, MESSAGES_MAX, BatchQueue
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.inner_batch import INNER_BATCH, NEED_UNWRAP, put_inner_batch, split
+from broker.message.inner_batch import INNER_BATCH, MESSAGES_MAX, NEED_UNWRAP, split
+from broker.message.record import Record, decode, parse_properties, tag_code
+from broker.store.inner_batch_put import put_inner_batch
 from broker.store.message_store import MessageStore
 from broker.store.querying import earliest_time, find_by_key, offset_by_time
-from broker.store.reading import GetStatus
-from broker.store.record import Record, decode, parse_properties, tag_code
+from broker.store.queue.batch_queue import BATCH_UNIT_BYTES, BatchQueue
+from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.reading import GetStatus
 from broker.store.settings import NamedTopic
-from tests.unit.batch_parts import item
-from tests.unit.store_disk import After, StoreDisk, Torn
-from tests.unit.store_parts import BORN_HOST, FILE_BYTES, crash, open_store
-from tests.unit.test_index import FOREVER
+from tests.support.batch_parts import item
+from tests.support.store_disk import After, StoreDisk, Torn
+from tests.support.store_parts import BORN_HOST, FILE_BYTES, crash, open_store
+from tests.unit.broker.store.test_index import FOREVER
 
 TOPIC = NamedTopic("Batches")
 UNITS_PER_FILE = 4
@@ -120,7 +121,7 @@ def test_queue_offsets_count_messages(tmp_path: Path) -> None:
     confirm(store)
     assert (store.min_queue_offset("Batches", 0), store.max_queue_offset("Batches", 0)) == (0, 9)
     assert store.put_messages == 9
-    assert store.topic_counts()["Batches"] == 9
+    assert sum(queue.max_offset for queue in store.queues.of_topic("Batches").values()) == 9
     assert [offset for offset, _ in messages(store)] == list(range(9))
     store.close()
 
@@ -443,7 +444,7 @@ def test_units_wait_for_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        patched.setattr("broker.store.mapped_file.MappedFile.reserve", full)
+        patched.setattr("broker.store.log.mapped_file.MappedFile.reserve", full)
         put_items(store, items(3))
         store.set_confirm_offset(store.commit_log.max_offset)
         assert store.dispatch_fault

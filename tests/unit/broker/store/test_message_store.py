@@ -10,18 +10,22 @@ from random import Random
 
 import pytest
 
-from broker.repair import survey
-from broker.store import commit_log, consume_queue, message_store, queues
-from broker.store.checkpoint import read_checkpoint
-from broker.store.mapped_file import MappedFile, StoreError, file_name
+from broker.admin.repair import survey
+from broker.message.record import decode, java_hash
+from broker.store import message_store
+from broker.store.log import commit_log
+from broker.store.log.checkpoint import read_checkpoint
+from broker.store.log.mapped_file import MappedFile, StoreError, file_name
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.reading import GetStatus
-from broker.store.record import decode, java_hash
+from broker.store.offline import offline_store
+from broker.store.queue import consume_queue
+from broker.store.queue import queue_table as queues
+from broker.store.queue.reading import GetStatus
 from broker.store.settings import NamedTopic
-from tests.unit.store_disk import StoreDisk
-from tests.unit.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
+from tests.support.store_disk import StoreDisk
+from tests.support.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "store"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "store"
 
 
 def copy_log(source: MessageStore, target: MessageStore, piece_bytes: int = 700) -> None:
@@ -420,7 +424,7 @@ def test_the_peers_data_directory_is_opened_as_it_is(tmp_path: Path) -> None:
         for path in (tmp_path / "store" / "consumequeue").rglob("0*")
         if path.is_file()
     }
-    store = MessageStore(config)
+    store = offline_store(config)
     store.load()
     assert store.commit_log.max_offset == store.confirm_offset == 0x157C2
     assert [store.max_queue_offset("FxNormal", queue_id) for queue_id in range(4)] == [28, 27, 23, 27]
@@ -491,7 +495,7 @@ def test_get_outside_and_inside(tmp_path: Path, offset: int, status: GetStatus, 
     store.close()
 
 
-def test_get_merges_neighbours_and_keeps_its_limits(tmp_path: Path) -> None:
+def test_get_merges_notifications_and_keeps_its_limits(tmp_path: Path) -> None:
     store = open_store(tmp_path, commit_log_file_bytes=65_536)
     put_many(store, 9, queues=1)
     whole = store.get("TopicA", 0, 0, 32, 1 << 20, None)
@@ -529,6 +533,52 @@ def test_waiters_are_called_once_when_their_offset_is_there(tmp_path: Path) -> N
     assert called == ["first"]
     store.set_confirm_offset(ends[2])
     assert called == ["first", "second"]
+    store.close()
+
+
+def test_a_waiter_that_raises_hurts_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(tmp_path)
+    called: list[str] = []
+
+    def fails() -> None:
+        called.append("fails")
+        raise RuntimeError("a bug")
+
+    assert store.wait_for("TopicA", 0, 0, lambda: called.append("before"))
+    assert store.wait_for("TopicA", 0, 0, fails)
+    assert store.wait_for("TopicA", 0, 0, lambda: called.append("behind"))
+    assert store.wait_for("TopicA", 1, 0, lambda: called.append("another queue"))
+    put(store)
+    put(store, queue_id=1)
+    store.set_confirm_offset(store.commit_log.max_offset)  # as the HA link does: nothing comes out of it
+    assert called == ["before", "fails", "behind", "another queue"]
+    assert store.queues.waiter_count == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "a waiter for TopicA, queue 0, failed: RuntimeError('a bug')"
+    ]
+    put(store)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert len(called) == 4
+    store.close()
+
+
+def test_a_waiter_may_stop_another_or_wait_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    called: list[str] = []
+
+    def second() -> None:
+        called.append("second")
+
+    def first() -> None:
+        called.append("first")
+        store.stop_waiting("TopicA", 0, second)
+        store.wait_for("TopicA", 0, 1, first)
+
+    assert store.wait_for("TopicA", 0, 0, first) and store.wait_for("TopicA", 0, 0, second)
+    for _ in range(2):
+        put(store)
+        store.set_confirm_offset(store.commit_log.max_offset)
+    assert called == ["first", "first"] and store.queues.waiter_count == 1
     store.close()
 
 

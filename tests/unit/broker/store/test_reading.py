@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.consume_queue import UNIT_BYTES
-from tests.unit.store_parts import open_store, put
+from broker.store.queue.consume_queue import UNIT_BYTES
+from tests.support.store_parts import open_store, put
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.assembly import close_store, flush_forever
-from broker.store import message_store
-from broker.store.batch_queue import BATCH_UNIT_BYTES, BatchQueue
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
-from broker.store.index_file import IndexFile
-from broker.store.mapped_file import MappedFile
-from tests.unit.store_parts import bodies, open_store, put_many
+from broker.app.assembly import close_store, flush_forever
+from broker.store import store_flusher
+from broker.store.index.index_file import IndexFile
+from broker.store.log.mapped_file import MappedFile
+from broker.store.queue.batch_queue import BATCH_UNIT_BYTES, BatchQueue
+from broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
+from tests.support.store_parts import bodies, open_store, put_many
 
 MEMORY_FILES = Path("/dev/shm")
 """A tmpfs, where there is one; on another file system holes stay holes, whoever looks."""
@@ -83,9 +83,9 @@ async def test_a_store_on_a_full_disk_is_closed_as_a_crash_leaves_it(
     store = open_store(tmp_path)
     put_many(store, 5)
     with monkeypatch.context() as patch:
-        patch.setattr(message_store, "write_checkpoint", full)
+        patch.setattr(store_flusher, "write_checkpoint", full)
         await close_store(store, is_trusted=True)
-    assert "No space left on device; the next start looks at its end" in caplog.text
+    assert "No space left on device; the next start checks its end" in caplog.text
     again = open_store(tmp_path)
     assert len(bodies(again, 0) + bodies(again, 1)) == 5
     await close_store(again, is_trusted=True)
@@ -109,11 +109,11 @@ async def test_what_cannot_be_flushed_is_tried_again_and_told_once(
         tries.set()
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(message_store, "write_checkpoint", full)
+    monkeypatch.setattr(store_flusher, "write_checkpoint", full)
     flushing = asyncio.create_task(flush_forever(store, 1))
     await asyncio.wait_for(tries.wait(), 10)
     flushing.cancel()
-    assert caplog.text.count("what is stored cannot be made durable yet: [Errno 28]") == 1
+    assert caplog.text.count("stored messages cannot be made durable yet: [Errno 28]") == 1
     monkeypatch.undo()
     await asyncio.gather(flushing, return_exceptions=True)
     await close_store(store, is_trusted=True)

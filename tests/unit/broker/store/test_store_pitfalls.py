@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.checkpoint import read_checkpoint
-from broker.store.mapped_file import MappedFile
-from broker.store.reading import SCAN_UNITS_MIN, GetStatus
-from tests.unit.store_parts import TOPIC, bodies, open_store, put, put_many
-from tests.unit.test_message_store import copy_log
+from broker.store.log.checkpoint import read_checkpoint
+from broker.store.log.mapped_file import MappedFile
+from broker.store.queue.reading import SCAN_UNITS_MIN, GetStatus
+from tests.support.store_parts import TOPIC, bodies, open_store, put, put_many
+from tests.unit.broker.store.test_message_store import copy_log
 
 
 def test_a_clean_stop_with_dispatch_behind_loses_no_queue_unit(

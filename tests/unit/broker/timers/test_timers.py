@@ -6,29 +6,29 @@ from typing import Any
 
 import pytest
 
-from broker.client_settings import ClientSettings
-from broker.delay.levels import TIMER_TOPIC
+from broker.admin.runtime_info import RuntimeInfo
+from broker.admission.send_gate import ROLE
+from broker.config.client_settings import ClientSettings
+from broker.message.delay_levels import TIMER_TOPIC
+from broker.message.record import Record, decode, parse_properties
+from broker.message.timer_properties import deliver_at, out_ms, parse_handle, recall_handle
 from broker.metadata.offsets import DelayOffsetTable
 from broker.metadata.timers import READ_MS, TimerProgressTable
-from broker.pending import ROLE
-from broker.stats.runtime import RuntimeInfo
 from broker.stats.service import BrokerStats
-from broker.store.record import Record, decode, parse_properties
 from broker.timers import service
 from broker.timers.handlers import TimerHandlers
-from broker.timers.service import LOOK_BACK_MS, Timers
-from broker.timers.times import deliver_at, out_ms, parse_handle, recall_handle
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.command import decode as decode_frame
-from tests.unit.batch_parts import item
-from tests.unit.handler_parts import Broker
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer, crash, open_store
-from tests.unit.test_record import RECORDS
+from broker.timers.service import FIRST_OFFSET_PERIOD_MS, Timers
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.command import decode as decode_frame
+from keelmq.runtime.clock import wall_ms
+from tests.support.batch_parts import item
+from tests.support.handler_parts import Broker
+from tests.support.metadata_parts import open_metadata
+from tests.support.store_parts import FakePeer, crash, open_store
+from tests.unit.broker.message.test_record import RECORDS
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 PRECISION_MS = 1_000
 
 
@@ -40,17 +40,17 @@ class Scene:
         self.metadata = open_metadata(path / "metadata")
         self.metadata.gate = self.broker.gate
         self.settings = ClientSettings.model_validate({"recallMessageEnable": True} | settings)
-        self.broker.parts.settings = self.settings
-        self.broker.parts.broker_name = "b"
+        self.broker.context.settings = self.settings
+        self.broker.context.broker_name = "b"
         self.now = wall_ms()
         self.restart()
-        writer = self.broker.handlers.send.writer
-        TimerHandlers(self.broker.parts, writer, self.metadata.timers).bind(self.broker.table)
+        writer = self.broker.writer
+        TimerHandlers(self.broker.context, writer, self.metadata.timers).bind(self.broker.table)
 
     def restart(self) -> None:
         """A new master of the same log: it knows what the log and the progress say."""
-        writer = self.broker.handlers.send.writer
-        self.timers = self.broker.parts.timers = Timers(
+        writer = self.broker.writer
+        self.timers = self.broker.context.timers = Timers(
             self.broker.store, self.metadata, writer, settings=self.settings, clock=lambda: self.now
         )
         self.run()
@@ -223,8 +223,8 @@ def test_a_pause_does_not_stop_the_timers_of_before(scene: Scene, monkeypatch: p
     old = [b"old 0", b"old 2", b"old 4"]
     assert scene.bodies() == old
     scene.settings = ClientSettings.model_validate({"timerStopEnqueue": True, "recallMessageEnable": True})
-    scene.timers = scene.broker.parts.timers = Timers(
-        scene.broker.store, scene.metadata, scene.broker.handlers.send.writer,
+    scene.timers = scene.broker.context.timers = Timers(
+        scene.broker.store, scene.metadata, scene.broker.writer,
         settings=scene.settings, clock=lambda: scene.now,
     )  # fmt: skip
     scene.timers.round()  # the term has begun; what comes now has to wait
@@ -236,7 +236,7 @@ def test_a_pause_does_not_stop_the_timers_of_before(scene: Scene, monkeypatch: p
     old += [b"old 1", b"old 3"]
     assert scene.bodies() == old and scene.timers.unread == 5
     for _ in range(3):
-        scene.run(LOOK_BACK_MS)
+        scene.run(FIRST_OFFSET_PERIOD_MS)
     assert scene.bodies() == old and scene.timers.wheel.frontier.read_offset == 5
     scene.settings = ClientSettings.model_validate({})
     scene.restart()
@@ -338,7 +338,7 @@ def test_a_crash_loses_no_timer_and_repeats_none(scene: Scene) -> None:
     scene.run(7_000)
     scene.run()
     assert scene.timers.is_settled
-    scene.metadata.seal()
+    scene.metadata.commit_staged()
     crash(scene.broker.store)
     again = Scene(scene.path)
     again.broker.store.set_confirm_offset(again.broker.store.commit_log.max_offset)
@@ -433,9 +433,14 @@ async def test_the_checkpoint_of_rocketmq(scene: Scene, tmp_path: Path) -> None:
 def test_what_is_told_of_timers(scene: Scene) -> None:
     """The runtime keys (28) that clusterList shows: how many, how late, how fast."""
     now = [0]
-    stats = BrokerStats(scene.broker.store, scene.broker.parts.reads, "c", clock=lambda: now[0])
-    stats.timer_counts = lambda: (scene.timers.added, scene.timers.delivered)
-    info = RuntimeInfo(scene.broker.parts, stats, DelayOffsetTable(scene.path / "delayOffset.json"))
+    stats = BrokerStats(
+        scene.broker.store,
+        scene.broker.context.reads,
+        "c",
+        clock=lambda: now[0],
+        timer_counts=lambda: (scene.timers.added, scene.timers.delivered),
+    )
+    info = RuntimeInfo(scene.broker.context, stats, DelayOffsetTable(scene.path / "delayOffset.json"))
 
     def told() -> dict[str, str]:
         return {key[5:]: text for key, text in info.table().items() if key.startswith("timer")}

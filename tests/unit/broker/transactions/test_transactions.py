@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from broker.client_settings import ClientSettings
-from broker.pending import ROLE
-from broker.store.record import Record, decode, offset_message_id, parse_properties
+from broker.admission.send_gate import ROLE
+from broker.config.client_settings import ClientSettings
+from broker.message.record import Record, decode, offset_message_id, parse_properties
 from broker.transactions import service
-from broker.transactions.core.book import End
+from broker.transactions.core.state import End
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.messages import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, ended_by
 from broker.transactions.service import ABSENT_MS, BATCH_MAX, MOVE_ON_MS, Transactions
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand
-from remoting.command import decode as decode_frame
-from tests.unit.handler_parts import Broker
-from tests.unit.metadata_parts import open_metadata
-from tests.unit.store_parts import FakePeer, crash
-from tests.unit.test_record import RECORDS
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.command import decode as decode_frame
+from keelmq.runtime.clock import wall_ms
+from tests.support.handler_parts import Broker
+from tests.support.metadata_parts import open_metadata
+from tests.support.store_parts import FakePeer, crash
+from tests.unit.broker.message.test_record import RECORDS
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 TIMEOUT_MS, INTERVAL_MS = 6_000, 30_000
 HALF = "TAGS\x01TagTx\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01K"
 
@@ -45,7 +45,7 @@ class Scene:
         return Transactions(
             self.broker.store,
             self.metadata,
-            self.broker.handlers.send.writer,
+            self.broker.writer,
             settings=self.settings,
             broker_name="b",
             find_producer=lambda group: self.producers[0] if group == "P" and self.producers else None,
@@ -55,9 +55,9 @@ class Scene:
 
     def restart(self) -> None:
         """A new master of the same log: it knows what the log and the offsets say."""
-        self.transactions = self.broker.parts.halves = self.another()
-        parts = self.broker.parts
-        self.handler = EndTransactionHandler(parts, self.broker.handlers.send.writer, self.transactions)
+        self.transactions = self.broker.context.transactional_messages = self.another()
+        parts = self.broker.context
+        self.handler = EndTransactionHandler(parts, self.broker.writer, self.transactions)
         self.broker.table.handlers.pop(37, None)
         self.broker.table.handlers.pop(323, None)
         self.handler.bind(self.broker.table)
@@ -70,7 +70,7 @@ class Scene:
                 pass
             self.broker.tick()
             self.broker.store.flush()
-        self.transactions.book.check_invariants()
+        self.transactions.state.check_invariants()
 
     def half(self, body: bytes = b"half", properties: str = HALF, **changed: Any) -> Record:
         born = str(self.now) if "g" not in changed else changed["g"]
@@ -194,10 +194,10 @@ def test_a_client_cannot_name_another_transaction(scene: Scene) -> None:
     """TRAN_PREPARED_QUEUE_OFFSET of a client: the broker's own, of a message that is sent on."""
     first = scene.half(b"first")
     scene.half(b"second", HALF + "\x02TRAN_PREPARED_QUEUE_OFFSET\x010\x02TRANSACTION_CHECK_TIMES\x019")
-    book = scene.transactions.book
-    assert len(book) == 2 and book.find(first.queue_offset) is not None
+    transaction_state = scene.transactions.state
+    assert len(transaction_state) == 2 and transaction_state.find(first.queue_offset) is not None
     scene.restart()
-    assert len(scene.transactions.book) == 2
+    assert len(scene.transactions.state) == 2
 
 
 # -- how it ends -------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ async def test_a_producer_that_does_not_know_yet(scene: Scene) -> None:
     for decision, code in ((0, 0), (7, ResponseCode.SYSTEM_ERROR)):
         reply = await scene.end(half, decision)
         assert reply is not None and reply.code == code
-    assert len(scene.transactions.book) == 1
+    assert len(scene.transactions.state) == 1
 
 
 async def test_a_slave_that_knows_no_master_ends_nothing(scene: Scene) -> None:
@@ -241,7 +241,7 @@ async def test_a_slave_that_knows_no_master_ends_nothing(scene: Scene) -> None:
     for more, code in (({}, ResponseCode.SLAVE_NOT_AVAILABLE), ({"forwarded": "true"}, ResponseCode(14))):
         reply = await scene.end(half, 8, **more)
         assert reply is not None and reply.code == code
-    assert len(scene.transactions.book) == 1
+    assert len(scene.transactions.state) == 1
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_a_slave_that_knows_no_master_ends_nothing(scene: Scene) -> None:
 async def test_what_does_not_fit_ends_nothing(scene: Scene, changed: dict[str, object]) -> None:
     reply = await scene.end(scene.half(), 8, **changed)
     assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
-    assert scene.bodies() == [] and len(scene.transactions.book) == 1
+    assert scene.bodies() == [] and len(scene.transactions.state) == 1
 
 
 async def test_the_answer_waits_for_replicas(scene: Scene) -> None:
@@ -291,7 +291,7 @@ async def test_an_op_record_that_finds_no_room_is_written_later(
     monkeypatch.undo()
     scene.broker.gate.open("disk-full")
     scene.run()
-    assert scene.bodies(OP_TOPIC.name) == [b"0,"] and len(scene.transactions.book) == 0
+    assert scene.bodies(OP_TOPIC.name) == [b"0,"] and len(scene.transactions.state) == 0
 
 
 # -- questions ---------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ async def test_a_decision_that_crosses_the_question(scene: Scene) -> None:
     assert reply is not None and reply.code == 0 and len(scene.records()) == 1, "once"
     scene.restart()
     scene.run(10 * INTERVAL_MS)
-    assert scene.questions() == [] and len(scene.transactions.book) == 0
+    assert scene.questions() == [] and len(scene.transactions.state) == 0
 
 
 def test_the_producer_s_own_patience(scene: Scene) -> None:
@@ -362,10 +362,10 @@ def test_a_clock_that_is_ahead_does_not_wait_longer(scene: Scene) -> None:
 def test_no_patience_is_longer_than_the_log_is_kept(scene: Scene, seconds: int) -> None:
     scene.half(b"patient", HALF + f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{seconds}")
     scene.run(72 * 3_600_000)
-    assert scene.bodies(GIVEN_UP_TOPIC) == [] and len(scene.transactions.book) == 1
+    assert scene.bodies(GIVEN_UP_TOPIC) == [] and len(scene.transactions.state) == 1
     scene.run(1)
     assert scene.bodies(GIVEN_UP_TOPIC) == [b"patient"] and scene.questions() == []
-    assert len(scene.transactions.book) == 0
+    assert len(scene.transactions.state) == 0
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 10**12])
@@ -387,7 +387,7 @@ async def test_a_patient_one_holds_no_others_back(
     first, *copies = [each for each in scene.records(HALF_TOPIC.name) if each.body == b"patient"]
     assert copies and all(each.born_timestamp <= first.store_timestamp for each in copies)
     scene.restart()
-    assert scene.transactions.book.find(0) is not None and len(scene.transactions.book) == 1
+    assert scene.transactions.state.find(0) is not None and len(scene.transactions.state) == 1
     scene.run(86_400_000 - 1_000)
     assert scene.questions() == []
     scene.run(INTERVAL_MS)
@@ -426,9 +426,9 @@ def test_many_patient_ones_are_not_copied_for_each_other(
         if number % 10 == 0:
             scene.run()
     halves = len(scene.records(HALF_TOPIC.name))
-    assert halves <= 2 * 500 and halves - scene.transactions.book.half_position <= 10 + 2 * 100
+    assert halves <= 2 * 500 and halves - scene.transactions.state.half_position <= 10 + 2 * 100
     scene.restart()
-    assert len(scene.transactions.book) == 100
+    assert len(scene.transactions.state) == 100
 
 
 def test_nobody_decides(scene: Scene) -> None:
@@ -439,7 +439,7 @@ def test_nobody_decides(scene: Scene) -> None:
         scene.run(INTERVAL_MS)
         asked += len(scene.questions())
     assert asked == 15 and scene.bodies(GIVEN_UP_TOPIC) == [b"lost"]
-    assert len(scene.transactions.book) == 0
+    assert len(scene.transactions.state) == 0
     scene.restart()
     scene.run(INTERVAL_MS)
     assert scene.bodies(GIVEN_UP_TOPIC) == [b"lost"]
@@ -514,8 +514,8 @@ async def test_a_new_master_knows_what_is_open(scene: Scene) -> None:
             scene.metadata.offsets.commit(GROUP, HALF_TOPIC.name, 0, 0)
             scene.metadata.offsets.commit(GROUP, OP_TOPIC.name, 0, 0)
         scene.restart()
-        assert len(scene.transactions.book) == 4
-        assert scene.transactions.book.half_position == copies[b"3"].queue_offset
+        assert len(scene.transactions.state) == 4
+        assert scene.transactions.state.half_position == copies[b"3"].queue_offset
     for record in (copies[b"3"], halves[4], copies[b"5"], young):
         reply = await scene.end(record)
         assert reply is not None and reply.code == 0
@@ -531,12 +531,12 @@ async def test_a_crash_forgets_no_transaction(scene: Scene, tmp_path: Path) -> N
     first = scene.records(HALF_TOPIC.name)[0]
     await scene.end(first)
     scene.run()
-    scene.metadata.seal()
+    scene.metadata.commit_staged()
     crash(scene.broker.store)
     again = Scene(tmp_path)
     again.broker.store.set_confirm_offset(again.broker.store.commit_log.max_offset)
     again.run()
-    assert len(again.transactions.book) == 1
+    assert len(again.transactions.state) == 1
     again.run(TIMEOUT_MS + 1_000)
     (question,) = again.questions()
     assert decode(question.body).body == b"open"
@@ -565,22 +565,22 @@ def test_halves_of_before_the_term_is_noticed(scene: Scene) -> None:
     scene.broker.store.become_master()
     scene.broker.gate.open(ROLE)
     scene.half(b"early")
-    assert len(scene.transactions.book) == 0
+    assert len(scene.transactions.state) == 0
     scene.run()
-    assert len(scene.transactions.book) == 1
+    assert len(scene.transactions.state) == 1
 
 
 def test_halves_that_come_while_the_queues_are_read(scene: Scene) -> None:
     for _ in range(BATCH_MAX + 5):
         scene.half()
-    scene.transactions = scene.broker.parts.halves = scene.another()
+    scene.transactions = scene.broker.context.transactional_messages = scene.another()
     assert scene.transactions.round() and not scene.transactions.is_ready
     scene.broker.gate.wait = True  # the next one has no unit yet when the queues have been read
     assert scene.broker.send(b"late", i=HALF, f="4") is None
     while scene.transactions.round():
         pass
-    assert scene.transactions.is_ready and len(scene.transactions.book) == BATCH_MAX + 6
-    scene.transactions.book.check_invariants()
+    assert scene.transactions.is_ready and len(scene.transactions.state) == BATCH_MAX + 6
+    scene.transactions.state.check_invariants()
 
 
 def test_a_death_of_the_task_costs_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,4 +599,4 @@ def test_a_death_of_the_task_costs_nothing(scene: Scene, monkeypatch: pytest.Mon
     monkeypatch.undo()
     assert not scene.transactions.is_ready
     scene.run()
-    assert len(scene.transactions.book) == 1
+    assert len(scene.transactions.state) == 1

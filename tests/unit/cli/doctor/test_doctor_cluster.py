@@ -1,4 +1,4 @@
-"""The doctor judges a running cluster: hand-made surveys, one thing wrong in each."""
+"""The doctor judges a running cluster: hand-made snapshots, one thing wrong in each."""
 
 import json
 import time
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cli.doctor.cluster_snapshot import ClusterSnapshot, NameServer, RunningBroker, clock_of, peers_of
 from cli.doctor.findings import Finding, Level
 from cli.doctor.groups import groups
 from cli.doctor.reach import HttpAnswer, Silent
-from cli.doctor.survey import NameServer, RunningBroker, Survey, clock_of, peers_of
 from cli.doctor.verdict import verdict
-from remoting.operations.controller import ControllerMetadata, ReplicaIdentity, ReplicasInfo
-from remoting.operations.route import BrokerData, ClusterInfo
+from keelmq.remoting.operations.controller import ControllerMetadata, ReplicaIdentity, ReplicasInfo
+from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 
 NS = ("10.0.0.1:9876", "10.0.0.2:9876")
 CONTROLLERS = ("10.0.0.1:9878", "10.0.0.2:9878", "10.0.0.3:9878")
@@ -81,9 +81,9 @@ def ready(index: int, *, status: int = 200, **plugin: object) -> HttpAnswer:
     return HttpAnswer(status, json.dumps(value).encode(), 0)
 
 
-def healthy() -> Survey:
+def healthy() -> ClusterSnapshot:
     shown = {0: BROKERS[0], 2: BROKERS[1], 3: BROKERS[2]}
-    return Survey(
+    return ClusterSnapshot(
         name_servers={at: name_server(shown) for at in NS},
         controllers={at: controller(index) for index, at in enumerate(CONTROLLERS)},
         brokers={at: running(active=at == BROKERS[0]) for at in BROKERS},
@@ -94,11 +94,11 @@ def healthy() -> Survey:
     )
 
 
-def judged(seen: Survey) -> list[Finding]:
+def judged(seen: ClusterSnapshot) -> list[Finding]:
     return [*verdict(seen), *groups(seen)]
 
 
-def bad(seen: Survey) -> list[Finding]:
+def bad(seen: ClusterSnapshot) -> list[Finding]:
     return [finding for finding in judged(seen) if finding.level is not Level.OK]
 
 
@@ -108,172 +108,172 @@ def test_a_healthy_cluster() -> None:
     assert len({each.check for each in found}) == 12
 
 
-Break = Callable[[Survey], None]
+Break = Callable[[ClusterSnapshot], None]
 
 
-def no_name_server(seen: Survey) -> None:
+def no_name_server(seen: ClusterSnapshot) -> None:
     seen.name_servers[NS[0]] = Silent("connection refused")
 
 
-def empty_name_server(seen: Survey) -> None:
+def empty_name_server(seen: ClusterSnapshot) -> None:
     seen.name_servers = {NS[0]: name_server({})}
     seen.brokers, seen.sets = {}, {}
 
 
-def name_servers_disagree(seen: Survey) -> None:
+def name_servers_disagree(seen: ClusterSnapshot) -> None:
     seen.name_servers[NS[1]] = name_server({0: BROKERS[1], 1: BROKERS[0], 3: BROKERS[2]})
 
 
-def a_topic_is_missing(seen: Survey) -> None:
+def a_topic_is_missing(seen: ClusterSnapshot) -> None:
     shown = seen.answering[NS[0]].cluster.broker_addr_table["broker-a"].broker_addrs
     seen.name_servers[NS[1]] = name_server(shown, topics=frozenset({"T", "U"}))
 
 
-def settings_differ(seen: Survey) -> None:
+def settings_differ(seen: ClusterSnapshot) -> None:
     shown = seen.answering[NS[0]].cluster.broker_addr_table["broker-a"].broker_addrs
     seen.name_servers[NS[1]] = name_server(shown, supportActingMaster="true", listenPort="1")
 
 
-def no_controller(seen: Survey) -> None:
+def no_controller(seen: ClusterSnapshot) -> None:
     seen.controllers[CONTROLLERS[2]] = Silent("no answer in 1200 ms")
 
 
-def no_majority(seen: Survey) -> None:
+def no_majority(seen: ClusterSnapshot) -> None:
     for at in CONTROLLERS[1:]:
         seen.controllers[at] = Silent("no answer in 1200 ms")
 
 
-def nobody_leads(seen: Survey) -> None:
+def nobody_leads(seen: ClusterSnapshot) -> None:
     seen.controllers = {at: controller(index, leader=None) for index, at in enumerate(CONTROLLERS)}
     seen.sets = None
 
 
-def one_knows_no_leader(seen: Survey) -> None:
+def one_knows_no_leader(seen: ClusterSnapshot) -> None:
     seen.controllers[CONTROLLERS[2]] = controller(2, leader=None)
 
 
-def two_leaders(seen: Survey) -> None:
+def two_leaders(seen: ClusterSnapshot) -> None:
     seen.controllers[CONTROLLERS[1]] = controller(1, leader=1)
 
 
-def members_differ(seen: Survey) -> None:
+def members_differ(seen: ClusterSnapshot) -> None:
     seen.controllers[CONTROLLERS[1]] = controller(1, peers=PEERS.replace("10.0.0.3", "10.0.0.4"))
 
 
-def a_controller_is_not_ready(seen: Survey) -> None:
+def a_controller_is_not_ready(seen: ClusterSnapshot) -> None:
     seen.health["10.0.0.3:19876"] = ready(2, status=503)
 
 
-def a_controller_lags(seen: Survey) -> None:
+def a_controller_lags(seen: ClusterSnapshot) -> None:
     seen.health["10.0.0.3:19876"] = ready(2, raft={"running": True, "commitIndex": 9, "lastApplied": 9})
 
 
-def raft_ended(seen: Survey) -> None:
+def raft_ended(seen: ClusterSnapshot) -> None:
     seen.health["10.0.0.3:19876"] = ready(2, raft={"running": False})
 
 
-def telemetry_fault(seen: Survey) -> None:
+def telemetry_fault(seen: ClusterSnapshot) -> None:
     seen.health["10.0.0.3:19876"] = ready(2, telemetry={"fault": "no space left"})
 
 
-def leader_alone(seen: Survey) -> None:
+def leader_alone(seen: ClusterSnapshot) -> None:
     raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": ["n1"]}
     seen.health["10.0.0.1:19876"] = ready(0, raft={**raft, "refusedConnections": {"wrong key": 3}})
 
 
-def a_controller_is_new(seen: Survey) -> None:
+def a_controller_is_new(seen: ClusterSnapshot) -> None:
     raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "role": "learner"}
     seen.health["10.0.0.3:19876"] = ready(2, raft=raft)
 
 
-def raft_members_differ(seen: Survey) -> None:
+def raft_members_differ(seen: ClusterSnapshot) -> None:
     raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "otherMemberLists": ["n1"]}
     seen.health["10.0.0.3:19876"] = ready(2, raft=raft)
 
 
-def raft_certificate_ends(seen: Survey) -> None:
+def raft_certificate_ends(seen: ClusterSnapshot) -> None:
     raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000}
     seen.health["10.0.0.3:19876"] = ready(2, raft={**raft, "certificateEnds": int(time.time()) + 86_400})
 
 
-def raft_certificate_is_old(seen: Survey) -> None:
+def raft_certificate_is_old(seen: ClusterSnapshot) -> None:
     raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "certificateFault": "n0.key: no key"}
     seen.health["10.0.0.3:19876"] = ready(2, raft={**raft, "certificateEnds": int(time.time()) + 90 * 86_400})
 
 
-def more_brokers_than_can_be_asked(seen: Survey) -> None:
+def more_brokers_than_can_be_asked(seen: ClusterSnapshot) -> None:
     seen.not_asked = 700
 
 
-def expected_http_is_silent(seen: Survey) -> None:
+def expected_http_is_silent(seen: ClusterSnapshot) -> None:
     seen.health["10.0.0.1:19999"] = Silent("connection refused")
-    seen.doors = {"10.0.0.1:19999": NS[0]}
+    seen.http_servers = {"10.0.0.1:19999": NS[0]}
 
 
-def a_broker_is_silent(seen: Survey) -> None:
+def a_broker_is_silent(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[2]] = Silent("no answer in 1200 ms")
 
 
-def disk_nearly_full(seen: Survey) -> None:
+def disk_nearly_full(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[0]] = running(active=True, disk="0.9600")
 
 
-def disk_filling(seen: Survey) -> None:
+def disk_filling(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[0]] = running(active=True, disk="0.8500")
 
 
-def running_settings_differ(seen: Survey) -> None:
+def running_settings_differ(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[2]] = running(active=False, mappedFileSizeCommitLog="65536")
     seen.brokers[BROKERS[1]] = running(active=False, mappedFileSizeCommitLog="131072")
 
 
-def a_controller_gets_no_heartbeats(seen: Survey) -> None:
+def a_controller_gets_no_heartbeats(seen: ClusterSnapshot) -> None:
     seen.brokers = {at: running(active=at == BROKERS[0], controllerAddr=CONTROLLERS[0]) for at in BROKERS}
 
 
-def clock_is_wrong(seen: Survey) -> None:
+def clock_is_wrong(seen: ClusterSnapshot) -> None:
     seen.clocks["10.0.1.2"] = [61_000, 60_400]
 
 
-def master_is_dead(seen: Survey) -> None:
+def master_is_dead(seen: ClusterSnapshot) -> None:
     seen.sets = {"broker-a": replicas(dead=(1, 2, 3))}
 
 
-def no_master(seen: Survey) -> None:
+def no_master(seen: ClusterSnapshot) -> None:
     seen.sets = {"broker-a": replicas(master=None, dead=(1, 2), out=(3,))}
     seen.groups = {"broker-a": {"withoutLiveMaster": "no live member of the SyncStateSet"}}
 
 
-def below_the_minimum(seen: Survey) -> None:
+def below_the_minimum(seen: ClusterSnapshot) -> None:
     seen.sets = {"broker-a": replicas(out=(2, 3))}
 
 
-def at_the_minimum(seen: Survey) -> None:
+def at_the_minimum(seen: ClusterSnapshot) -> None:
     seen.sets = {"broker-a": replicas(dead=(3,))}
 
 
-def last_of_the_set(seen: Survey) -> None:
+def last_of_the_set(seen: ClusterSnapshot) -> None:
     seen.sets = {"broker-a": replicas(out=(2, 3))}
     seen.brokers = {at: running(active=at == BROKERS[0], minInSyncReplicas="1") for at in BROKERS}
 
 
-def controllers_do_not_know_the_group(seen: Survey) -> None:
+def controllers_do_not_know_the_group(seen: ClusterSnapshot) -> None:
     seen.sets = {}
 
 
-def routes_lead_elsewhere(seen: Survey) -> None:
+def routes_lead_elsewhere(seen: ClusterSnapshot) -> None:
     seen.sets = {"broker-a": replicas(master=2)}
 
 
-def the_leader_sees_a_contradiction(seen: Survey) -> None:
+def the_leader_sees_a_contradiction(seen: ClusterSnapshot) -> None:
     seen.groups = {"broker-a": {"disagreements": ["broker 2 has epoch 9, above masterEpoch 3"]}}
 
 
-def the_leader_is_silent(seen: Survey) -> None:
+def the_leader_is_silent(seen: ClusterSnapshot) -> None:
     seen.sets = Silent("CONTROLLER_NOT_LEADER, not in leader state")
 
 
-def a_lone_master_is_dead(seen: Survey) -> None:
+def a_lone_master_is_dead(seen: ClusterSnapshot) -> None:
     seen.name_servers = {NS[0]: name_server({0: BROKERS[0]})}
     seen.controllers, seen.health, seen.sets = {}, {}, None
     seen.brokers = {BROKERS[0]: Silent("connection refused")}
@@ -351,7 +351,7 @@ def test_one_thing_is_wrong(break_it: Break, expected: list[tuple[str, Level]], 
 
 
 def test_a_lone_master_without_controllers() -> None:
-    seen = Survey(
+    seen = ClusterSnapshot(
         name_servers={NS[0]: name_server({0: BROKERS[0]})},
         brokers={BROKERS[0]: running(active=True, enableControllerMode="false", minInSyncReplicas="1")},
     )

@@ -13,7 +13,7 @@ from cli.doctor.files import ConfigFile, Kind, environment, kind_of, load
 from cli.doctor.findings import CHECKS, Finding, Level, failed, merged, ok
 from cli.doctor.rules import rules
 from namesrv.plugins.controller.raft.api import TlsFiles
-from tests.unit.raft_certificates import Authority
+from tests.support.raft_certificates import Authority
 
 SECRET = "0123456789abcdef0123456789abcdef"
 CONTROLLER = {

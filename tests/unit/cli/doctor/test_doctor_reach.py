@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from cli.doctor.command import TIMEOUT_DEFAULT_MS
 from cli.doctor.reach import ROUNDS, Reach, Silent
 from cli.keelmq import app
-from remoting.operation import Empty
-from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
-from tests.unit.admin_parts import hanging
-from tests.unit.fake_cluster import Server
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from tests.support.admin_parts import hanging
+from tests.support.fake_cluster import Server
 
 HOST = "127.0.0.1"
 LATE_MS = 200

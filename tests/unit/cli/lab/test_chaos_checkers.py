@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
-from cli.chaos.checkers import CHECKERS, check, duplicated, recoveries, shown, sort
-from cli.chaos.history import (
+from cli.lab.chaos.checkers import CHECKERS, check, duplicated, recoveries, shown, sort
+from cli.lab.chaos.history import (
     DAMAGED,
     AnyEntry,
     Commit,
@@ -29,9 +29,9 @@ from cli.chaos.history import (
     read_history,
     sender_of,
 )
-from cli.chaos.judge import run_of
-from cli.chaos.summary import findings_text, is_clean, table, verdict
-from remoting.records import ControllerEvent, GroupView, HaSample, RoleChange
+from cli.lab.chaos.judge import run_of
+from cli.lab.chaos.summary import findings_text, is_clean, table, verdict
+from keelmq.remoting.records import ControllerEvent, GroupView, HaSample, RoleChange
 
 GROUP = "consumer-0"
 

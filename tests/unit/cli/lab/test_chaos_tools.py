@@ -1,4 +1,4 @@
-"""What `keelmq chaos` breaks things with: the plan, the weather of a program, networks, disks."""
+"""What `keelmq chaos` breaks things with: the plan, the fault shim of a program, networks, disks."""
 
 import itertools
 import os
@@ -12,25 +12,25 @@ from typing import cast
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.core.retention import OldFile, judge
-from cli.chaos import net, run
-from cli.chaos.checkers import Recovery, diverged, sort
-from cli.chaos.history import DAMAGED, AnyEntry, Stuck, make_number
-from cli.chaos.judge import drop_strays, put_gaps, telemetry_of
-from cli.chaos.nemesis import Nemesis, StuckError
-from cli.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
-from cli.chaos.run import ChaosOptions, possible, run_chaos, run_check
-from cli.chaos.stage import ChaosPlace, Stage, log_begin, log_crc
-from cli.chaos.traffic import Recorder, key_of, number_of
-from cli.chaos.weather import Weather
-from cli.cluster import Cluster, Program
-from cli.ledger import make_body
-from cli.watch import Picture, Watcher
-from client import MessageExt
-from remoting.records import SendGap
+from broker.config.broker_config import BrokerConfig
+from broker.core.retention import OldFile, decide_retention
+from cli.lab.ack_log import make_body
+from cli.lab.chaos import net, run
+from cli.lab.chaos.checkers import Recovery, diverged, sort
+from cli.lab.chaos.fault_shim import FaultShim
+from cli.lab.chaos.history import DAMAGED, AnyEntry, Stuck, make_number
+from cli.lab.chaos.judge import drop_strays, put_gaps, telemetry_of
+from cli.lab.chaos.nemesis import Nemesis, StuckError
+from cli.lab.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
+from cli.lab.chaos.run import ChaosOptions, possible, run_chaos, run_check
+from cli.lab.chaos.stage import ChaosPlace, Stage, log_begin, log_crc
+from cli.lab.chaos.traffic import Recorder, key_of, number_of
+from cli.lab.cluster import Cluster, Program
+from cli.lab.observer import Picture, Watcher
+from keelmq.client import MessageExt
+from keelmq.remoting.records import SendGap
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[4]
 ALL = kinds_of(FAMILIES)
 
 
@@ -122,7 +122,7 @@ def test_without_a_master_any_broker_is_hit() -> None:
 
 
 async def test_what_does_not_come_back_is_told_to_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.chaos.nemesis.POLL_S", 0)
+    monkeypatch.setattr("cli.lab.chaos.nemesis.POLL_S", 0)
     stage = FakeStage(master="", leader="")
     with pytest.raises(StuckError, match="the moon"):
         await nemesis(stage).until("the moon", lambda: False, 3)
@@ -172,7 +172,7 @@ def test_a_message_is_ours_only_with_body_and_key() -> None:
     assert number_of(stored(body[:-1] + b"?", key_of(number))) == DAMAGED
 
 
-# -- weather -----------------------------------------------------------------------------------------------
+# -- fault shim --------------------------------------------------------------------------------------------
 
 PROGRAM = """
 import os, sys, time
@@ -187,8 +187,8 @@ for _ in sys.stdin:
 
 def test_clock_and_disk_change_while_the_program_runs(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    weather = Weather(tmp_path / "weather")
-    command = [sys.executable, "-m", "cli.chaos.weather", str(weather.path), "program", "-c", "x"]
+    conditions = FaultShim(tmp_path / "weather")
+    command = [sys.executable, "-m", "cli.lab.chaos.fault_shim", str(conditions.path), "program", "-c", "x"]
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
     with subprocess.Popen(
         command,
@@ -208,12 +208,12 @@ def test_clock_and_disk_change_while_the_program_runs(tmp_path: Path) -> None:
 
         assert process.stdout.readline() == "['-c', 'x']\n"
         assert ask() == "0 0 0"
-        weather.set_clock(-3_600_000)
+        conditions.set_clock(-3_600_000)
         assert ask() == "-3600 -3600 0"
-        weather.set_flush(300)
+        conditions.set_flush(300)
         assert ask() == "-3600 -3600 1"
-        weather.set_clock(0)
-        weather.set_flush(0)
+        conditions.set_clock(0)
+        conditions.set_flush(0)
         assert ask() == "0 0 0"
         process.stdin.close()
 
@@ -267,7 +267,7 @@ def test_a_full_disk_makes_no_broker_of_a_run_delete_messages() -> None:
     files = [OldFile(end_offset=run.LOG_FILE_BYTES, written_ms=0)]
     a_day_ms = 86_400_000  # the furthest that the nemesis moves a clock
     for hour in range(24):
-        verdict = judge(rules, files, used_ratio=1.0, hour=hour, now_ms=a_day_ms, was_full=True)
+        verdict = decide_retention(rules, files, used_ratio=1.0, hour=hour, now_ms=a_day_ms, was_full=True)
         assert verdict.files == 0 and verdict.is_full
 
 
@@ -308,7 +308,7 @@ def test_the_report_is_told_how_long_producers_waited(tmp_path: Path) -> None:
 NETWORK = """
     import socket, subprocess, sys, tempfile
     from pathlib import Path
-    from cli.chaos.net import Net
+    from cli.lab.chaos.net import Net
 
     SERVER = (
         "import socket\\ns = socket.create_server(('0.0.0.0', 5000))\\nprint('up', flush=True)\\n"

@@ -1,4 +1,4 @@
-"""cli.cluster with stand-ins for the servers: they start, die, start again and are never left over."""
+"""cli.lab.cluster with stand-ins for the servers: they start, die, start again and are never left over."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.cluster import Cluster, ClusterError, Program
+from cli.lab.cluster import Cluster, ClusterError, Program
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         tmp_path / "c", name_servers=1, brokers=1, broker_settings={"minInSyncReplicas": "2"}
     ) as cluster:
         for program in cluster.programs:
-            program.module = "tests.unit.sleeper"
+            program.module = "tests.support.sleeper"
         yield cluster
 
 

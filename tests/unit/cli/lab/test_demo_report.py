@@ -2,7 +2,7 @@
 
 import re
 
-from cli.ledger import BODY_BYTES, Ledger, make_body, read_body
+from cli.lab.ack_log import BODY_BYTES, AckLog, make_body, read_body
 
 RESULT = re.compile(
     r"RESULT sent=\d+ acked=\d+ lost=\d+ duplicated=\d+ kills=\d+"
@@ -10,14 +10,14 @@ RESULT = re.compile(
 )
 
 
-def ledger_with(acked: int, *, unacked: int = 0) -> Ledger:
-    ledger = Ledger()
+def ack_log_with(acked: int, *, unacked: int = 0) -> AckLog:
+    ack_log = AckLog()
     for _ in range(acked):
-        ledger.acknowledge(ledger.start(), started_ms=0, now_ms=1, attempts=1)
+        ack_log.acknowledge(ack_log.start(), started_ms=0, now_ms=1, attempts=1)
     for _ in range(unacked):
-        ledger.start()
-        ledger.fail()
-    return ledger
+        ack_log.start()
+        ack_log.fail()
+    return ack_log
 
 
 def test_bodies_are_numbered_and_checked() -> None:
@@ -33,70 +33,70 @@ def test_bodies_are_numbered_and_checked() -> None:
 
 
 def test_all_found() -> None:
-    ledger = ledger_with(5)
+    ack_log = ack_log_with(5)
     for number in range(5):
-        ledger.found(make_body(number))
-    report = ledger.report()
+        ack_log.found(make_body(number))
+    report = ack_log.report()
     assert report.ok and (report.sent, report.acked, report.lost, report.duplicated) == (5, 5, 0, 0)
 
 
 def test_an_acknowledged_message_that_is_missing_is_lost() -> None:
-    ledger = ledger_with(3)
+    ack_log = ack_log_with(3)
     for number in (0, 2):
-        ledger.found(make_body(number))
-    report = ledger.report()
+        ack_log.found(make_body(number))
+    report = ack_log.report()
     assert not report.ok and report.lost == 1 and report.lost_numbers == (1,)
 
 
 def test_an_unacknowledged_message_may_be_missing_or_there() -> None:
-    ledger = ledger_with(1, unacked=2)
-    ledger.found(make_body(0))
-    ledger.found(make_body(2))
-    report = ledger.report()
+    ack_log = ack_log_with(1, unacked=2)
+    ack_log.found(make_body(0))
+    ack_log.found(make_body(2))
+    report = ack_log.report()
     assert report.ok and (report.sent, report.acked, report.unacknowledged) == (3, 1, 2)
 
 
 def test_copies_are_counted() -> None:
-    ledger = ledger_with(2)
+    ack_log = ack_log_with(2)
     for number in (0, 0, 1, 0):
-        ledger.found(make_body(number))
-    assert ledger.report().duplicated == 2
+        ack_log.found(make_body(number))
+    assert ack_log.report().duplicated == 2
 
 
 def test_foreign_and_damaged_messages_fail_the_run() -> None:
-    ledger = ledger_with(1)
-    ledger.found(make_body(0))
-    ledger.found(make_body(17))  # never sent
-    ledger.found(b"garbage")
-    assert ledger.report().damaged == 2 and not ledger.report().ok
+    ack_log = ack_log_with(1)
+    ack_log.found(make_body(0))
+    ack_log.found(make_body(17))  # never sent
+    ack_log.found(b"garbage")
+    assert ack_log.report().damaged == 2 and not ack_log.report().ok
 
 
 def test_nothing_acknowledged_is_no_success() -> None:
-    assert not ledger_with(0, unacked=3).report().ok
+    assert not ack_log_with(0, unacked=3).report().ok
 
 
 def test_gap_counts_only_sends_started_after_the_kill() -> None:
-    ledger = Ledger()
-    before = ledger.start()
-    ledger.killed(1_000)
-    numbers = [ledger.start() for _ in range(2)]
-    ledger.acknowledge(before, started_ms=1_000, now_ms=1_050, attempts=1)  # was under way already
-    assert ledger.is_waiting
-    ledger.acknowledge(numbers[0], started_ms=1_000, now_ms=1_120, attempts=2)
-    ledger.acknowledge(numbers[1], started_ms=1_001, now_ms=1_500, attempts=1)
-    assert not ledger.is_waiting and ledger.gaps_ms == [120]
-    assert (ledger.retried, ledger.slowest_ms) == (1, 499)
+    ack_log = AckLog()
+    before = ack_log.start()
+    ack_log.killed(1_000)
+    numbers = [ack_log.start() for _ in range(2)]
+    ack_log.acknowledge(before, started_ms=1_000, now_ms=1_050, attempts=1)  # was under way already
+    assert ack_log.is_waiting
+    ack_log.acknowledge(numbers[0], started_ms=1_000, now_ms=1_120, attempts=2)
+    ack_log.acknowledge(numbers[1], started_ms=1_001, now_ms=1_500, attempts=1)
+    assert not ack_log.is_waiting and ack_log.gaps_ms == [120]
+    assert (ack_log.retried, ack_log.slowest_ms) == (1, 499)
 
 
 def test_result_line() -> None:
-    ledger = ledger_with(2)
+    ack_log = ack_log_with(2)
     for gap_ms in (90, 300, 100):
-        ledger.killed(0)
-        ledger.acknowledge(ledger.start(), started_ms=0, now_ms=gap_ms, attempts=1)
+        ack_log.killed(0)
+        ack_log.acknowledge(ack_log.start(), started_ms=0, now_ms=gap_ms, attempts=1)
     for number in range(5):
-        ledger.found(make_body(number))
-    line = ledger.report().result_line()
+        ack_log.found(make_body(number))
+    line = ack_log.report().result_line()
     assert RESULT.fullmatch(line)
     gaps = "gap_ms_p50=100 gap_ms_p95=300 gap_ms_max=300"
     assert line == f"RESULT sent=5 acked=5 lost=0 duplicated=0 kills=3 {gaps}"
-    assert RESULT.fullmatch(Ledger().report().result_line())
+    assert RESULT.fullmatch(AckLog().report().result_line())

@@ -11,17 +11,17 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from cli.admin_shell import with_interval
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Reply
-from remoting.operations.broker import (
+from cli.mqadmin.shell import with_interval
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Reply
+from keelmq.remoting.operations.broker import (
     GET_BROKER_EPOCH_CACHE,
     GET_BROKER_RUNTIME_INFO,
     BrokerNameOptionalRequest,
     EpochEntryBody,
     EpochEntryCache,
 )
-from remoting.operations.controller import (
+from keelmq.remoting.operations.controller import (
     ELECT_MASTER,
     GET_METADATA_INFO,
     GET_SYNC_STATE_DATA,
@@ -32,9 +32,9 @@ from remoting.operations.controller import (
     MasterInfo,
     ReplicasInfo,
 )
-from remoting.operations.route import GET_BROKER_CLUSTER_INFO, BrokerData, ClusterInfo
-from tests.unit.admin_parts import DEAD, InThread, mqadmin
-from tests.unit.fake_cluster import FakeBroker, FakeNameServer, Server
+from keelmq.remoting.operations.route import GET_BROKER_CLUSTER_INFO, BrokerData, ClusterInfo
+from tests.support.admin_parts import DEAD, InThread, mqadmin
+from tests.support.fake_cluster import FakeBroker, FakeNameServer, Server
 
 
 class FakeController(Server):
@@ -186,6 +186,7 @@ def test_send_message(world: World) -> None:
     assert json.loads(chosen.stdout)["queueId"] == 3
 
 
+@pytest.mark.promise("S13")
 def test_nobody_answers() -> None:
     for args in (
         ("clusterList", "-n", DEAD),
@@ -208,6 +209,7 @@ def test_nobody_answers() -> None:
         ("topicRoute", "-n", DEAD),
     ],
 )
+@pytest.mark.promise("S13")
 def test_usage_errors(args: tuple[str, ...]) -> None:
     assert mqadmin(*args).exit_code == 2
 
@@ -241,7 +243,7 @@ def test_a_server_of_another_kind_costs_one_line() -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        command = [sys.executable, "-m", "cli.mqadmin", "clusterList", "-n", address]
+        command = [sys.executable, "-m", "cli.mqadmin.main", "clusterList", "-n", address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         server.shutdown(socket.SHUT_RDWR)
     assert done.returncode == 3 and address in done.stderr
@@ -257,7 +259,7 @@ def test_an_interval_may_have_no_number() -> None:
 def test_again_and_again_until_interrupted(world: World) -> None:
     args = ["getSyncStateSet", "-a", world.leader.address, "-b", "broker-a", "-i", "1", "--json"]
     with subprocess.Popen(
-        [sys.executable, "-m", "cli.mqadmin", *args], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "cli.mqadmin.main", *args], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         shown = [json.loads(process.stdout.readline()) for _ in range(2)]

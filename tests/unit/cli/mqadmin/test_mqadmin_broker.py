@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from broker.app import Broker
-from cli.layouts_group import version_text
-from cli.targets import Target, changed
-from client import Message, MessageQueue, Producer
-from client.admin import Said
-from client.message import decode_messages
-from client.message_id import encode_offset_message_id
+from broker.app.broker import Broker
+from cli.mqadmin.layouts.group import version_text
+from cli.mqadmin.targets import Target, changed
+from keelmq.client import Message, MessageQueue, Producer
+from keelmq.client.admin import Said
+from keelmq.client.message import decode_messages
+from keelmq.client.message_id import encode_offset_message_id
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.config_store import Given
+from keelmq.remoting.operation import Call, Ok, OperationTable, Reply
+from keelmq.remoting.operations import clients
+from keelmq.remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
-from remoting.client import RemotingClient
-from remoting.config_store import Given
-from remoting.operation import Call, Ok, OperationTable, Reply
-from remoting.operations import clients
-from remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
-from remoting.queue_map import QueueKey, dump_queue_map
-from tests.unit.admin_parts import DEAD, InThread, mqadmin
-from tests.unit.test_broker_app import config
+from tests.support.admin_parts import DEAD, InThread, mqadmin
+from tests.unit.broker.app.test_broker_app import config
 
 TOPIC, GROUP = "orders", "g-orders"
 
@@ -59,7 +59,7 @@ class World(InThread):
         pushed.bind(clients.CONSUME_MESSAGE_DIRECTLY, self._consume)
         self.member = RemotingClient(pushed)
         async with asyncio.timeout(10):
-            while not self.broker.standing.registered:  # noqa: ASYNC110 - nobody tells
+            while not self.broker.readiness.registered:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         async with Producer(self.namesrv, "g-producers") as producer:
             for number in range(10):
@@ -360,7 +360,7 @@ def test_what_consumers_say_cannot_be_written(
 ) -> None:
     """Tests may run as root, who may write everywhere: so a file is in the way of the directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cli.commands.consumer.time", SimpleNamespace(time=lambda: 7.0))
+    monkeypatch.setattr("cli.mqadmin.commands.consumer.time", SimpleNamespace(time=lambda: 7.0))
     (tmp_path / "7000").write_text("")
     refused = ran("consumerStatus", "-n", world.namesrv, "-g", GROUP, code=1)
     (line,) = refused.stderr.splitlines()

@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from cli import layouts, layouts_election
-from client.admin import Said
-from remoting.operation import Empty
-from remoting.operations import controller as wire
-from tests.unit.admin_parts import DEAD, InThread, captured, mqadmin
-from tests.unit.fake_cluster import Server
-from tests.unit.test_controller_plugin import GROUP, Broker, in_sync, members, plugin_of, server, until
+from cli.mqadmin.layouts import cluster as layouts
+from cli.mqadmin.layouts import election as layouts_election
+from keelmq.client.admin import Said
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations import controller as wire
+from tests.support.admin_parts import DEAD, InThread, captured, mqadmin
+from tests.support.fake_cluster import Server
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
+    GROUP,
+    Broker,
+    in_sync,
+    members,
+    plugin_of,
+    server,
+    until,
+)
 
 ADDRESS_1, ADDRESS_2 = "10.0.0.1:1", "10.0.0.2:1"
 
@@ -40,7 +49,7 @@ class World(InThread):
             await in_sync(brokers[0], self.address)
             await brokers[2].client.close()
             group = plugin.machine.state.brokers[GROUP]
-            await until(lambda: len(plugin.watch.view(group).live) == 2, "broker 3 is gone")
+            await until(lambda: len(plugin.liveness_view.view(group).live) == 2, "broker 3 is gone")
             yield
             for broker in brokers:
                 await broker.client.close()

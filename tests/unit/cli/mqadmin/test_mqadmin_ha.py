@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cli import layouts_ha
-from remoting.operation import Call, Empty, Reply
-from remoting.operations.broker import (
+from cli.mqadmin.layouts import ha as layouts_ha
+from keelmq.remoting.operation import Call, Empty, Reply
+from keelmq.remoting.operations.broker import (
     GET_BROKER_HA_STATUS,
     HaClientRuntimeInfo,
     HaConnectionRuntimeInfo,
     HaRuntimeInfo,
 )
-from remoting.operations.route import GET_BROKER_CLUSTER_INFO, BrokerData, ClusterInfo
-from tests.unit.admin_parts import DEAD, InThread, mqadmin
-from tests.unit.fake_cluster import FakeBroker, FakeNameServer
+from keelmq.remoting.operations.route import GET_BROKER_CLUSTER_INFO, BrokerData, ClusterInfo
+from tests.support.admin_parts import DEAD, InThread, mqadmin
+from tests.support.fake_cluster import FakeBroker, FakeNameServer
 
 MASTER = HaRuntimeInfo(
     master=True,

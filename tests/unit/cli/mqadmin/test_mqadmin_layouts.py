@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import layouts
-from remoting.operations.broker import EpochEntryBody, EpochEntryCache
-from remoting.operations.controller import (
+from cli.mqadmin.layouts import cluster as layouts
+from keelmq.remoting.operations.broker import EpochEntryBody, EpochEntryCache
+from keelmq.remoting.operations.controller import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
     ControllerMetadata,
@@ -15,9 +15,9 @@ from remoting.operations.controller import (
     ReplicaIdentity,
     ReplicasInfo,
 )
-from remoting.operations.route import BrokerData, QueueData, TopicRouteData
+from keelmq.remoting.operations.route import BrokerData, QueueData, TopicRouteData
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "mqadmin"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "mqadmin"
 ADDRESS_1, ADDRESS_2 = "127.0.0.1:18811", "127.0.0.1:18821"
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Operation, Reply, UnknownOutcome
-from remoting.operations import controller as wire
-from tests.unit.admin_parts import DEAD, InThread, mqadmin
-from tests.unit.fake_cluster import Server
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Operation, Reply, UnknownOutcome
+from keelmq.remoting.operations import controller as wire
+from tests.support.admin_parts import DEAD, InThread, mqadmin
+from tests.support.fake_cluster import Server
 
 
 class World(InThread):

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.admin_shell import app
-from cli.commands.monitor import BLOCKED_MS, notices_of, undone_of
-from cli.commands.query import copy_of
-from client.admin.groups import QueueProgress
-from client.message import MessageExt
-from client.message_id import encode_offset_message_id
-from remoting.queue_map import QueueKey
-from tests.unit.admin_parts import DEAD
-from tests.unit.test_mqadmin_broker import GROUP, TOPIC, World, ran, usage, value
+from cli.mqadmin.commands.monitor import BLOCKED_MS, notices_of, undone_of
+from cli.mqadmin.commands.query import copy_of
+from cli.mqadmin.shell import app
+from keelmq.client.admin.groups import QueueProgress
+from keelmq.client.message import MessageExt
+from keelmq.client.message_id import encode_offset_message_id
+from keelmq.remoting.queue_map import QueueKey
+from tests.support.admin_parts import DEAD
+from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, TOPIC, World, ran, usage, value
 
 NAME = "MessageQueue [topic=orders, brokerName=broker-a, queueId={}]"
 
@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.commands.query.BODY_DIRECTORY", tmp_path / "bodies")
+    monkeypatch.setattr("cli.mqadmin.commands.query.BODY_DIRECTORY", tmp_path / "bodies")
 
 
 # -- printing ----------------------------------------------------------------------------------------------

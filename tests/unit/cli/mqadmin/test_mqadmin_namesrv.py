@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.app import Namesrv
-from namesrv.config import NamesrvConfig
-from remoting.client import RemotingClient
-from remoting.operation import Empty, Ok, Reply
-from remoting.operations.broker import DELETE_TOPIC_IN_BROKER, QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest
-from remoting.operations.route import (
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty, Ok, Reply
+from keelmq.remoting.operations.broker import DELETE_TOPIC_IN_BROKER, QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest
+from keelmq.remoting.operations.route import (
     REGISTER_BROKER,
     RegisterBrokerBody,
     RegisterBrokerRequest,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from tests.unit.admin_parts import DEAD, InThread, captured, mqadmin
-from tests.unit.fake_cluster import Server
+from namesrv.app import Namesrv
+from namesrv.config import NamesrvConfig
+from tests.support.admin_parts import DEAD, InThread, captured, mqadmin
+from tests.support.fake_cluster import Server
 
 TOPICS = ("FxNormal", "FxTimer", "%RETRY%FxGroup")
 

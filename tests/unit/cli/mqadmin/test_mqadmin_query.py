@@ -9,13 +9,13 @@ import pytest
 from typer.testing import Result
 
 from broker.handlers.query import QueryHandlers
-from client.message_id import decode_offset_message_id, encode_offset_message_id
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Call, Reply
-from remoting.operations.broker import QUERY_TOPIC_CONSUME_BY_WHO, GroupList, TopicRequest
-from tests.unit.admin_parts import DEAD, InThread, mqadmin
-from tests.unit.fake_cluster import FakeNameServer, Server
-from tests.unit.handler_parts import Broker
+from keelmq.client.message_id import decode_offset_message_id, encode_offset_message_id
+from keelmq.remoting.operation import Call, Reply
+from keelmq.remoting.operations.broker import QUERY_TOPIC_CONSUME_BY_WHO, GroupList, TopicRequest
+from keelmq.remoting.servers.tcp import TcpServer
+from tests.support.admin_parts import DEAD, InThread, mqadmin
+from tests.support.fake_cluster import FakeNameServer, Server
+from tests.support.handler_parts import Broker
 
 
 class World(InThread):
@@ -29,7 +29,7 @@ class World(InThread):
     async def serving(self) -> AsyncIterator[None]:
         broker = Broker(self._path)
         self.name_server, self.server = FakeNameServer(), Server()
-        self.server.door = TcpDoor(broker.table, host="127.0.0.1", port=0, name="broker")
+        self.server.server = TcpServer(broker.table, host="127.0.0.1", port=0, name="broker")
         broker.table.bind(QUERY_TOPIC_CONSUME_BY_WHO, self._consumers)
         async with self.name_server, self.server:
             host, _, port = self.server.address.partition(":")
@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("cli.commands.query.BODY_DIRECTORY", tmp_path / "bodies")
+    monkeypatch.setattr("cli.mqadmin.commands.query.BODY_DIRECTORY", tmp_path / "bodies")
     return tmp_path / "bodies"
 
 

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import pytest
 
-from cli.commands.trace import rows_of
-from client import Message, Producer
-from client.core.traces import (
+from cli.mqadmin.commands.trace import rows_of
+from keelmq.client import Message, Producer
+from keelmq.client.core.traces import (
     FIELD_END,
     RECORD_END,
     ContextCode,
@@ -20,9 +20,9 @@ from client.core.traces import (
     sub_after,
     sub_before,
 )
-from client.message import MessageExt
-from client.tracing import TRACE_TOPIC
-from tests.unit.test_mqadmin_broker import World, ran, value
+from keelmq.client.message import MessageExt
+from keelmq.client.tracing import TRACE_TOPIC
+from tests.unit.cli.mqadmin.test_mqadmin_broker import World, ran, value
 
 ID, SENT_MS = "AC1100010000000000000001", 1_795_240_973_000
 WHEN = datetime.fromtimestamp(SENT_MS / 1000).strftime("%Y-%m-%d %H:%M:%S")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from client import (
+from keelmq.client import (
     ClientHook,
     ConsumeFromWhere,
     ConsumerSettings,
@@ -16,16 +16,16 @@ from client import (
     SendError,
     SendTrace,
 )
-from client.blocking import (
+from keelmq.client.blocking import (
     BlockingLitePullConsumer,
     BlockingProducer,
     BlockingPullConsumer,
     BlockingPushConsumer,
     BlockingTransactionProducer,
 )
-from client.transaction import TransactionState
-from keelmq.testing import TestBroker
-from tests.unit.client_parts import broker
+from keelmq.client.producer.transaction import TransactionState
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import broker
 
 __all__ = ["broker"]
 

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from client import PullConsumer, PullStatus
-from client.core.queues import MessageQueue
-from remoting.clock import now_ms
-from remoting.operation import Call
-from remoting.operations.broker import (
+from keelmq.client import PullConsumer, PullStatus
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
+from keelmq.client.cluster.routes import RouteCache
+from keelmq.client.core.queues import MessageQueue
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Call
+from keelmq.remoting.operations.broker import (
     GET_MAX_OFFSET,
     PULL_MESSAGE,
     OffsetResponse,
@@ -17,8 +20,9 @@ from remoting.operations.broker import (
     PullMessageResponse,
     QueueRequest,
 )
-from tests.unit.client_parts import until
-from tests.unit.fake_cluster import FakeNameServer, Server
+from keelmq.runtime.clock import now_ms
+from tests.support.client_parts import until
+from tests.support.fake_cluster import FakeNameServer, Server
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 SUSPEND_MS = 60_000
@@ -50,9 +54,24 @@ class QuietBroker(Server):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.silence.SILENT_MS", 20)
-    monkeypatch.setattr("client.silence.LOOK_AGAIN_MS", 10)
-    monkeypatch.setattr("client.silence.ANSWER_TIMEOUT_MS", 60_000)  # only what is tested here helps
+    monkeypatch.setattr("keelmq.client.cluster.broker_monitor.SILENT_MS", 20)
+    monkeypatch.setattr("keelmq.client.cluster.broker_monitor.LOOK_AGAIN_MS", 10)
+    monkeypatch.setattr(
+        "keelmq.client.cluster.broker_monitor.PROBE_TIMEOUT_MS", 60_000
+    )  # only what is tested here helps
+
+
+@asynccontextmanager
+async def monitored(namesrv_addr: str) -> AsyncIterator[BrokerMonitor]:
+    client = RemotingClient()
+    routes = RouteCache(client, namesrv_addr)
+    monitor = BrokerMonitor(client, routes, probe_interval_ms=PROBE_MS)
+    try:
+        yield monitor
+    finally:
+        await monitor.close()
+        await routes.close()
+        await client.close()
 
 
 @pytest.fixture
@@ -65,8 +84,8 @@ async def test_a_pull_leaves_a_master_that_hangs_when_there_is_another(
     brokers: tuple[QuietBroker, QuietBroker],
 ) -> None:
     """And not before: who is master is not the client's decision."""
-    hung, heir = brokers
-    heir.arrived.set()
+    hung, transfer_target = brokers
+    transfer_target.arrived.set()
     async with FakeNameServer() as server:
         server.routes["T"] = {0: hung.address}
         async with PullConsumer(server.address, "g", probe_interval_ms=PROBE_MS) as consumer:
@@ -76,11 +95,11 @@ async def test_a_pull_leaves_a_master_that_hangs_when_there_is_another(
             asked = len(server.asked)
             await until(lambda: len(server.asked) >= asked + 3, "questions for the route")
             assert not pull.done() and hung.pulls == 1, "the route still names it"
-            server.routes["T"] = {0: heir.address, 1: hung.address}
+            server.routes["T"] = {0: transfer_target.address, 1: hung.address}
             started_ms = now_ms()
             assert (await pull).status is PullStatus.FOUND
     assert now_ms() - started_ms < SUSPEND_MS / 4
-    assert (hung.pulls, heir.pulls) == (1, 1)
+    assert (hung.pulls, transfer_target.pulls) == (1, 1)
 
 
 async def test_a_master_that_answers_keeps_its_pulls(brokers: tuple[QuietBroker, QuietBroker]) -> None:
@@ -110,3 +129,27 @@ async def test_a_pull_that_does_not_wait_is_not_watched(brokers: tuple[QuietBrok
 def test_an_interval_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         PullConsumer("127.0.0.1:1", probe_interval_ms=0)
+
+
+async def test_answers_to_other_requests_keep_a_broker_from_being_asked(
+    brokers: tuple[QuietBroker, QuietBroker],
+) -> None:
+    """The sends and the pulls of a client share the monitor: an answer to one tells about the other."""
+    master, _ = brokers
+    async with FakeNameServer() as server, monitored(server.address) as monitor:
+        server.routes["T"] = {0: master.address}
+        monitor.expect_poll(master.address, QUEUE, now_ms() - PROBE_MS)
+        for number in range(3 * PROBE_MS):
+            (monitor.answered(master.address, now_ms()) if number % 2 else monitor.heard(master.address))
+            await asyncio.sleep(0.001)
+        assert master.probes == 0
+        await until(lambda: master.probes == 1, "a question when nothing else is heard")
+
+
+async def test_a_closed_monitor_starts_nothing() -> None:
+    async with FakeNameServer() as server, monitored(server.address) as monitor:
+        await monitor.close()
+        monitor.settled_poll(monitor.expect_poll("127.0.0.1:1", QUEUE, now_ms()))
+        monitor.settled(monitor.expect_answer("127.0.0.1:1", QUEUE, now_ms()))
+        monitor.unreachable(QUEUE)
+        assert not [task for task in asyncio.all_tasks() if "broker" in task.get_name()]

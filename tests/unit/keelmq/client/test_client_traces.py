@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client import (
+from keelmq.client import (
     ClientHook,
     ConsumeFromWhere,
     ConsumerSettings,
@@ -22,8 +22,8 @@ from client import (
     TransactionProducer,
     TransactionState,
 )
-from client.blocking import BlockingProducer
-from client.core.traces import (
+from keelmq.client.blocking import BlockingProducer
+from keelmq.client.core.traces import (
     BODY_CHARS_MAX,
     KEY_CHARS_MAX,
     ContextCode,
@@ -36,14 +36,15 @@ from client.core.traces import (
     sub_after,
     sub_before,
 )
-from client.message import MessageExt, decode_messages
-from client.tracing import TRACE_TOPIC
-from keelmq.testing import TestBroker
-from remoting.client import RemotingClient
-from remoting.operation import Ok
-from remoting.operations.broker import QUERY_MESSAGE, QueryMessageRequest
-from tests.unit.client_parts import Seen, until
-from tests.unit.fake_cluster import FakeBroker, FakeNameServer
+from keelmq.client.message import MessageExt, decode_messages
+from keelmq.client.tracing import TRACE_TOPIC
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.broker import QUERY_MESSAGE, QueryMessageRequest
+from keelmq.runtime.backoff import Backoff
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, until
+from tests.support.fake_cluster import FakeBroker, FakeNameServer
 
 FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
 
@@ -274,8 +275,8 @@ async def test_a_cluster_without_a_trace_topic(caplog: pytest.LogCaptureFixture)
         server.routes["T"] = {0: fine.address}
         trace = TraceHook(linger_ms=1)
         with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr("client.tracing.SEND_TIMEOUT_MS", 20)
-            patch.setattr("client.tracing.AGAIN_MIN_MS", 1)
+            patch.setattr("keelmq.client.tracing.SEND_TIMEOUT_MS", 20)
+            patch.setattr("keelmq.client.tracing.AGAIN", Backoff(first_ms=1, max_ms=1))
             async with Producer(server.address, hooks=[trace]) as producer:
                 for _ in range(3):
                     failed = trace.failed
@@ -293,8 +294,8 @@ async def test_after_a_failure_the_cluster_has_its_peace() -> None:
         server.routes["T"] = {0: fine.address}
         trace = TraceHook(linger_ms=1, flush_timeout_ms=10_000)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("client.tracing.SEND_TIMEOUT_MS", 20)
-            patch.setattr("client.tracing.AGAIN_MIN_MS", 60_000)
+            patch.setattr("keelmq.client.tracing.SEND_TIMEOUT_MS", 20)
+            patch.setattr("keelmq.client.tracing.AGAIN", Backoff(first_ms=10**9, max_ms=10**9))
             async with Producer(server.address, hooks=[trace]) as producer:
                 await producer.send(Message("T", b"1"))
                 await until(lambda: trace.failed == 1)
@@ -304,7 +305,7 @@ async def test_after_a_failure_the_cluster_has_its_peace() -> None:
                 assert trace.failed == 1 and len(trace._buffer) == 50
                 assert len(server.asked) <= asked + 2, "but for a question that was under way"
                 server.routes[TRACE_TOPIC] = {0: fine.address}
-                patch.setattr("client.tracing.SEND_TIMEOUT_MS", 5_000)
+                patch.setattr("keelmq.client.tracing.SEND_TIMEOUT_MS", 5_000)
             assert (trace.failed, trace.sent) == (1, 50), "the topic is there by now: all of the rest"
 
 
@@ -346,11 +347,11 @@ async def test_a_hook_is_for_one_cluster(broker: TestBroker, caplog: pytest.LogC
         server.routes["T"] = {0: other.address}
         async with (
             Producer(broker.namesrv_addr, hooks=[trace]) as producer,
-            Producer(server.address, hooks=[trace]) as stranger,
+            Producer(server.address, hooks=[trace]) as unverified_peer,
         ):
             await producer.send(Message("OneCluster", b"1"))
-            await stranger.send(Message("T", b"1"))
-            await stranger.close()
+            await unverified_peer.send(Message("T", b"1"))
+            await unverified_peer.close()
             await producer.send(Message("OneCluster", b"2"))
             assert trace._clients == 1
     assert "a TraceHook is for one cluster" in caplog.text and len(other.sends) == 1

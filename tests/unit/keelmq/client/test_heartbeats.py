@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client.membership import Membership, make_client_id
-from remoting.client import RemotingClient
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Reply
-from remoting.operations.clients import (
+from keelmq.client.cluster.heartbeats import Membership, make_client_id
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Reply
+from keelmq.remoting.operations.clients import (
     HEART_BEAT,
     UNREGISTER_CLIENT,
     HeartbeatData,
@@ -17,8 +17,9 @@ from remoting.operations.clients import (
     ProducerData,
     UnregisterClientRequest,
 )
-from tests.unit.client_parts import until
-from tests.unit.fake_cluster import Server
+from keelmq.runtime.backoff import Backoff
+from tests.support.client_parts import until
+from tests.support.fake_cluster import Server
 
 
 class Registrar(Server):
@@ -71,7 +72,7 @@ async def test_after_a_lost_connection_the_next_heartbeat_is_at_once(
 ) -> None:
     """And one that is not taken is repeated soon; the interval is half a minute."""
     one, _ = brokers
-    monkeypatch.setattr("client.membership.AGAIN_MS", 10)
+    monkeypatch.setattr("keelmq.client.cluster.heartbeats.AGAIN", Backoff(first_ms=10, max_ms=10))
     data = HeartbeatData(clientID="me", producer_data_set=[ProducerData(group_name="g")])
     client = RemotingClient(on_closed=lambda address: member.lost(address))
     member = Membership(client, data=lambda: data, addresses=lambda: {one.address})

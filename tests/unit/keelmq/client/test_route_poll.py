@@ -5,19 +5,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client import Message, Producer
-from client.transaction import TransactionProducer, TransactionState
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, Reply
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
-from remoting.operations.clients import (
+from keelmq.client import Message, Producer
+from keelmq.client.producer.transaction import TransactionProducer, TransactionState
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, Reply
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
+from keelmq.remoting.operations.clients import (
     HEART_BEAT,
     UNREGISTER_CLIENT,
     HeartbeatResponse,
     UnregisterClientRequest,
 )
-from tests.unit.client_parts import until
-from tests.unit.fake_cluster import FakeNameServer, Server
+from tests.support.client_parts import until
+from tests.support.fake_cluster import FakeNameServer, Server
 
 
 class Master(Server):
@@ -46,7 +46,7 @@ class Master(Server):
         return SendMessageResponse(msg_id="0", queue_id=header.queue_id, queue_offset=0)
 
     async def die(self) -> None:
-        await self.door.close()
+        await self.server.close()
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_when_all_know_us_nobody_is_asked(
             await event.wait()
         return False
 
-    monkeypatch.setattr("client.route_poll.wait_for_event", wait)
+    monkeypatch.setattr("keelmq.client.cluster.route_poll.wait_for_event", wait)
     _, _, server = cluster
     async with producer_of(server) as producer:
         await until(lambda: len(waits) > 3)
@@ -152,7 +152,7 @@ async def test_the_loss_of_a_master_that_is_refused_a_heartbeat(
     cluster: tuple[Master, Master, FakeNameServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers, but does not take us: it may be fenced, and the route old."""
-    monkeypatch.setattr("client.membership.HEARTBEAT_INTERVAL_MS", 20)
+    monkeypatch.setattr("keelmq.client.cluster.heartbeats.HEARTBEAT_INTERVAL_MS", 20)
     one, two, server = cluster
     async with producer_of(server) as producer:
         await until(lambda: one.beats >= 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from remoting.command import (
+from keelmq.remoting.command import (
     BadRequest,
     RemotingCommand,
     SerializeType,
@@ -22,18 +22,18 @@ from remoting.command import (
     request_command,
     response_frame,
 )
-from remoting.frame import FRAME_BYTES_MAX, FrameDecoder
-from remoting.operation import LocalProtocolError, RemoteProtocolError, Wire
-from remoting.operations.controller import (
+from keelmq.remoting.frame import FRAME_BYTES_MAX, FrameDecoder
+from keelmq.remoting.operation import LocalProtocolError, RemoteProtocolError, Wire
+from keelmq.remoting.operations.controller import (
     NOTIFY_BROKER_ROLE_CHANGED,
     ControllerMetadata,
     ElectMasterRequest,
     NotifyBrokerRoleChangedRequest,
     SyncStateSet,
 )
-from remoting.operations.route import ClusterInfo, RegisterBrokerRequest, TopicRouteData
+from keelmq.remoting.operations.route import ClusterInfo, RegisterBrokerRequest, TopicRouteData
 
-FRAMES = Path(__file__).parents[1] / "fixtures" / "frames"
+FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
 CASES: list[dict[str, Any]] = json.loads((FRAMES / "cases.json").read_text())["frames"]
 
 

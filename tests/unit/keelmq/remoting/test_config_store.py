@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.remoting.config_store import IN_MEMORY_ONLY, ConfigStore, rewritten, with_stored
+from keelmq.remoting.operation import CommandError
+from keelmq.runtime import durable_file
+from keelmq.runtime.config import ConfigError
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
-from remoting import durable_file
-from remoting.config import ConfigError
-from remoting.config_store import IN_MEMORY_ONLY, ConfigStore, rewritten, with_stored
-from remoting.operation import CommandError
 
 CONF = "# ours\nlistenPort = 9876\n\nenableTopicList=true\ncontrollerDLegerGroup=g\n"
 

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from remoting.frame import FRAME_BYTES_MAX, FrameDecoder, frame_bytes, large_frame, whole_frames
-from remoting.operation import RemoteProtocolError
+from keelmq.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, frame_bytes, large_frame, whole_frames
+from keelmq.remoting.operation import RemoteProtocolError
 
 FRAME = struct.pack(">II", 4 + 3 + 2, 3) + b"abc" + b"de"
 

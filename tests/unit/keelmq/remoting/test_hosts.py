@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.assembly import store_host
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.app.assembly import store_host
+from broker.message.record import BORN_HOST_V6, STORE_HOST_V6, decode, host_bytes, offset_message_id
+from broker.store.message_store import StoreConfig
+from broker.store.offline import offline_store
 from broker.store.querying import earliest_time, record_at
-from broker.store.record import BORN_HOST_V6, STORE_HOST_V6, decode, host_bytes, offset_message_id
-from remoting.connection import _address_bytes
-from tests.unit.store_parts import FILE_BYTES, QUEUE_FILE_BYTES, TOPIC, bodies, crash
+from keelmq.remoting.connection import _address_bytes
+from tests.support.store_parts import FILE_BYTES, QUEUE_FILE_BYTES, TOPIC, bodies, crash
 
 V4, V6 = host_bytes("10.0.0.1", 4_660), host_bytes("fd00::1", 4_660)
 
@@ -48,7 +49,7 @@ def test_all_widths_are_stored_read_and_recovered(tmp_path: Path, born: bytes, s
     config = StoreConfig(
         tmp_path, FILE_BYTES, QUEUE_FILE_BYTES, store_host=store, index_slots=10, index_entries=100
     )
-    made = MessageStore(config)
+    made = offline_store(config)
     made.load()
     made.become_master()
     for number in range(60):
@@ -56,7 +57,7 @@ def test_all_widths_are_stored_read_and_recovered(tmp_path: Path, born: bytes, s
         made.put(TOPIC, 0, b"%d" % number, b"TAGS\x01a\x02", 0, sys_flag, 1, born, 0, 97, 5_000 + number)
     made.set_confirm_offset(made.commit_log.max_offset)
     crash(made)
-    made = MessageStore(config)
+    made = offline_store(config)
     made.load()
     assert bodies(made) == [b"%d" % number for number in range(60)]
     assert earliest_time(made, "TopicA", 0) == 5_000

@@ -13,15 +13,16 @@ from random import Random
 import pytest
 import uvloop
 
-from remoting import connection as connection_module
-from remoting.client import RemotingClient
-from remoting.command import RemotingCommand, encode
-from remoting.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection, LargeFrames
-from remoting.dispatch import Dispatcher
-from remoting.doors.tcp import LARGE_BYTES_MAX, TcpDoor
-from remoting.frame import FRAME_BYTES_MAX
-from remoting.operation import Ok, Operation, OperationTable, Reply, Wire
-from tests.unit.door_parts import HOT_CODE, RawPeer, address_of, door, raw_peer, table, until
+from keelmq.remoting import connection as connection_module
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.command import RemotingCommand, encode
+from keelmq.remoting.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.large_frames import LargeFrames
+from keelmq.remoting.operation import Ok, Operation, OperationTable, Reply, Wire
+from keelmq.remoting.servers.tcp import LARGE_BYTES_MAX, TcpServer
+from tests.support.server_parts import FAST_PATH_CODE, RawPeer, address_of, raw_peer, server, table, until
 
 STATUS = Path("/proc/self/status")
 LARGEST_PREFIX = struct.pack(">II", FRAME_BYTES_MAX - 4 - 4, 2)
@@ -30,8 +31,8 @@ SOME_BYTES = 100_000
 """Enough for a buffer of its own, and one read."""
 
 
-def hot(opaque: int, body: bytes) -> bytes:
-    return encode(RemotingCommand(HOT_CODE, opaque, ext_fields={"e": "0", "b": "x"}, body=body))
+def fast_path(opaque: int, body: bytes) -> bytes:
+    return encode(RemotingCommand(FAST_PATH_CODE, opaque, ext_fields={"e": "0", "b": "x"}, body=body))
 
 
 def anonymous_bytes() -> int:
@@ -42,7 +43,7 @@ def anonymous_bytes() -> int:
 
 
 @asynccontextmanager
-async def peers(of: TcpDoor, count: int, first: bytes) -> AsyncIterator[list[RawPeer]]:
+async def peers(of: TcpServer, count: int, first: bytes) -> AsyncIterator[list[RawPeer]]:
     """Each has sent `first`, and the door has read it."""
     async with AsyncExitStack() as stack:
         made = [await stack.enter_async_context(raw_peer(of)) for _ in range(count)]
@@ -52,11 +53,11 @@ async def peers(of: TcpDoor, count: int, first: bytes) -> AsyncIterator[list[Raw
         yield made
 
 
-def kept_bytes(of: TcpDoor) -> int:
+def kept_bytes(of: TcpServer) -> int:
     return sum(len(each._tail) or (each._large_filled if each._large else 0) for each in of._connections)
 
 
-def held_bytes(of: TcpDoor) -> int:
+def held_bytes(of: TcpServer) -> int:
     return of._large_frames.held_bytes
 
 
@@ -68,17 +69,17 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("sent", [8, SOME_BYTES])
 async def test_a_frame_costs_what_arrived_of_it(sent: int) -> None:
     """A zero-filled buffer of the announced size: 24 times 16 MiB."""
-    async with door() as open_door:
+    async with server() as open_server:
         before = anonymous_bytes()
-        async with peers(open_door, PEERS, LARGEST_PREFIX.ljust(sent, b"{")):
+        async with peers(open_server, PEERS, LARGEST_PREFIX.ljust(sent, b"{")):
             assert anonymous_bytes() - before < PEERS * sent + (16 << 20)
-            assert held_bytes(open_door) == (0 if sent < LARGE_FRAME_BYTES else PEERS * sent)
+            assert held_bytes(open_server) == (0 if sent < LARGE_FRAME_BYTES else PEERS * sent)
 
 
 async def test_a_prefix_alone_has_no_buffer() -> None:
     """Neither memory nor a mapping, of which a process may have 65,530."""
-    async with door() as open_door, peers(open_door, 2, LARGEST_PREFIX):
-        assert [each._large for each in open_door._connections] == [None, None]
+    async with server() as open_server, peers(open_server, 2, LARGEST_PREFIX):
+        assert [each._large for each in open_server._connections] == [None, None]
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -89,8 +90,8 @@ def test_a_large_frame_in_many_small_reads(
     async def story() -> None:
         random = Random(5)
         body = random.randbytes(body_bytes)
-        frame = memoryview(hot(1, body) + hot(2, b"next"))
-        async with door() as open_door, raw_peer(open_door) as peer:
+        frame = memoryview(fast_path(1, body) + fast_path(2, b"next"))
+        async with server() as open_server, raw_peer(open_server) as peer:
             at, size = 0, 0
             while at < len(frame):
                 peer.writer.write(frame[at : at + size])
@@ -99,7 +100,7 @@ def test_a_large_frame_in_many_small_reads(
                 at, size = at + size, random.choice((1, 7, 1_000, 16_000, 60_000))
             answers = [await peer.read(), await peer.read()]
             assert [(answer.opaque, answer.body == body) for answer in answers] == [(1, True), (2, False)]
-            assert held_bytes(open_door) == 0
+            assert held_bytes(open_server) == 0
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(story())
@@ -117,6 +118,9 @@ class FakeTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.closed
@@ -150,7 +154,7 @@ def receive(connection: Connection, data: bytes) -> None:
 async def test_the_count_goes_down(end: str) -> None:
     frames = LargeFrames(1_000_000)
     connection, transport = connected(frames)
-    frame = hot(1, bytes(250_000))
+    frame = fast_path(1, bytes(250_000))
     receive(connection, frame[:SOME_BYTES])
     assert frames.held_bytes == SOME_BYTES
     receive(connection, frame[SOME_BYTES:200_000])
@@ -174,7 +178,7 @@ async def test_the_count_goes_down(end: str) -> None:
 async def test_a_read_after_the_end_is_nothing() -> None:
     frames = LargeFrames(1_000_000)
     connection, _ = connected(frames)
-    receive(connection, hot(1, bytes(250_000))[:SOME_BYTES])
+    receive(connection, fast_path(1, bytes(250_000))[:SOME_BYTES])
     buffer = connection.get_buffer(-1)
     connection.close()
     buffer[:5] = b"later"
@@ -184,25 +188,25 @@ async def test_a_read_after_the_end_is_nothing() -> None:
 
 async def test_the_bound_closes_who_exceeds_it(caplog: pytest.LogCaptureFixture) -> None:
     body = bytes(1_000_000)
-    frame = hot(1, body)
-    async with door(large_bytes_max=1_200_000) as open_door:
+    frame = fast_path(1, body)
+    async with server(large_bytes_max=1_200_000) as open_server:
         async with (
-            peers(open_door, 1, frame[:900_000]) as (honest,),
-            one_more(open_door, frame[:SOME_BYTES], 900_000 + SOME_BYTES) as growing,
+            peers(open_server, 1, frame[:900_000]) as (honest,),
+            one_more(open_server, frame[:SOME_BYTES], 900_000 + SOME_BYTES) as growing,
         ):
             growing.writer.write(frame[SOME_BYTES:500_000])
             assert await growing.at_end()
-            await until(lambda: held_bytes(open_door) == 900_000)
-            async with raw_peer(open_door) as late:
+            await until(lambda: held_bytes(open_server) == 900_000)
+            async with raw_peer(open_server) as late:
                 late.writer.write(frame[:400_000])
                 assert await late.at_end()
-            assert held_bytes(open_door) == 900_000
+            assert held_bytes(open_server) == 900_000
             honest.writer.write(frame[900_000:])
             assert (await honest.read()).body == body
-        async with raw_peer(open_door) as again:
+        async with raw_peer(open_server) as again:
             again.writer.write(frame)
             assert (await again.read()).body == body
-        assert held_bytes(open_door) == 0
+        assert held_bytes(open_server) == 0
     (line,) = warnings(caplog)  # the second within a second is only counted
     assert re.fullmatch(
         r"test: closed 127\.0\.0\.1:\d+: unfinished large frames hold \d+ of 1200000 bytes", line
@@ -210,7 +214,7 @@ async def test_the_bound_closes_who_exceeds_it(caplog: pytest.LogCaptureFixture)
 
 
 @asynccontextmanager
-async def one_more(of: TcpDoor, first: bytes, held: int) -> AsyncIterator[RawPeer]:
+async def one_more(of: TcpServer, first: bytes, held: int) -> AsyncIterator[RawPeer]:
     async with raw_peer(of) as peer:
         peer.writer.write(first)
         await until(lambda: held_bytes(of) == held)
@@ -218,8 +222,8 @@ async def one_more(of: TcpDoor, first: bytes, held: int) -> AsyncIterator[RawPee
 
 
 async def test_what_came_before_the_frame_without_room_is_answered() -> None:
-    async with door(large_bytes_max=1) as open_door, raw_peer(open_door) as peer:
-        peer.writer.write(hot(1, b"small") + hot(2, bytes(250_000))[:SOME_BYTES])
+    async with server(large_bytes_max=1) as open_server, raw_peer(open_server) as peer:
+        peer.writer.write(fast_path(1, b"small") + fast_path(2, bytes(250_000))[:SOME_BYTES])
         answer = await peer.read()
         assert (answer.opaque, answer.body) == (1, b"small")
         assert await peer.at_end()
@@ -232,21 +236,21 @@ async def test_no_memory_for_a_mapping_is_one_line(
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(connection_module, "_unwritten", full)
-    async with door() as open_door, raw_peer(open_door) as peer:
+    async with server() as open_server, raw_peer(open_server) as peer:
         peer.writer.write(LARGEST_PREFIX.ljust(SOME_BYTES, b"{"))
         assert await peer.at_end()
-        assert held_bytes(open_door) == 0
+        assert held_bytes(open_server) == 0
     (line,) = warnings(caplog)
     assert line.endswith(f"no memory for a frame of {FRAME_BYTES_MAX - 4} bytes: Cannot allocate memory")
 
 
 @pytest.mark.parametrize("sent", [8, SOME_BYTES])
 async def test_half_a_frame_is_closed_when_idle(sent: int) -> None:
-    async with door(idle_ms=40) as open_door, raw_peer(open_door) as peer:
+    async with server(idle_ms=40) as open_server, raw_peer(open_server) as peer:
         peer.writer.write(LARGEST_PREFIX.ljust(sent, b"{"))
         assert await peer.at_end()
-        await until(lambda: open_door.connection_count == 0)
-        assert held_bytes(open_door) == 0
+        await until(lambda: open_server.connection_count == 0)
+        assert held_bytes(open_server) == 0
 
 
 class LargeAnswer(Wire):
@@ -262,10 +266,10 @@ async def test_a_client_gets_the_largest_answer() -> None:
         return Reply(body=body)
 
     served.bind(operation, answer)
-    async with door(served) as open_door:
+    async with server(served) as open_server:
         client = RemotingClient()
         try:
-            outcome = await client.call(address_of(open_door), operation, LargeAnswer())
+            outcome = await client.call(address_of(open_server), operation, LargeAnswer())
             assert isinstance(outcome, Ok) and outcome.body == body
         finally:
             await client.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remoting.queue_map import QueueKey, dump_queue_map, load_queue_map
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map, load_queue_map
 
 WRITTEN = (
     b'{"consumeTps":0.5,"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"brokerOffset":7},'

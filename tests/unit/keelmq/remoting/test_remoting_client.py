@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import remoting.client
-from remoting.client import UNACKNOWLEDGED_MS, RemotingClient, split_address
-from remoting.command import decode, encode, request_command, response_frame
-from remoting.operation import Call, Empty, Failed, Ok, OperationTable, Unknown, Wire
-from remoting.operations.controller import (
+import keelmq.remoting.client
+from keelmq.remoting.client import UNACKNOWLEDGED_MS, RemotingClient, split_address
+from keelmq.remoting.command import decode, encode, request_command, response_frame
+from keelmq.remoting.operation import Call, Empty, Failed, Ok, OperationTable, Unknown, Wire
+from keelmq.remoting.operations.controller import (
     GET_NEXT_BROKER_ID,
     GET_REPLICA_INFO,
     NOTIFY_BROKER_ROLE_CHANGED,
@@ -21,10 +21,10 @@ from remoting.operations.controller import (
     MasterInfo,
     NotifyBrokerRoleChangedRequest,
 )
-from tests.unit.door_parts import address_of, door, table, until
+from tests.support.server_parts import address_of, server, table, until
 
 RPC_SEND_TO_CHANNEL_FAILED = -1004
-FRAMES = Path(__file__).parent.parent / "fixtures" / "frames"
+FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
 
 
 def ask(name: str) -> BrokerSetRequest:
@@ -39,8 +39,8 @@ def free_port() -> int:
 
 
 async def test_outcomes() -> None:
-    async with door() as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         outcome = await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
         assert isinstance(outcome, Ok) and outcome.header.next_broker_id == 3
         refused = await client.call(address, GET_NEXT_BROKER_ID, ask("refuse"))
@@ -49,17 +49,17 @@ async def test_outcomes() -> None:
         assert isinstance(late, Unknown)
         good = await client.call(address, GET_REPLICA_INFO, BrokerNameRequest(broker_name=""), good=(1,))
         assert isinstance(good, Ok) and good.code == 1
-        assert open_door.connection_count == 1
+        assert open_server.connection_count == 1
         await client.close()
     assert len(asyncio.all_tasks()) == 1
 
 
 async def test_an_answer_that_cannot_be_read_is_unknown() -> None:
-    async with door() as open_door:
+    async with server() as open_server:
         client = RemotingClient()
         # 1012 answers without the fields that a stricter response model wants
         operation = type(GET_NEXT_BROKER_ID)(1004, "odd", BrokerNameRequest, GET_NEXT_BROKER_ID.response)
-        outcome = await client.call(address_of(open_door), operation, BrokerNameRequest(broker_name="b"))
+        outcome = await client.call(address_of(open_server), operation, BrokerNameRequest(broker_name="b"))
         assert isinstance(outcome, Unknown) and "nextBrokerId is missing" in outcome.remark
         await client.close()
 
@@ -74,25 +74,25 @@ async def test_nobody_listens(free_port: int) -> None:
 
 
 async def test_concurrent_calls_share_one_connection() -> None:
-    async with door() as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         calls = (client.call(address, GET_NEXT_BROKER_ID, ask(f"b{n}")) for n in range(50))
         outcomes = await asyncio.gather(*calls)
         assert [o.header.broker_name for o in outcomes if isinstance(o, Ok)] == [f"b{n}" for n in range(50)]
-        assert open_door.connection_count == 1
+        assert open_server.connection_count == 1
         await client.close()
 
 
 async def test_a_lost_connection_settles_every_call_at_once() -> None:
     lost: list[str] = []
-    async with door() as open_door:
-        client, address = RemotingClient(on_closed=lost.append), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(on_closed=lost.append), address_of(open_server)
         calls = [
             asyncio.create_task(client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000))
             for _ in range(3)
         ]
-        await until(lambda: len(open_door._dispatcher._tasks) == 3)
-        await open_door.close()
+        await until(lambda: len(open_server._dispatcher._tasks) == 3)
+        await open_server.close()
         async with asyncio.timeout(1):
             assert all(isinstance(outcome, Unknown) for outcome in await asyncio.gather(*calls))
         assert lost == [address]
@@ -102,23 +102,23 @@ async def test_a_lost_connection_settles_every_call_at_once() -> None:
 
 
 async def test_closing_the_client_ends_its_calls() -> None:
-    async with door() as open_door:
+    async with server() as open_server:
         client = RemotingClient()
         call = asyncio.create_task(
-            client.call(address_of(open_door), GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000)
+            client.call(address_of(open_server), GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000)
         )
-        await until(lambda: len(open_door._dispatcher._tasks) == 1)
+        await until(lambda: len(open_server._dispatcher._tasks) == 1)
         await client.close()
         assert isinstance(await call, Unknown)
-        outcome = await client.call(address_of(open_door), GET_NEXT_BROKER_ID, ask("b"))
+        outcome = await client.call(address_of(open_server), GET_NEXT_BROKER_ID, ask("b"))
         assert isinstance(outcome, Failed) and outcome.remark == "client is closed"
 
 
 async def test_a_cancelled_call_leaves_no_entry() -> None:
-    async with door() as open_door:
+    async with server() as open_server:
         client = RemotingClient()
-        call = asyncio.create_task(client.call(address_of(open_door), GET_NEXT_BROKER_ID, ask("wait")))
-        await until(lambda: len(open_door._dispatcher._tasks) == 1)
+        call = asyncio.create_task(client.call(address_of(open_server), GET_NEXT_BROKER_ID, ask("wait")))
+        await until(lambda: len(open_server._dispatcher._tasks) == 1)
         (connection,) = client._open
         assert len(connection.pending) == 1
         call.cancel()
@@ -157,10 +157,10 @@ async def test_pushed_requests_are_served() -> None:
 
     pushes = OperationTable()
     pushes.bind(NOTIFY_BROKER_ROLE_CHANGED, role_changed)
-    async with door() as open_door:
-        client, address = RemotingClient(pushes), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(pushes), address_of(open_server)
         await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
-        (served,) = open_door._connections
+        (served,) = open_server._connections
         push = NotifyBrokerRoleChangedRequest(master_epoch=4, broker_name="b")
         assert served.send(encode(request_command(NOTIFY_BROKER_ROLE_CHANGED, push)))
         await until(lambda: seen == [(push, address)])
@@ -177,23 +177,23 @@ async def test_go_away_is_repeated_once_on_a_new_connection() -> None:
 
     of = OperationTable()
     of.bind(GET_REPLICA_INFO, leaving)
-    async with door(of) as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    async with server(of) as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         header = BrokerNameRequest(broker_name="b")
         assert await client.call(address, GET_REPLICA_INFO, header) == Ok(MasterInfo())
         assert len(set(opaques)) == 2
-        assert open_door.connection_count == 2
+        assert open_server.connection_count == 2
         twice = await client.call(address, GET_REPLICA_INFO, header)
         assert isinstance(twice, Failed) and twice.code == 1500
         await client.close()
 
 
 async def test_silent_connections_are_dropped_when_asked_to() -> None:
-    async with door() as open_door:
-        client, address = RemotingClient(drop_silent_ms=20), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(drop_silent_ms=20), address_of(open_server)
         assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
         assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=30), Unknown)
-        await until(lambda: open_door.connection_count == 0)
+        await until(lambda: open_server.connection_count == 0)
         await client.close()
 
 
@@ -201,14 +201,14 @@ async def test_a_late_answer_is_not_given_to_the_next_call(monkeypatch: pytest.M
     """Remoting pitfall 14: what RocketMQ 5.1.4 answered to a 1012 of this number, when our call is over."""
     captured = (FRAMES / "1012-get-next-broker-id-broker-2.resp.bin").read_bytes()
     number = decode(captured[4:]).opaque
-    monkeypatch.setattr(remoting.client, "_opaques", itertools.count(number))
-    async with door() as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    monkeypatch.setattr(keelmq.remoting.client, "_opaques", itertools.count(number))
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=30), Unknown)
         newer = asyncio.create_task(client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000))
         (connection,) = client._open
         await until(lambda: list(connection.pending) == [number + 1])
-        (served,) = open_door._connections
+        (served,) = open_server._connections
         before = connection.activity
         served.send(captured)
         await until(lambda: connection.activity > before)
@@ -222,11 +222,11 @@ async def test_a_late_answer_is_not_given_to_the_next_call(monkeypatch: pytest.M
 async def test_numbers_begin_again_and_none_is_awaited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remoting pitfall 14: after 2^31 - 1, what RocketMQ's counter wraps at, comes 0; not in any time-out."""
     last = 2**31 - 1
-    async with door() as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         calls = []
         for begin, numbers in ((last, [last]), (last, [last, 0]), (last, [last, 0, 1])):
-            monkeypatch.setattr(remoting.client, "_opaques", itertools.count(begin))
+            monkeypatch.setattr(keelmq.remoting.client, "_opaques", itertools.count(begin))
             call = client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000)
             calls.append(asyncio.create_task(call))
             await until(lambda numbers=numbers: _awaited(client) == numbers)  # type: ignore[misc]
@@ -239,8 +239,8 @@ def _awaited(client: RemotingClient) -> list[int]:
 
 
 async def test_oneway_is_never_answered() -> None:
-    async with door() as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         assert await client.oneway(address, GET_NEXT_BROKER_ID, Empty())
         assert await client.send(address, encode(request_command(GET_NEXT_BROKER_ID, ask("b"), oneway=True)))
         (connection,) = client._open
@@ -260,8 +260,8 @@ def test_addresses_split_at_the_last_colon() -> None:
 
 async def test_a_name_is_resolved_anew_for_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod comes back with another address."""
-    async with door() as open_door:
-        port = open_door.address[1]
+    async with server() as open_server:
+        port = open_server.address[1]
         real, names = socket.getaddrinfo, {"pod-0": "127.0.0.2"}
 
         def fake(host: str, *args: Any, **options: Any) -> Any:
@@ -281,8 +281,8 @@ async def test_a_name_is_resolved_anew_for_every_connection(monkeypatch: pytest.
 )
 async def test_a_machine_that_vanished_is_given_up_in_seconds() -> None:
     """Heartbeats have no answer whose absence would tell; tests/deploy cuts a real link."""
-    async with door() as open_door:
-        client, address = RemotingClient(), address_of(open_door)
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
         assert await client.oneway(address, GET_NEXT_BROKER_ID, ask("b"))
         sock = client._connections[address]._transport.get_extra_info("socket")  # type: ignore[union-attr]
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNACKNOWLEDGED_MS

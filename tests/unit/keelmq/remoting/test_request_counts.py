@@ -5,10 +5,8 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from remoting.codes import ResponseCode
-from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table, documented
-from remoting.histogram import BOUNDS_US, Histogram
-from remoting.operation import (
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import (
     Call,
     CommandError,
     Empty,
@@ -18,9 +16,11 @@ from remoting.operation import (
     Unknown,
     UnknownOutcome,
 )
-from remoting.request_counts import RequestCounts
-from tests.unit.controller_fakes import FakePeer
-from tests.unit.http_parts import samples, shapes, value
+from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table, documented
+from keelmq.runtime.histogram import BOUNDS_US, Histogram
+from tests.support.controller_fakes import FakePeer
+from tests.support.http_parts import samples, shapes, value
 
 CODE = 105
 OUTCOMES: list[tuple[object, str]] = [

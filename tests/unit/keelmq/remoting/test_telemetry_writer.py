@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from remoting import telemetry
-from remoting.records import HaSample, Record, RoleChange, SendGap, decode_record, encode_record
-from remoting.tasks import TaskSet
-from remoting.telemetry import HOUR_MS, TelemetryConfig, TelemetryWriter
+from keelmq.remoting import telemetry
+from keelmq.remoting.records import HaSample, Record, RoleChange, SendGap, decode_record, encode_record
+from keelmq.remoting.telemetry import HOUR_MS, TelemetryConfig, TelemetryWriter
+from keelmq.runtime.tasks import TaskSet
 
 T0 = 1_767_225_600_000  # 2026-01-01 00:00 UTC
 HOUR_0, HOUR_1 = "dt=2026-01-01/hour=00", "dt=2026-01-01/hour=01"

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from hatch_build import CannotCompile, check_tools
-from remoting import compiled
-from remoting.compiled import Leaf, prefer_twin, report, twin_path
+from keelmq.runtime import compiled
+from keelmq.runtime.compiled import Leaf, prefer_twin, report, twin_path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[4]
 LEAVES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for package in ("remoting", "broker")
+    for package in ("keelmq", "broker")
     for path in (ROOT / package).rglob("*.pxd")
 )
 IS_PURE = bool(os.environ.get("PURE_PYTHON"))
@@ -107,7 +107,7 @@ def test_what_is_built_is_counted_without_importing_it() -> None:
 def test_pure_python() -> None:
     """No twin is loaded, and everything can be imported."""
     imports = "; ".join(f"import {name}" for name in LEAVES)
-    code = f"{imports}; from remoting.compiled import report; print(report())"
+    code = f"{imports}; from keelmq.runtime.compiled import report; print(report())"
     environment = {**os.environ, "PURE_PYTHON": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
@@ -116,7 +116,7 @@ def test_pure_python() -> None:
 
 
 def test_a_machine_without_a_compiler_is_told_so_in_one_line(tmp_path: Path) -> None:
-    for package in ("remoting", "broker"):
+    for package in ("keelmq", "broker"):
         shutil.copytree(
             ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("compiled", "*.pyc")
         )

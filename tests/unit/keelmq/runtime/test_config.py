@@ -6,7 +6,7 @@ from typing import Self
 import pytest
 from pydantic import Field, SecretStr, model_validator
 
-from remoting.config import Config, ConfigError, load_config, to_properties
+from keelmq.runtime.config import Config, ConfigError, load_config, to_properties
 
 
 class ServerConfig(Config):
@@ -31,7 +31,7 @@ class StoreConfig(Config):
     store_path: str | None = None
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _batched(self) -> Self:
         if self.low >= self.high:
             raise ValueError("low must be below high")
         return self

@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from remoting.complaints import Complaints
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 
 def test_one_line_a_period_and_the_count_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints(logging.getLogger("remoting"), period_ms=1_000)
+    limited_logger = RateLimitedLogger(logging.getLogger("remoting"), period_ms=1_000)
     for now_ms in (5_000, 5_001, 5_999, 6_000, 7_500):
-        complaints.tell(now_ms, "closed %s: %s", "10.0.0.1:7", f"at {now_ms}")
+        limited_logger.tell(now_ms, "closed %s: %s", "10.0.0.1:7", f"at {now_ms}")
     assert [record.getMessage() for record in caplog.records] == [
         "closed 10.0.0.1:7: at 5000",
         "closed 10.0.0.1:7: at 6000 (and 2 more like it before)",

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from broker import metrics
-from broker.app import Broker
+from broker.admin import metrics
+from broker.app.broker import Broker
 from broker.ha.mastership import Mastership
-from tests.unit.test_broker_app import config
-from tests.unit.test_ha_service import group, until
+from tests.unit.broker.app.test_broker_app import config
+from tests.unit.broker.ha.test_ha_service import group, until
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = [pytest.mark.timeout(20), pytest.mark.promise("S14")]
 
 
-async def test_the_keeper_of_the_set_dies_and_the_set_still_moves(
+async def test_the_task_of_the_sync_state_set_dies_and_the_set_still_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """broker-ha.md pitfall 8, user pain 23."""
-    alive, deaths = Mastership._settled, 2
+    alive, deaths = Mastership._propose_once, 2
 
     async def dies_twice(self: Mastership) -> bool:
         nonlocal deaths
@@ -27,7 +27,7 @@ async def test_the_keeper_of_the_set_dies_and_the_set_still_moves(
             raise RuntimeError("set changed size during iteration")
         return await alive(self)
 
-    monkeypatch.setattr(Mastership, "_settled", dies_twice)
+    monkeypatch.setattr(Mastership, "_propose_once", dies_twice)
     async with group(tmp_path, 2) as (master, slave):
         with caplog.at_level(logging.ERROR):
             await master.lead(1)
@@ -43,7 +43,7 @@ async def test_a_death_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Broker, "_expire_forever", dies)
     async with Broker(config(tmp_path)) as broker:
-        await until(lambda: bool(broker.task_deaths))
-        families = {family.name: family for family in metrics.scrape(broker)}
+        await until(lambda: bool(broker.status.task_deaths))
+        families = {family.name: family for family in metrics.scrape(broker.metric_sources())}
     (sample,) = families["rocketmq_background_task_deaths"].samples
     assert sample.labels["task"] == "expiry of waiting requests" and sample.value >= 1

@@ -5,9 +5,10 @@ import logging
 
 import pytest
 
-from remoting.tasks import TaskSet, Trouble, wait_for_event
+from keelmq.runtime.tasks import TaskSet, Trouble, wait_for_event
 
 
+@pytest.mark.promise("S14")
 async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
     lives, alive_again = 0, asyncio.Event()
 

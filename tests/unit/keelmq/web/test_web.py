@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import web
-from web.report import LIVE_POLICY, SCRIPTS, STYLES
+from keelmq import web
+from keelmq.web.report import LIVE_POLICY, SCRIPTS, STYLES
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[4]
 EXAMPLE = (ROOT / "tests" / "fixtures" / "dashboard" / "example.json").read_bytes()
 HOSTILE = '</script><b onload="x()">&amp;\u2028<!--<script>'
 REPORT_BYTES_MAX = 2_000_000
@@ -175,4 +175,4 @@ def test_vendored_files_are_what_was_published() -> None:
     assert done.returncode == 0, done.stderr
     notice = (ROOT / "NOTICE").read_text()
     for path in (web.STATIC / "vendor").iterdir():
-        assert f"web/static/vendor/{path.name}" in notice
+        assert f"keelmq/web/static/vendor/{path.name}" in notice

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import web
-from web.report import LIVE_POLICY
+from keelmq import web
+from keelmq.web.report import LIVE_POLICY
 
-EXAMPLE = Path(__file__).parent.parent / "fixtures" / "dashboard" / "example.json"
+EXAMPLE = Path(__file__).parents[3] / "fixtures" / "dashboard" / "example.json"
 CHROMIUM = shutil.which(os.environ.get("CHROMIUM", "chromium"))
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -125,7 +125,7 @@ class Door(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def door() -> Iterator[str]:
+def listener() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -137,5 +137,5 @@ def door() -> Iterator[str]:
 
 
 def test_the_live_page_under_its_policy(tmp_path: Path) -> None:
-    with door() as address:
+    with listener() as address:
         check(drawn(address, tmp_path / "profile"), charts=5)

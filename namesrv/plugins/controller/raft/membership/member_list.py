@@ -1,10 +1,10 @@
-"""Who belongs to the group, as the log says; until it says something, as the configuration does. Pure.
+"""MemberList: the members of the group, by the log, and before its first change by the configuration.
 
-A change is an entry of the log, and counts from the moment it is in a member's log, committed or not, and no
-longer when it is cut off again (Raft, chapter 4: this is what makes a change of one member at a time safe,
-because any majority before and any majority after it have a member in common). An entry names the change that
-it is based on; one that is based on another than the last before it is void, on every member alike. So two
-changes can never be under way at once, whatever lingered in a queue.
+Pure. A change is an entry of the log. A member uses it from the moment it is in its log, committed or not,
+and no longer when the entry is truncated (Raft, chapter 4: so any majority before a change of one member and
+any majority after it have a member in common). An entry names the change that it is based on; if that is not
+the last one before it, the entry is void, on every member alike. So there is never more than one change in
+progress.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,23 +12,23 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from namesrv.plugins.controller.raft.codec import CodecError, Number, decode_command
-from namesrv.plugins.controller.raft.ledger import decode_batch
+from namesrv.plugins.controller.raft.fenced_state_machine import decode_batch
 
 Address = tuple[str, int]
-MARK = b"\xa7members"  # the kind of such a batch, as MessagePack writes it
-MARK_WITHIN = 64  # bytes of the entry in which the kind stands
+MARK = b"\xa7members"  # the kind of such a batch in MessagePack
+MARK_WITHIN = 64  # the kind is within so many first bytes of the entry
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """`fresh`: (id, incarnation) of a member that never was one: it has forgotten nothing.
+    """`fresh`: (id, incarnation) of a member that never was one before, so it has forgotten nothing.
 
-    `added`: (id, host, port), where clients ask the members that came by a request. Files may not know these,
-    or from an earlier life of the id, so for them the roster is right; for all others, each member's file is.
+    `added`: (id, host, port), the request addresses of members that came by addController. A configuration
+    file may lack them or have an older address, so for them the log decides; for all others the file does.
     """
 
     based_on: Number  # index of the change before it, 0: none
     members: tuple[tuple[str, str, int], ...]  # (id, host, port), in order
-    former: tuple[str, ...] = ()  # every id that is, or ever was, one of them
+    former: tuple[str, ...] = ()  # every id that is or was a member
     fresh: tuple[str, str] | None = None
     added: tuple[tuple[str, str, int], ...] = ()
 
@@ -45,8 +45,8 @@ def decode_change(data: bytes) -> Change:
     return _decoder.decode(data)
 
 
-class Roster:
-    """All changes from the last snapshot on. `changed` is called after each, in the raft thread."""
+class MemberList:
+    """All changes since the last snapshot. `changed` is called after each. Raft thread."""
 
     def __init__(self, members: Mapping[str, Address]) -> None:
         first = Change(0, tuple((name, *members[name]) for name in sorted(members)))
@@ -55,7 +55,7 @@ class Roster:
 
     @property
     def index(self) -> int:
-        """Of the entry that made it so; 0: the configuration."""
+        """Index of the last change; 0: the configuration."""
         return self._changes[-1][0]
 
     @property
@@ -64,7 +64,7 @@ class Roster:
 
     @property
     def added(self) -> dict[str, Address]:
-        """Request addresses of the members that came by a request."""
+        """Request addresses of the members that came by addController."""
         return {name: (host, port) for name, host, port in self._changes[-1][1].added}
 
     def addresses(self, files: Mapping[str, Address]) -> dict[str, Address]:
@@ -104,27 +104,31 @@ class Roster:
         try:
             batch = decode_batch(decode_command(command[1:])[1][0])
             if batch.kind != "members" or batch.term != term:
-                return  # appended by a leader of a later term than the one that decided it
+                return  # appended by a leader of a later term than the one that proposed it: void
             change = decode_change(batch.items[0][1] or b"")
         except (CodecError, msgspec.MsgspecError, IndexError):
-            return  # not ours; the state machine will say what it is
+            return  # not a change; the state machine reports it
         if change.based_on == self.index:
             self._changes.append((index, change))
             self.changed()
 
     def cut(self, first: int) -> None:
-        """Entries from this index on are gone."""
+        """LogObserver: the entries from this index on were truncated."""
         kept = [each for each in self._changes if each[0] < first or each is self._changes[0]]
         if len(kept) < len(self._changes):
             self._changes = kept
             self.changed()
 
     def cleared(self) -> None:
-        """The whole log is gone, but for what a snapshot holds."""
+        """LogObserver: the whole log was removed, except what a snapshot holds."""
         self.cut(self._changes[0][0] + 1)
 
-    def restored(self, last: int, saved: tuple[int, Change] | None) -> None:
-        """From a snapshot whose last entry is `last`; None: it is of a release without changes."""
-        first = self._changes[0] if saved is None else saved
+    def restored(self, last: int, saved: tuple[int, bytes] | None) -> None:
+        """Takes over the member list of a snapshot whose last entry is `last`: its index and encoded change.
+
+        `saved` None: the snapshot was written by a release without membership changes. Raises
+        msgspec.MsgspecError.
+        """
+        first = self._changes[0] if saved is None else (saved[0], decode_change(saved[1]))
         self._changes = [first, *(each for each in self._changes if each[0] > max(last, first[0]))]
         self.changed()

@@ -1,85 +1,103 @@
-"""Whom this member counts, and whom it only sends the log to; as the roster in the log says. Raft thread."""
+"""Voters: the members that count towards a majority, and the learners that only receive the log.
+
+The member list in the log decides who is a voter (member_list.py). Raft thread.
+"""
 
 import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from namesrv.plugins.controller.raft.api import RaftSettings
-from namesrv.plugins.controller.raft.codec import HandOver, RosterNote
-
-if TYPE_CHECKING:
-    from namesrv.plugins.controller.raft.member import Member
+from namesrv.plugins.controller.raft.codec import MemberListNote, Message, TimeoutNow
+from namesrv.plugins.controller.raft.membership.member_list import MemberList
+from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
+from namesrv.plugins.controller.raft.raft_library import RaftLibrary
+from namesrv.plugins.controller.raft.transport.links import Links
 
 logger = logging.getLogger(__name__)
 
 RETIRE_S = 2.0
 NOT_DECIDED = float("inf")  # when a member retires whose removal is not committed
-CATCH_UP_ENTRIES = 100  # a member to be is not more than this behind
+CATCH_UP_ENTRIES = 100  # a learner that is at most this many entries behind may become a voter
 NEVER_YET = float("-inf")
 
 
-class Electorate:
-    """`voters`: all, self included; `others`: in order; `expected`: not members yet, or no longer."""
+class VotingMember(Protocol):
+    """What Voters uses of this member. `links` None: a group of one."""
 
-    def __init__(self, settings: RaftSettings, member: "Member") -> None:
+    core: RaftLibrary
+    links: Links | None
+    joining: Joining
+    member_list: MemberList
+
+    def reply(self, member: str, message: Message) -> None: ...
+
+
+class Voters:
+    """`ids`: all voters, this member included; `others`: the others, sorted; `learners`: addresses of members
+    that receive the log without a vote, because they join or were removed."""
+
+    def __init__(self, settings: RaftSettings, member: VotingMember) -> None:
         self._settings, self._member = settings, member
-        self.voters: frozenset[str] = frozenset()
+        self.ids: frozenset[str] = frozenset()
         self.others: list[str] = []
-        self.expected: dict[str, tuple[str, int]] = {}
+        self.learners: dict[str, tuple[str, int]] = {}
         self._addresses = dict(settings.members)
         self._retire_at: dict[str, float] = {}
-        self._left_out_at = 0  # index of a roster without us that somebody told us of
+        self._removed_at = 0  # index of a member list without us that another member reported
 
-    def follow_roster(self) -> None:
-        """The log says who belongs to the group: from now on majorities are counted so."""
-        members, before = self._member.roster.members, self.voters
-        self.voters = frozenset(members)
+    def follow_member_list(self) -> None:
+        """Counts majorities over the member list as it is now, and links to its members."""
+        members, before = self._member.member_list.members, self.ids
+        self.ids = frozenset(members)
         self.others = sorted(members.keys() - {self._settings.self_id})
-        self._addresses.update(self._member.roster.addresses(self._settings.members))
+        self._addresses.update(self._member.member_list.addresses(self._settings.members))
         for member in self.others:
-            self.expected.pop(member, None)
+            self.learners.pop(member, None)
         self._member.core.follow(self.others)
         if self._member.core.leads:
-            for member in sorted(before - self.voters):
-                self.expected[member] = self._addresses.get(member, ("", 0))
+            for member in sorted(before - self.ids):
+                self.learners[member] = self._addresses.get(member, ("", 0))
                 self._retire_at[member] = NOT_DECIDED
         self._follow_links()
 
     def retire(self) -> None:
-        """Members that were removed get the log for a while longer, so that they hear of it; not before it is
-        decided: one that takes itself for removed gives no vote, and the others may need it."""
+        """Sends the log to removed members for RETIRE_S, so that they learn of their removal.
+
+        Only after the removal is committed: a member that believes that it was removed gives no vote, and
+        until then the others may need its vote.
+        """
         core = self._member.core
-        is_decided = core.leads and core.commit_index >= self._member.roster.index
+        is_decided = core.leads and core.commit_index >= self._member.member_list.index
         for member, at in list(self._retire_at.items()):
-            if member in self.voters or core.now() >= at or (at == NOT_DECIDED and not core.leads):
+            if member in self.ids or core.now() >= at or (at == NOT_DECIDED and not core.leads):
                 del self._retire_at[member]
-                self.forget(member)
+                self.remove_learner(member)
             elif at == NOT_DECIDED and is_decided:
                 self._retire_at[member] = core.now() + RETIRE_S
                 if self._is_linked(member):
                     core.learner_up(member)
 
-    def expect(self, member: str, address: tuple[str, int]) -> None:
-        """Let it link to us, and send it the log, without counting it."""
-        if member not in self.voters:
+    def add_learner(self, member: str, address: tuple[str, int]) -> None:
+        """Accepts links of this member and sends it the log, without a vote."""
+        if member not in self.ids:
             self._retire_at.pop(member, None)
-            self.expected[member] = address
+            self.learners[member] = address
             self._follow_links()
             if self._is_linked(member):
                 self._member.core.learner_up(member)
 
-    def forget(self, member: str) -> None:
-        if self.expected.pop(member, None) is not None:
+    def remove_learner(self, member: str) -> None:
+        if self.learners.pop(member, None) is not None:
             self._member.core.learner_down(member)
             self._follow_links()
 
-    def gets_the_log(self, member: str) -> bool:
-        return member in self.voters or (
-            member in self.expected and self._retire_at.get(member) != NOT_DECIDED
-        )
+    def is_replicated_to(self, member: str) -> bool:
+        """Does this member receive the log, as a voter or a learner?"""
+        return member in self.ids or (member in self.learners and self._retire_at.get(member) != NOT_DECIDED)
 
     def caught_up(self, member: str) -> bool:
-        """A member to be has told its standing and has nearly the whole log."""
+        """Has this learner announced its vote eligibility, and nearly the whole log?"""
         if member not in self._member.joining.heard:
             return False
         return (
@@ -87,16 +105,18 @@ class Electorate:
             and self._member.core.next_index(member) + CATCH_UP_ENTRIES > self._member.core.log[-1][1]
         )
 
-    def hand_over(self, member: str) -> bool:
-        """False: it has not the whole log, and could not be elected."""
+    def send_timeout_now(self, member: str) -> bool:
+        """Asks this member to campaign at once. False, and nothing is sent: it lacks a part of the log and
+        could not be elected."""
         core = self._member.core
         if not self._is_linked(member) or not core.leads or core.match_index(member) < core.log[-1][1]:
             return False
-        self._member.reply(member, HandOver(core.term))
+        self._member.reply(member, TimeoutNow(core.term))
         return True
 
-    def able(self, members: Collection[str], since: float) -> list[str]:
-        """Leader: those of these that have a vote and have answered since then, ourselves included."""
+    def responsive(self, members: Collection[str], since: float) -> list[str]:
+        """Leader: returns the `members` that may vote and have answered after `since` (seconds of now()), and
+        itself; sorted."""
         answered = dict(zip(self.others, self._member.core.last_responses(), strict=False))
         heard = self._member.joining.heard
         voting = (name for name in members if name in heard and heard[name].state == "member")
@@ -105,31 +125,37 @@ class Electorate:
         )
 
     @property
-    def left_out(self) -> bool:
-        """The group has removed us, and our log ends before that."""
-        return self._left_out_at > self._member.roster.index
+    def is_removed(self) -> bool:
+        """Has another member reported that this one was removed, by an entry that our log does not reach?"""
+        return self._removed_at > self._member.member_list.index
 
     def _is_linked(self, member: str) -> bool:
         return self._member.links is not None and member in self._member.links.connected()
 
     def _follow_links(self) -> None:
         if self._member.links is not None:
-            self._member.links.follow(self._member.roster.addresses(self._settings.members) | self.expected)
+            self._member.links.follow(
+                self._member.member_list.addresses(self._settings.members) | self.learners
+            )
 
-    def compare(self, member: str, note: RosterNote) -> None:
-        """Two changes at once, made by configuration, could make two majorities without a common member."""
-        if note.index > self._member.roster.index and self._settings.self_id not in note.members:
-            if not self.left_out:
+    def check_member_list(self, member: str, note: MemberListNote) -> None:
+        """Compares the member list of `member` with ours.
+
+        Refuses its link if the configurations differ by more than one member: then there could be two
+        majorities without a common member.
+        """
+        if note.index > self._member.member_list.index and self._settings.self_id not in note.members:
+            if not self.is_removed:
                 logger.warning(
                     "%s says that this member was removed from the group (now %s): stop it",
                     member,
                     ", ".join(note.members),
                 )
-            self._left_out_at = max(self._left_out_at, note.index)
-        differs = self.voters ^ set(note.members)
-        if note.index == self._member.roster.index == 0 and len(differs) > 1:
+            self._removed_at = max(self._removed_at, note.index)
+        differs = self.ids ^ set(note.members)
+        if note.index == self._member.member_list.index == 0 and len(differs) > 1:
             logger.critical(
-                "%s was configured with other members than we: %s differ, one at a time is safe",
+                "the configured member list of %s differs from ours in %s; only one member may differ",
                 member,
                 ", ".join(sorted(differs)),
             )

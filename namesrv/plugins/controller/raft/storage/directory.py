@@ -1,4 +1,4 @@
-"""The data directory of one member: locked by one process, and marked with whom it belongs to."""
+"""DataDirectory: the data directory of one member, locked by one process and marked with its owner."""
 
 import fcntl
 import os
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from namesrv.plugins.controller.raft.files import sync_directory
-from remoting.config import ConfigError
+from keelmq.runtime.config import ConfigError
+from namesrv.plugins.controller.raft.storage.files import sync_directory
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal, self.snapshot = path / "raft.journal", path / "raft.snapshot"
-        self.standing = path / "raft.standing"
+        self.vote_eligibility = path / "raft.standing"
         self._lock = -1
 
     def open(self, cluster_id: str, member_id: str) -> None:
@@ -64,8 +64,8 @@ class DataDirectory:
             )
 
     def _is_unused(self) -> bool:
-        """Nothing but the lock: a first start that ended, perhaps in the middle of the owner's line."""
-        return not (self.journal.exists() or self.standing.exists() or self.snapshot.exists())
+        """Is there only the lock file? Then a first start ended early, perhaps while it wrote the owner."""
+        return not (self.journal.exists() or self.vote_eligibility.exists() or self.snapshot.exists())
 
     def _mark(self, owner: _Owner) -> None:
         os.ftruncate(self._lock, 0)

@@ -1,6 +1,7 @@
-"""The few things that raft does to files. Everything here is durable when it returns, or raises OSError.
+"""File operations of the raft log. Each is durable when it returns, or raises OSError.
 
-Writers of raft files use this module and `os`, nothing else: tests put a disk that breaks in its place.
+Code that writes raft files uses only this module and `os`, which tests replace by a disk that fails. It does
+not use keelmq/runtime/durable_file.py, which keeps a backup of the old content and has no spare descriptors.
 """
 
 import contextlib
@@ -11,21 +12,21 @@ import struct
 import zlib
 from pathlib import Path
 
-from remoting.config import ConfigError
+from keelmq.runtime.config import ConfigError
 
 logger = logging.getLogger(__name__)
 
-SPARE_FILES = 3  # a vote needs two descriptors at once, the library's reader of snapshots one
+SPARE_FILES = 3  # storing a vote needs two descriptors at once, reading a snapshot one
 
 
 class DamagedError(ConfigError):
-    """A file does not hold what this member promised to others; starting could lose acknowledged writes."""
+    """A file lacks what this member has acknowledged to others; starting could lose acknowledged changes."""
 
 
 class SpareFiles:
-    """Descriptors kept for the moment in which strangers have taken all others: a vote must still be stored.
+    """Descriptors in reserve, so that a vote can be stored when connections have used up all others.
 
-    Process-wide, like the limit. refill() after a peak; release() gives them back to the system.
+    Process-wide, like the limit. release() gives them to the next open; refill() takes them again.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class SpareFiles:
                 self._files.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def release(self) -> bool:
-        """False: there was none left."""
+        """Closes the spare descriptors. False: there was none."""
         files, self._files = self._files, []
         for file in files:
             os.close(file)
@@ -48,7 +49,7 @@ spare_files = SpareFiles()
 
 
 def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
-    """os.open, with the spare descriptors when there is no other. Raises OSError."""
+    """os.open, with the spare descriptors if no other is free. Raises OSError."""
     try:
         return os.open(path, flags | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -58,7 +59,7 @@ def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def write_all(file: int, data: bytes | bytearray, offset: int) -> None:
-    """pwrite until everything is out. OSError as it comes."""
+    """Writes all of `data` at `offset`. Raises OSError."""
     view, done = memoryview(bytes(data)), 0
     while done < len(view):
         done += os.pwrite(file, view[done:], offset + done)
@@ -67,9 +68,9 @@ def write_all(file: int, data: bytes | bytearray, offset: int) -> None:
 def replace_file(
     path: Path, data: bytes | bytearray, suffix: str, *, sync: bool = True, keep_open: bool = False
 ) -> int:
-    """Write beside, fsync, rename, fsync the directory: old or new content, never a mixture.
+    """Replaces a file by a new one, written beside it, synced and renamed: old or new content, never a mix.
 
-    Returns the new file's descriptor when keep_open, else -1.
+    Returns the new file's descriptor if keep_open, else -1. Raises OSError.
     """
     fresh = path.with_suffix(suffix)
     file = open_file(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -77,7 +78,7 @@ def replace_file(
         write_all(file, data, 0)
         if sync:
             os.fsync(file)
-            sync_directory(path.parent)  # a snapshot renamed before us must not arrive after us
+            sync_directory(path.parent)  # a snapshot that was renamed before must be durable before this file
         os.rename(fresh, path)
         if sync:
             sync_directory(path.parent)
@@ -91,20 +92,23 @@ def replace_file(
 
 
 def rename_durably(old: str, new: str) -> None:
-    """In the place of the library's rename of snapshots: one that a leader sent was never synced, and a power
-    cut right after the rename would leave a name without content where a good snapshot was."""
+    """Replaces the library's rename of snapshots. Raises OSError.
+
+    The library does not sync a snapshot that a leader sent: after a power cut the new name would have no
+    content, and the old snapshot would be gone.
+    """
     try:
         sync_file(Path(old))
         sync_directory(Path(old).parent)
         os.rename(old, new)
         sync_directory(Path(new).parent)
-    except OSError as error:  # the library says only that it failed
+    except OSError as error:  # the library logs no reason
         logger.error("cannot rename %s to %s: %s", old, new, os.strerror(error.errno or 0))
         raise
 
 
 def write_new_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Content durable, the name not yet: whoever renames it makes it so."""
+    """Writes a file whose content is durable; its name becomes durable when it is renamed."""
     file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(file, data, 0)
@@ -130,13 +134,13 @@ def sync_directory(directory: Path) -> None:
         os.close(file)
 
 
-def seal(body: bytes) -> bytes:
-    """`body` with its checksum in front."""
+def with_checksum(body: bytes) -> bytes:
+    """Returns crc32 (4 bytes, little endian) + `body`."""
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def unseal(data: bytes) -> bytes | None:
-    """None: damaged."""
+def without_checksum(data: bytes) -> bytes | None:
+    """Returns the body of with_checksum(); None: the checksum does not match."""
     if len(data) < 4 or zlib.crc32(data[4:]) != struct.unpack_from("<I", data)[0]:
         return None
     return data[4:]

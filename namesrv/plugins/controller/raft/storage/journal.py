@@ -1,4 +1,6 @@
-"""The raft log on disk, and the vote beside it. Never rewritten in place, never trusted before fdatasync.
+"""Journal: the raft log on disk, and the vote file beside it.
+
+No record is rewritten in place, and none counts as durable before fdatasync.
 
     journal = MAGIC record* zeros*        record, little endian:
 
@@ -8,12 +10,13 @@
       +--------+--------+--------+-----------------+-----------------+-----------------+-----------+
                           crc32 of everything after it; `length` is the command's
 
-`synced offset` is how far the file was durable when the record was written. So recovery can tell a torn tail
-(never acknowledged: cut it) from a damaged record that had been durable (refuse to start): in the second case
-a later record, or the commit index in the vote file, proves it. Positions are list positions, not indexes.
+`synced offset`: the length of the durable part of the file when the record was written. With it recovery
+tells a torn tail (never acknowledged: it is cut off) from a damaged record that had been durable (the start
+is refused): then a later record, or the commit index in the vote file, proves it. Positions are list
+positions, not log indexes.
 
-Behind the log the file has zeros that are durable already: a record that replaces them changes no size and no
-block map, and its fdatasync has half the work.
+After the log the file has durable zeros. A record that replaces them changes neither file size nor block map,
+so its fdatasync has half the work.
 """
 
 import contextlib
@@ -28,19 +31,19 @@ from typing import Protocol, overload
 
 import msgspec
 
+from keelmq.runtime.histogram import Histogram
 from namesrv.plugins.controller.raft.codec import Number
 from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, Fatal
-from namesrv.plugins.controller.raft.files import (
+from namesrv.plugins.controller.raft.storage.files import (
     DamagedError,
     open_file,
     replace_file,
-    seal,
     spare_files,
     sync_directory,
-    unseal,
+    with_checksum,
+    without_checksum,
     write_all,
 )
-from remoting.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +53,16 @@ HEAD = struct.Struct("<4sIIQQQ")
 CRC_FROM = 12  # crc32 covers the record from here
 COMMAND_BYTES_MAX = 64 * 1024 * 1024
 WRITE_AT_BYTES = 1024 * 1024  # buffered records beyond this are written (not synced) at once
-RESERVE_BYTES_MIN, RESERVE_BYTES_MAX = 16 * 1024, 1024 * 1024  # zeros added at once: as much as there is
+RESERVE_BYTES_MIN, RESERVE_BYTES_MAX = (
+    16 * 1024,
+    1024 * 1024,
+)  # zeros added at once: the size of the log, within these bounds
 
 LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
 
 
 class LogObserver(Protocol):
-    """Hears of every entry that comes or goes, before anybody counts it."""
+    """Is called for every appended or removed entry, before it counts towards a majority."""
 
     def appended(self, command: bytes, index: int, term: int) -> None: ...
     def cut(self, first: int) -> None: ...
@@ -70,7 +76,7 @@ class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Journal:
-    """Implements what pysyncobj calls on a journal. One thread."""
+    """Implements pysyncobj's journal interface. Raft thread only."""
 
     def __init__(
         self, path: Path, *, fatal: Fatal, sync: bool = True, observer: LogObserver | None = None
@@ -80,8 +86,10 @@ class Journal:
         self._entries: list[LogEntry] = []
         self._offsets: list[int] = []
         self._buffer = bytearray()
-        self._end = self._written = self._synced = 0  # end of the log; of it on the file; of it durable
-        self._reserved = 0  # end of the zeros behind it
+        self._end = self._written = self._synced = (
+            0  # ends: of the log; of its written part; of its durable part
+        )
+        self._reserved = 0  # end of the zeros after it
         self._rewrite_due = self._vote_due = False
         self.syncs, self.sync_seconds = 0, Histogram()
         self._file = -1
@@ -110,11 +118,11 @@ class Journal:
         self._end = self._written = self._synced = len(MAGIC)
 
     def _recover(self, data: bytes) -> None:
-        """Reads what is whole; cuts a torn tail; raises DamagedError when something durable is damaged."""
+        """Reads the records and cuts off a torn tail. Raises DamagedError: a durable record is damaged."""
         if data[: len(MAGIC)] != MAGIC:
             if len(data) > len(MAGIC) or not MAGIC.startswith(data.rstrip(b"\0")):
                 raise DamagedError(f"{self._path}: not a raft journal of this version")
-            self._create()  # crashed while it was created: of what was written the size came first
+            self._create()  # a crash during its creation: only the size was durable
             return
         position = len(MAGIC)
         while (record := parse_record(data, position)) is not None:
@@ -150,11 +158,11 @@ class Journal:
         os.ftruncate(self._file, position)
 
     def align(self, previous: LogEntry | None, last: LogEntry | None) -> None:
-        """Call once after opening, with the two entries at the snapshot's end (None: there is no snapshot).
+        """Removes the entries that the snapshot covers. Call it once after opening.
 
-        Drops what the snapshot covers, as the library would have done had the process lived; else the library
-        would clear the whole journal, with acknowledged entries behind the snapshot. Raises DamagedError when
-        the two do not meet or end before the stored commit index.
+        `previous` and `last` are the two entries at the snapshot's end; None: there is no snapshot. Without
+        this the library would clear the whole journal, with acknowledged entries after the snapshot. Raises
+        DamagedError: a gap between the two, or both end before the stored commit index.
         """
         first_index = self._entries[0][1] if self._entries else 1
         last_index = self._entries[-1][1] if self._entries else 1
@@ -183,7 +191,7 @@ class Journal:
         return self._entries[position]
 
     def add(self, command: bytes, index: int, term: int) -> None:
-        """To memory and buffer only; sync() makes it durable."""
+        """Appends to memory and buffer; sync() makes it durable."""
         self._entries.append((command, index, term))
         self._offsets.append(self._end)
         record = pack_record(command, index, term, self._synced)
@@ -195,9 +203,9 @@ class Journal:
             self._observer.appended(command, index, term)
 
     def clear(self) -> None:
-        """Everything is replaced by what is added next; the file changes at the next sync, in one step.
+        """Removes all entries. The file is replaced in one step by the next sync.
 
-        Until then the old journal stays: a crash in between starts with it and the new snapshot (see align).
+        Until then the old journal stays: after a crash, align() works with it and the new snapshot.
         """
         self._entries, self._offsets = [], []
         self._buffer.clear()
@@ -206,7 +214,7 @@ class Journal:
             self._observer.cleared()
 
     def deleteEntriesFrom(self, position: int) -> None:
-        """Cut a conflicting tail, durably: no old record may show up behind newer ones."""
+        """Removes a conflicting tail, durably: no old record may remain after newer ones."""
         if position >= len(self._entries):
             return
         if self._entries[position][1] <= self._commit_index:
@@ -227,7 +235,7 @@ class Journal:
             self._observer.cut(first)
 
     def deleteEntriesTo(self, position: int) -> None:
-        """Compaction: a new file takes the old one's place."""
+        """Compaction: removes the entries before `position` with a new file."""
         del self._entries[:position]
         self._rewrite()
 
@@ -240,7 +248,7 @@ class Journal:
         return self._commit_index
 
     def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
-        """Durable before it returns: the vote leaves the machine next."""
+        """Stores term and vote, durably: the vote is sent next."""
         self.sync()
         self._term, self._voted_for = term, voted_for
         self._store_vote()
@@ -271,7 +279,7 @@ class Journal:
         return self._end
 
     def sync(self) -> None:
-        """Everything added so far is durable when this returns; one fdatasync for all of it."""
+        """Makes all appended entries durable with one fdatasync."""
         if self._rewrite_due:
             self._rewrite()
         elif self._end != self._synced:
@@ -292,14 +300,20 @@ class Journal:
         self.sync_seconds.observe(time.perf_counter() - started)
 
     def _reserve(self) -> None:
-        """Durable zeros behind the log. A disk without room for them may still have some for the log."""
-        size = min(max(self._end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
+        """Writes durable zeros after the log. Without room for them the log may still have room.
+
+        The fsync also covers records that were written and not synced yet. The kernel reports a lost page
+        once, so "no space" may be about those records, and a later fdatasync would succeed without them.
+        """
+        size, is_syncing = min(max(self._end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX), False
         try:
             write_all(self._file, bytes(size), self._end)
+            is_syncing = True
             if self._fdatasync:
                 os.fsync(self._file)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            is_about_records = is_syncing and self._written > self._synced
+            if is_about_records or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._failed(error)
             os.ftruncate(self._file, max(self._written, self._reserved))
             return
@@ -315,7 +329,7 @@ class Journal:
 
     def _rewrite(self) -> None:
         data, offsets = bytearray(MAGIC), []
-        # the file gets its name only when it is durable, so each record may claim the whole of it
+        # the file is renamed only when it is durable, so each record may state its whole length
         durable = len(MAGIC) + sum(HEAD.size + len(command) for command, _, _ in self._entries)
         for command, index, term in self._entries:
             offsets.append(len(data))
@@ -332,7 +346,7 @@ class Journal:
     def _store_vote(self) -> None:
         body = msgspec.msgpack.encode(_Vote(self._term, self._voted_for, self._commit_index))
         try:
-            replace_file(self._vote_path, seal(body), ".vote.new", sync=self._fdatasync)
+            replace_file(self._vote_path, with_checksum(body), ".vote.new", sync=self._fdatasync)
         except OSError as error:
             self._failed(error, self._vote_path)
         self._vote_due = False
@@ -340,7 +354,7 @@ class Journal:
     def _read_vote(self) -> _Vote:
         if not self._vote_path.exists():
             return _Vote(0, None, 1)
-        body = unseal(self._vote_path.read_bytes())
+        body = without_checksum(self._vote_path.read_bytes())
         if body is None:
             raise DamagedError(f"{self._vote_path}: damaged; this member does not know whom it voted for")
         try:
@@ -349,7 +363,7 @@ class Journal:
             raise DamagedError(f"{self._vote_path}: {error}") from None
 
     def _failed(self, error: OSError, path: Path | None = None) -> None:
-        # after a failed write or sync nobody knows what the disk holds: only a new start finds out
+        # after a failed write or sync the disk content is unknown until the next start reads it
         self._fatal(EXIT_JOURNAL, f"{path or self._path}: {os.strerror(error.errno or 0)}")
 
 
@@ -359,7 +373,7 @@ def pack_record(command: bytes, index: int, term: int, synced: int) -> bytes:
 
 
 def parse_record(data: bytes, position: int) -> tuple[LogEntry, int] | None:
-    """(entry, synced offset) of the record at `position`, None when there is no whole one."""
+    """Returns (entry, synced offset) of the record at `position`; None: no whole record is there."""
     if position + HEAD.size > len(data):
         return None
     mark, length, crc, index, term, synced = HEAD.unpack_from(data, position)

@@ -1,9 +1,9 @@
-"""The state at one log index, in a file: written synchronously, checksummed, or not usable at all.
+"""Snapshot: the state at one log index in a file with a checksum.
 
     "KeelSN1\\n"  crc32 (4, little endian)  zlib(MessagePack(Snapshot))
 
-The same bytes travel to a member that is too far behind. Two log entries are kept, because the library wants
-the last applied one and its predecessor at the head of the journal.
+The leader sends the same bytes to a member that is too far behind. It holds two log entries: the library
+needs the last applied one and its predecessor at the start of the journal.
 """
 
 import struct
@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 
 from namesrv.plugins.controller.raft.codec import Entry, Number
-from namesrv.plugins.controller.raft.files import DamagedError, write_new_file
-from namesrv.plugins.controller.raft.roster import Change, decode_change
+from namesrv.plugins.controller.raft.storage.files import DamagedError, write_new_file
 
 MAGIC = b"KeelSN1\n"
-FILE_BYTES_MAX = 256 * 1024 * 1024  # of one that a leader sends
-STATE_BYTES_MAX = 1024 * 1024 * 1024  # what may come out of the compressed part
+FILE_BYTES_MAX = 256 * 1024 * 1024  # of a snapshot that a leader sends
+STATE_BYTES_MAX = 1024 * 1024 * 1024  # uncompressed
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,11 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: bytes  # StateMachine.snapshot()
     welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation): since the second release
     former: tuple[str, ...] = ()
-    roster: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
-
-    def members_change(self) -> tuple[int, Change] | None:
-        """Raises msgspec.MsgspecError."""
-        return None if self.roster is None else (self.roster[0], decode_change(self.roster[1]))
+    member_list: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -44,7 +39,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes, name: str) -> Snapshot:
-    """`name` is for the error text. Raises DamagedError."""
+    """`name` is only for the error text. Raises DamagedError."""
     start = len(MAGIC) + 4
     if data[: len(MAGIC)] != MAGIC or len(data) < start:
         raise DamagedError(f"{name}: not a snapshot of this version")
@@ -58,14 +53,14 @@ def decode_snapshot(data: bytes, name: str) -> Snapshot:
 
 
 def write_snapshot(path: Path, snapshot: Snapshot, *, sync: bool = True) -> int:
-    """Written and durable, not yet renamed (the library does). Returns its bytes. Raises OSError."""
+    """Writes the file, durably, and returns its size in bytes. The library renames it. Raises OSError."""
     data = encode_snapshot(snapshot)
     write_new_file(path, data, sync=sync)
     return len(data)
 
 
 def read_snapshot(path: Path, cluster_id: str) -> Snapshot:
-    """Raises DamagedError; also for a snapshot of another cluster."""
+    """Raises DamagedError: damaged, or of another cluster."""
     snapshot = decode_snapshot(path.read_bytes(), str(path))
     if snapshot.cluster_id != cluster_id:
         raise DamagedError(f"{path}: belongs to cluster {snapshot.cluster_id!r}, this is {cluster_id!r}")

@@ -1,4 +1,4 @@
-"""Host names to socket addresses, outside the raft thread: a slow resolver must not stop heartbeats."""
+"""AddressBook: resolves host names outside the raft thread, so a slow resolver delays no heartbeat."""
 
 import contextlib
 import ipaddress
@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Mapping
 
-from namesrv.plugins.controller.raft.links import SocketAddress
-from remoting.config import ConfigError
+from keelmq.runtime.config import ConfigError
+from namesrv.plugins.controller.raft.transport.links import SocketAddress
 
 logger = logging.getLogger(__name__)
 
-FRESH_S = 1.0  # between two look-ups of a member that is being dialled: one that moved is found this soon
+FRESH_S = 1.0  # between two look-ups of a member that is dialed: its new address is found within this time
 ANY_ADDRESS = "0.0.0.0"
 
 
@@ -34,13 +34,15 @@ def is_literal(host: str) -> bool:
 
 
 def listen_host(host: str) -> str:
-    """What a member with this name binds: an address as it stands, any address behind a name. When a pod
-    starts, its name may not resolve yet, or to the address that it had before."""
+    """Returns the address that a member binds: `host` if it is an address, else 0.0.0.0.
+
+    When a pod starts, its name may not resolve yet, or to the address that it had before.
+    """
     return host if is_literal(host) or is_loopback(host) else ANY_ADDRESS
 
 
 def resolve(host: str, port: int) -> SocketAddress:
-    """Blocks. IPv4 first: that is what a member with a name listens on. Raises ConfigError."""
+    """Resolves a name; blocks. Prefers IPv4, on which a member with a name listens. Raises ConfigError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -50,19 +52,19 @@ def resolve(host: str, port: int) -> SocketAddress:
 
 
 class AddressBook:
-    """lookup() never blocks: it answers what the last background look-up found."""
+    """lookup() never blocks: it returns the result of the last look-up in the background."""
 
     def __init__(self, members: Mapping[str, tuple[str, int]]) -> None:
         self._members = dict(members)
         self._known: dict[str, SocketAddress] = {}
         self._asked_at: dict[str, float] = {}
-        self._asking: set[str] = set()  # a resolver that hangs costs one thread, not one a second
+        self._asking: set[str] = set()  # a hung resolver costs one thread, not one each second
         self._literal: set[str] = set()
         for member, (host, port) in self._members.items():
             self._note_literal(member, host, port)
 
     def learn(self, member: str, address: tuple[str, int]) -> None:
-        """A member that came to the group later, perhaps for the second time and from elsewhere."""
+        """Sets the address of a member that joined later, or came back with another address."""
         if self._members.get(member) != address:
             self._members[member] = address
             self._known.pop(member, None)

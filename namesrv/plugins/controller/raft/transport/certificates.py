@@ -1,7 +1,7 @@
-"""The certificate files of one member: read, judged as its peers will judge them, read again when changed.
+"""Certificates: reads and checks the certificate files of one member, and reads them again when they change.
 
-A member whose own group would refuse it does not start: at every load it shakes hands with itself, as both
-sides. New files that are not good are told in the log, and the old ones stay in use.
+Every load performs a TLS handshake between the two contexts of this member, so a member that its group would
+refuse does not start. If new files are not valid, the reason is logged and the old ones stay in use.
 """
 
 import logging
@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.channel import ChannelError
-from namesrv.plugins.controller.raft.tls import TlsChannel
-from remoting.config import ConfigError
+from namesrv.plugins.controller.raft.transport.channel import ChannelError
+from namesrv.plugins.controller.raft.transport.tls import TlsChannel
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -28,14 +28,14 @@ CERT_KEY, KEY_KEY, TRUST_KEY = (
     "controllerRaftTlsKeyPath",
     "controllerRaftTlsTrustCertPath",
 )
-LOOK_AGAIN_S = 5.0  # after files that were not good: perhaps only half of them were there
-FLIGHTS_MAX = 4  # of our handshake with ourselves; it needs two
-RENEW_DAYS = 30  # before the end: who renews by hand hears of it, automata have done it by then
+RETRY_S = 5.0  # after invalid files: perhaps not all of them were written yet
+ROUND_TRIPS_MAX = 4  # of the handshake of the two contexts; it needs two
+RENEW_DAYS = 30  # warn so long before the end; automatic renewal has happened by then
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is in the files. `not_after`: when the first of certificate and CA ends, UTC."""
+    """`names`: DNS names of the certificate. `not_after`: when the certificate or its CA expires, UTC."""
 
     names: tuple[str, ...]
     not_after: datetime
@@ -52,7 +52,7 @@ class Contexts:
 
 
 def read_certificates(files: TlsFiles, member: str) -> Contexts:
-    """Raises ConfigError: which file, what is wrong with it, what to do."""
+    """Raises ConfigError with the file, the fault and what to do."""
     chain = _certificates(CERT_KEY, files.certificate)
     trusted = _certificates(TRUST_KEY, files.trust)
     _check_key(files, chain[0])
@@ -68,23 +68,23 @@ def read_certificates(files: TlsFiles, member: str) -> Contexts:
     _check_dates(TRUST_KEY, files.trust, trusted, now)
     ends = [chain[0].not_valid_after_utc, max(each.not_valid_after_utc for each in trusted)]
     contexts = Contexts(Facts(names, min(ends)), _context(files, dialed=True), _context(files, dialed=False))
-    _shake_hands(files, contexts)
+    _check_handshake(files, contexts)
     return contexts
 
 
 class Certificates:
-    """Channels by the files as they are now. The constructor raises ConfigError.
+    """Makes channels with the files as they are now. The constructor raises ConfigError.
 
-    Used in the raft thread and, for status(), in the event loop: both may load at once, and load the same.
+    Used in the raft thread and, for status(), in the event loop: both may load the files at the same time.
     """
 
     def __init__(self, files: TlsFiles, member: str) -> None:
         self._files, self._member = files, member
         self._stamps = self._stat()
         self._contexts = read_certificates(files, member)
-        self._look_again_at = float("-inf")
-        self.fault: str | None = None  # why the files that are there now are not in use
-        self._tell_end()
+        self._retry_at = float("-inf")
+        self.fault: str | None = None  # why the current files are not in use
+        self._warn_of_expiry()
 
     @property
     def facts(self) -> Facts:
@@ -92,7 +92,7 @@ class Certificates:
 
     def status(self) -> dict[str, int | str]:
         """`certificateEnds`: seconds since 1970. `certificateFault`: why newer files are not in use."""
-        self._refresh()  # else who has renewed would not see it before the next connection
+        self._refresh()  # show a renewal before the next connection
         ends: dict[str, int | str] = {"certificateEnds": int(self.facts.not_after.timestamp())}
         return ends if self.fault is None else ends | {"certificateFault": self.fault}
 
@@ -103,24 +103,24 @@ class Certificates:
     def _refresh(self) -> None:
         now = time.monotonic()
         stamps = self._stat()
-        if stamps == self._stamps or now < self._look_again_at:
+        if stamps == self._stamps or now < self._retry_at:
             return
         try:
             self._contexts = read_certificates(self._files, self._member)
         except ConfigError as error:
             if str(error) != self.fault:
                 logger.error("the raft port goes on with its old certificate: %s", error)
-            self.fault, self._look_again_at = str(error), now + LOOK_AGAIN_S
+            self.fault, self._retry_at = str(error), now + RETRY_S
             return
         self._stamps, self.fault = stamps, None
         logger.info("the raft port has a new certificate, until %s", _day(self.facts.not_after))
-        self._tell_end()
+        self._warn_of_expiry()
 
     def _stat(self) -> tuple[object, ...]:
-        """Changes with a file's content, its rights, and a link that leads elsewhere (a pod's secrets)."""
+        """Changes with the content and mode of a file, and with the target of a link (a pod's secrets)."""
         return tuple(_stamp(path) for path in (self._files.certificate, self._files.key, self._files.trust))
 
-    def _tell_end(self) -> None:
+    def _warn_of_expiry(self) -> None:
         days = self.facts.days_left(datetime.now(UTC))
         if days < RENEW_DAYS:
             logger.warning(
@@ -152,7 +152,7 @@ def _certificates(key: str, path: Path) -> "list[Certificate]":
 
     try:
         found = load_pem_x509_certificates(_read(key, path))
-        for each in found:  # parsed when asked for: here, where what is wrong has a name
+        for each in found:  # parsed lazily: parse it here, where an error can name the file
             each.public_key(), each.extensions
         return found
     except (ValueError, UnsupportedAlgorithm, DuplicateExtension, InvalidVersion):
@@ -188,7 +188,7 @@ def _names(certificate: "Certificate") -> tuple[str, ...]:
 
 
 def _check_dates(key: str, path: Path, certificates: "Iterable[Certificate]", now: datetime) -> None:
-    """One of several CAs may have ended: that is how a CA is replaced."""
+    """At least one must be valid now: while a CA is replaced, the old one may have expired."""
     faults = []
     for each in certificates:
         if each.not_valid_after_utc < now:
@@ -203,7 +203,7 @@ def _check_dates(key: str, path: Path, certificates: "Iterable[Certificate]", no
 def _context(files: TlsFiles, *, dialed: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if dialed else ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # members are names in HELLO, wherever they live
+    context.check_hostname = False  # a member is known by the name in its HELLO, not by its host
     context.verify_mode = ssl.CERT_REQUIRED
     if not dialed:
         context.num_tickets = 0  # nothing is resumed
@@ -215,15 +215,15 @@ def _context(files: TlsFiles, *, dialed: bool) -> ssl.SSLContext:
     return context
 
 
-def _shake_hands(files: TlsFiles, contexts: Contexts) -> None:
-    """What the others' OpenSSL will say of our certificate, ours says now."""
+def _check_handshake(files: TlsFiles, contexts: Contexts) -> None:
+    """Performs the handshake that other members will perform. Raises ConfigError: it fails."""
     dialer, listener = TlsChannel(contexts.dialer, dialed=True), TlsChannel(contexts.listener, dialed=False)
     try:
-        flight = dialer.start()
-        for _ in range(FLIGHTS_MAX):
-            listener.receive_data(flight)
+        data = dialer.start()
+        for _ in range(ROUND_TRIPS_MAX):
+            listener.receive_data(data)
             dialer.receive_data(listener.data_to_send())
-            flight = dialer.data_to_send()
+            data = dialer.data_to_send()
     except ChannelError as error:
         raise ConfigError(
             f"{CERT_KEY} {files.certificate} is refused with {TRUST_KEY} {files.trust}: {error} "

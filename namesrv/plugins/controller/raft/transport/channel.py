@@ -1,11 +1,11 @@
-"""Bytes of one connection <-> whole frames, authenticated before any frame is handed on. No socket here.
+"""Channel: bytes of one connection <-> frames, authenticated before a frame is delivered. No socket here.
 
     plain:   frame = length (4, big endian) + payload                  loopback only
     key:     32-byte nonce each way, then frame = length (4) + AES-256-GCM(payload) with a counter as nonce
-    TLS:     raft.tls
+    TLS:     transport/tls.py
 
 One key per direction, HKDF-SHA256(shared key, salt = both nonces, info = direction + cluster id): frames
-cannot be replayed into another connection, reflected, or moved to another cluster. HELLO binds the receiver.
+cannot be replayed to another connection, reflected, or moved to another cluster. HELLO names the receiver.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ NONCE_BYTES = 32
 TAG_BYTES = 16
 SECRET_BYTES_MIN = 32
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-HELLO_BYTES_MAX = 512  # limit before the other side has proved who it is
+HELLO_BYTES_MAX = 512  # limit before the peer is authenticated
 
 
 class ChannelError(Exception):
-    """The other side is not a member with our key, or does not speak our protocol: close.
+    """The peer has not proved to be a member, or violates the protocol: the connection is closed.
 
-    `reason` is one of a few, whatever was sent: it is counted and limits the log. `detail` is theirs.
+    `reason` is one of a fixed few, used for metrics and rate limits. `detail` may contain text of the peer.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -33,13 +33,13 @@ class ChannelError(Exception):
 
 
 class Channel(Protocol):
-    """sans-IO. `opened` becomes true when frames can be sealed."""
+    """sans-IO. `is_open` becomes true when the handshake is done and frames can be encoded."""
 
-    opened: bool
+    is_open: bool
     frame_bytes_max: int
 
     def start(self) -> bytes:
-        """Bytes to send first."""
+        """Returns the first bytes to send."""
         ...
 
     def receive_data(self, data: bytes) -> None:
@@ -47,19 +47,19 @@ class Channel(Protocol):
         ...
 
     def data_to_send(self) -> bytes:
-        """A handshake's answer, after each receive_data(); after ChannelError: why, for the other side."""
+        """Returns handshake bytes, after each receive_data(); after ChannelError: the alert for the peer."""
         ...
 
     def may_be(self, member: str) -> bool:
-        """Once opened: whether the other side, as far as it proved who it is, can be this member."""
+        """Once `is_open`: can the authenticated peer be this member?"""
         ...
 
     def next_frame(self) -> bytes | None:
-        """The next whole frame, None for "need more"; raises ChannelError."""
+        """Returns the next whole frame; None: more data is needed. Raises ChannelError."""
         ...
 
-    def seal(self, frame: bytes) -> bytes:
-        """Bytes to send; raises ChannelError."""
+    def encode_frame(self, frame: bytes) -> bytes:
+        """Returns the bytes to send. Raises ChannelError."""
         ...
 
 
@@ -67,7 +67,7 @@ class PlainChannel:
     """No authentication at all."""
 
     def __init__(self) -> None:
-        self.opened = True
+        self.is_open = True
         self.frame_bytes_max = HELLO_BYTES_MAX
         self._buffer = bytearray()
 
@@ -81,12 +81,12 @@ class PlainChannel:
         return b""
 
     def may_be(self, member: str) -> bool:
-        return True  # nothing was proved; or that it has the key, and then it is one of us
+        return True  # no authentication, or by the shared key: then any member
 
     def next_frame(self) -> bytes | None:
         return self._next(0)
 
-    def seal(self, frame: bytes) -> bytes:
+    def encode_frame(self, frame: bytes) -> bytes:
         return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
     def _next(self, overhead: int) -> bytes | None:
@@ -103,11 +103,11 @@ class PlainChannel:
 
 
 class KeyChannel(PlainChannel):
-    """Shared key. `dialed`: this side opened the connection."""
+    """Authentication and encryption by a shared key. `dialed`: this side opened the connection."""
 
     def __init__(self, secret: bytes, cluster_id: str, *, dialed: bool) -> None:
         super().__init__()
-        self.opened = False
+        self.is_open = False
         self._secret, self._context, self._dialed = secret, cluster_id.encode(), dialed
         self._nonce = os.urandom(NONCE_BYTES)
         self._received = self._sent = 0
@@ -119,26 +119,26 @@ class KeyChannel(PlainChannel):
 
     def receive_data(self, data: bytes) -> None:
         self._buffer += data
-        if not self.opened and len(self._buffer) >= NONCE_BYTES:
+        if not self.is_open and len(self._buffer) >= NONCE_BYTES:
             self._derive(bytes(self._buffer[:NONCE_BYTES]))
             del self._buffer[:NONCE_BYTES]
 
     def next_frame(self) -> bytes | None:
-        sealed = self._next(TAG_BYTES) if self.opened else None
-        return None if sealed is None else self._open(sealed)
+        encrypted = self._next(TAG_BYTES) if self.is_open else None
+        return None if encrypted is None else self._decrypt(encrypted)
 
-    def seal(self, frame: bytes) -> bytes:
-        sealed = self._send_key.encrypt(self._sent.to_bytes(12, "big"), frame, None)
+    def encode_frame(self, frame: bytes) -> bytes:
+        encrypted = self._send_key.encrypt(self._sent.to_bytes(12, "big"), frame, None)
         self._sent += 1
-        return super().seal(sealed)
+        return super().encode_frame(encrypted)
 
-    def _open(self, sealed: bytes) -> bytes:
+    def _decrypt(self, encrypted: bytes) -> bytes:
         from cryptography.exceptions import InvalidTag
 
-        if len(sealed) < TAG_BYTES:
+        if len(encrypted) < TAG_BYTES:
             raise ChannelError("frame without a tag")
         try:
-            frame: bytes = self._receive_key.decrypt(self._received.to_bytes(12, "big"), sealed, None)
+            frame: bytes = self._receive_key.decrypt(self._received.to_bytes(12, "big"), encrypted, None)
         except InvalidTag:
             raise ChannelError("wrong key, or altered bytes") from None
         self._received += 1
@@ -157,7 +157,7 @@ class KeyChannel(PlainChannel):
         self._send_key, self._receive_key = (
             (of_dialer, of_listener) if self._dialed else (of_listener, of_dialer)
         )
-        self.opened = True
+        self.is_open = True
 
 
 def hkdf_expand(root: bytes, info: bytes) -> bytes:

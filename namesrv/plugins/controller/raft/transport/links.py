@@ -1,8 +1,7 @@
-"""Authenticated connections to the other members: one each, in the raft thread, on the library's poller.
+"""Links: one authenticated connection to each other member, in the raft thread, on the library's poller.
 
-Listens on the configured address; behind a name, on any. The member with the greater id dials the other.
-Knows frames, not raft: what a frame means is the owner's business (LinkEvents). A stranger's bytes end at
-channel or HELLO.
+Listens on the configured address, or on any address if the member has a name. The greater id dials. Delivers
+frames to LinkEvents and does not interpret them. Data of an unverified peer ends at the channel or at HELLO.
 """
 
 import contextlib
@@ -15,17 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from namesrv.plugins.controller.raft.channel import FRAME_BYTES_MAX, Channel, ChannelError
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.codec import CodecError, Hello, Ping, decode_message, encode
-from remoting.config import ConfigError
+from namesrv.plugins.controller.raft.transport.channel import FRAME_BYTES_MAX, Channel, ChannelError
 
 logger = logging.getLogger(__name__)
 
 HELLO_VERSION = 1
-PENDING_MAX = 64  # connections that have not said HELLO yet; the oldest goes
+PENDING_MAX = 64  # connections without HELLO yet; the oldest is closed
 HANDSHAKE_S = 2.0
 READ_BYTES = 64 * 1024
-READ_BUDGET_BYTES = 1024 * 1024  # per connection and turn: a flood cannot keep the thread from its timers
+READ_BUDGET_BYTES = 1024 * 1024  # per connection and turn, so that a flood does not delay the timers
 SEND_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 ACCEPTS_PER_TURN = 16
 DIAL_ANYWAY_S = 2.0
@@ -43,7 +42,7 @@ class Poller(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Called in the raft thread."""
+    """Receives connections and frames. Raft thread."""
 
     def link_up(self, member: str) -> None: ...
     def link_down(self, member: str) -> None: ...
@@ -58,11 +57,13 @@ class LinkSettings:
     listen: SocketAddress
     connection_timeout_s: float
     retry_s: float
-    channel: Callable[[bool], Channel]  # argument: we dialed
+    channel: Callable[[bool], Channel]  # argument: this side dialed
     lookup: Callable[[str], SocketAddress | None]  # never blocks; None: not resolved yet
     now: Callable[[], float]
-    guests: bool = False  # who proved to be one of us may link to us without being a member that we know of
-    learn: Callable[[str, tuple[str, int]], None] = lambda _member, _address: None  # of a later member
+    accept_unlisted: bool = False  # accept authenticated peers that are not in `members`
+    learn: Callable[[str, tuple[str, int]], None] = lambda _member, _address: (
+        None
+    )  # address of a member that joined later
 
 
 def members_hash(members: frozenset[str]) -> str:
@@ -70,14 +71,14 @@ def members_hash(members: frozenset[str]) -> str:
 
 
 class Link:
-    """One socket."""
+    """One connection, before and after its HELLO. `member` None: it dialed us and has not sent HELLO yet."""
 
     def __init__(self, owner: "Links", sock: socket.socket, *, member: str | None) -> None:
         self.owner, self.sock, self.member = owner, sock, member
         self.dialed = member is not None
         self.opened_at = self.heard_at = self.sent_at = owner.settings.now()
         self.up, self.alive = False, True
-        self.is_strange = False  # said what no member of ours says
+        self.is_foreign = False  # sent what no member sends
         self._connecting, self._hello_sent = self.dialed, False
         self._out = bytearray()
         self._mask = 0
@@ -92,11 +93,11 @@ class Link:
         self._subscribe()
 
     def send(self, frame: bytes) -> bool:
-        """False: the link is gone; else queued, which does not mean received."""
+        """Queues a frame. False: the link is closed."""
         if self.alive:
             self.sent_at = self.owner.settings.now()
             try:
-                self._write(self._channel.seal(frame))
+                self._write(self._channel.encode_frame(frame))
             except ChannelError as error:
                 self.close(error.reason, error.detail)
         return self.alive
@@ -109,7 +110,7 @@ class Link:
             self.owner.closed(self, reason, detail)
 
     def accept_frames(self) -> None:
-        """HELLO was good: longer frames from now on."""
+        """HELLO was accepted: longer frames are allowed from now on."""
         self.up = True
         self._channel.frame_bytes_max = FRAME_BYTES_MAX
 
@@ -144,8 +145,8 @@ class Link:
             if self.alive and events & (READ | ERROR):
                 self._read()
         except ChannelError as error:
-            self.is_strange = True
-            self._last_words()
+            self.is_foreign = True
+            self._send_alert()
             self.close(error.reason, error.detail)
         except CodecError as error:
             self.close("not a message", str(error)[:100])
@@ -159,20 +160,20 @@ class Link:
         elif events & WRITE:
             self._connecting = False
             self._write(self._channel.start())
-            self._say_hello()
+            self._send_hello()
 
     def may_be(self, member: str) -> bool:
         return self._channel.may_be(member)
 
-    def _last_words(self) -> None:
-        """Why we close: TLS tells the other side, whose log can say it then."""
+    def _send_alert(self) -> None:
+        """Sends the TLS alert with the reason, so that the peer can log it."""
         words = self._channel.data_to_send()
         if words and not self._out:
             with contextlib.suppress(OSError):
                 self.sock.send(words)
 
-    def _say_hello(self) -> None:
-        if self.alive and self.dialed and self._channel.opened and not self._hello_sent:
+    def _send_hello(self) -> None:
+        if self.alive and self.dialed and self._channel.is_open and not self._hello_sent:
             if not self.may_be(self.member or ""):
                 raise ChannelError("certificate of another member", f"than {self.member!r}, who was dialed")
             self._hello_sent = True
@@ -192,13 +193,13 @@ class Link:
             self._channel.receive_data(data)
             if answer := self._channel.data_to_send():
                 self._write(answer)
-            self._say_hello()
+            self._send_hello()
             while self.alive and (frame := self._channel.next_frame()) is not None:
                 self.owner.frame(self, frame)
 
 
 class Links:
-    """All connections of this member. Not reentrant with close(); every method in the raft thread."""
+    """All connections. `refused`: counts by reason. `differing_lists`: members with another member list."""
 
     def __init__(self, settings: LinkSettings, poller: Poller, events: LinkEvents) -> None:
         self.settings, self.poller, self._events = settings, poller, events
@@ -211,7 +212,7 @@ class Links:
         self._ping = encode(Ping())
         self.members = settings.members
         self.refused: Counter[str] = Counter()
-        self.other_lists: set[str] = set()  # members that were configured with other members than we
+        self.differing_lists: set[str] = set()
         self._logged_at: dict[str, float] = {}
 
     def listen(self) -> None:
@@ -231,7 +232,7 @@ class Links:
         self.poller.subscribe(listener.fileno(), self._on_accept, READ | ERROR)
 
     def follow(self, members: Mapping[str, tuple[str, int]]) -> None:
-        """Links to these from now on, and to nobody else."""
+        """Connects to these members, and closes the links to all others."""
         self.members = frozenset(members)
         for member, address in members.items():
             self.settings.learn(member, address)
@@ -239,7 +240,7 @@ class Links:
             self._links[member].close("not a member any more")
 
     def _is_ours_to_dial(self, member: str, now: float) -> bool:
-        """The greater id's job; the smaller one's too when nothing comes: the other may not know us yet."""
+        """The greater id dials; after DIAL_ANYWAY_S the smaller one too: the other may not know it."""
         missing_since = self._missing_since.setdefault(member, now)
         return member < self.settings.self_id or now - missing_since > DIAL_ANYWAY_S
 
@@ -256,7 +257,7 @@ class Links:
         return sorted(self._links)
 
     def tick(self) -> None:
-        """Time-outs, pings, dials. Call once per turn of the raft thread."""
+        """Handles timeouts, pings and dialing. Call it once per turn of the raft thread."""
         now, timeout = self.settings.now(), self.settings.connection_timeout_s
         self._resume_listener(now)
         for link in [link for link in self._pending if now - link.opened_at > HANDSHAKE_S]:
@@ -320,16 +321,16 @@ class Links:
             raise ChannelError(
                 "certificate of another member", f"than {hello.sender!r}, who HELLO says it is"
             )
-        if hello.sender not in self.members and not mine.guests:
-            raise ChannelError("HELLO of a stranger", repr(hello.sender))
-        self.other_lists.discard(hello.sender)
+        if hello.sender not in self.members and not mine.accept_unlisted:
+            raise ChannelError("HELLO of an unknown member", repr(hello.sender))
+        self.differing_lists.discard(hello.sender)
         if hello.members_hash != members_hash(self.members):
-            self.other_lists.add(hello.sender)
+            self.differing_lists.add(hello.sender)
             logger.warning("member list of %s differs from ours (a change in progress?)", hello.sender)
         self._pending.discard(link)
         old = self._links.get(hello.sender)
         if old is not None:
-            old.close("replaced by a newer connection")  # with its unread bytes: late frames do harm
+            old.close("replaced by a newer connection")  # its unread frames are dropped: late ones do harm
         link.member = hello.sender
         link.accept_frames()
         self._links[hello.sender] = link
@@ -339,10 +340,10 @@ class Links:
             self._events.link_up(hello.sender)
 
     def _log_refused(self, link: Link, reason: str, detail: str) -> None:
-        now, peer = self.settings.now(), link.member or "a stranger"
+        now, peer = self.settings.now(), link.member or "an unverified peer"
         if now - self._logged_at.get(f"{peer} {reason}", float("-inf")) > 60:  # once a minute each
             self._logged_at[f"{peer} {reason}"] = now
-            is_down = link.dialed and not link.is_strange  # a member that is down is no attack
+            is_down = link.dialed and not link.is_foreign  # a member that is down is normal
             level = logging.INFO if is_down else logging.WARNING
             logger.log(level, "raft connection with %s ended before HELLO: %s %s", peer, reason, detail)
 
@@ -352,7 +353,7 @@ class Links:
                 sock, _address = self._listener.accept()  # type: ignore[union-attr]
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:  # out of descriptors: keep listening, but not in a busy loop
+            except OSError as error:  # out of descriptors: pause, so that this is no busy loop
                 self.refused[os.strerror(error.errno or 0)] += 1
                 self._pause_listener()
                 return
@@ -370,23 +371,22 @@ class Links:
         if target is None:
             return
         self._retry_at[member] = now + self.settings.retry_s
-        family, address = target
         try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock = socket.socket(target[0], socket.SOCK_STREAM)
         except OSError as error:
             self.refused[os.strerror(error.errno or 0)] += 1
             return
         sock.setblocking(False)
         try:
             with contextlib.suppress(BlockingIOError):
-                sock.connect(address)
+                sock.connect(target[1])
             self._add_pending(Link(self, sock, member=member))
         except OSError as error:
             sock.close()
             self.refused[os.strerror(error.errno or 0)] += 1
 
     def _add_pending(self, link: Link) -> None:
-        if link.alive:  # else it broke at its first byte
+        if link.alive:  # else its first write failed
             self._pending.add(link)
 
     def _pause_listener(self) -> None:

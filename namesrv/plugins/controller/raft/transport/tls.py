@@ -1,13 +1,13 @@
-"""Mutual TLS 1.3 as a Channel: the same frames inside, OpenSSL over two memory buffers. No socket, no file.
+"""TlsChannel: mutual TLS 1.3 with the frames of PlainChannel inside, over memory buffers. No socket, no file.
 
-What it proves: the other side has a certificate of our own CA, and who it may be (the names in it). HELLO
-says who it is: Links compares the two. Nothing is resumed: every connection proves everything anew.
+It proves that the peer has a certificate of our CA, and which members it may be (the names in it). HELLO says
+which member it is, and Links compares the two. Sessions are not resumed.
 """
 
 import ssl
 from typing import Any
 
-from namesrv.plugins.controller.raft.channel import ChannelError, PlainChannel
+from namesrv.plugins.controller.raft.transport.channel import ChannelError, PlainChannel
 
 READ_BYTES = 64 * 1024
 
@@ -21,7 +21,7 @@ _REFUSED = {
     21: "certificate of another CA",  # the first signature cannot be verified
     26: "certificate for another purpose",
 }
-"""OpenSSL's verification codes -> our words: they are counted, so they must be few."""
+"""OpenSSL verification codes -> reasons of ChannelError; metrics count them, so they are few."""
 
 
 class TlsChannel(PlainChannel):
@@ -29,7 +29,7 @@ class TlsChannel(PlainChannel):
 
     def __init__(self, context: ssl.SSLContext, *, dialed: bool) -> None:
         super().__init__()
-        self.opened = False
+        self.is_open = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not dialed)
         self._names: frozenset[str] = frozenset()
@@ -40,9 +40,9 @@ class TlsChannel(PlainChannel):
 
     def receive_data(self, data: bytes) -> None:
         self._incoming.write(data)
-        if not self.opened:
+        if not self.is_open:
             self._handshake()
-        if self.opened:
+        if self.is_open:
             self._decrypt()
 
     def data_to_send(self) -> bytes:
@@ -51,13 +51,13 @@ class TlsChannel(PlainChannel):
     def may_be(self, member: str) -> bool:
         return member in self._names
 
-    def seal(self, frame: bytes) -> bytes:
-        rest = memoryview(super().seal(frame))
+    def encode_frame(self, frame: bytes) -> bytes:
+        rest = memoryview(super().encode_frame(frame))
         try:
             while rest:
                 rest = rest[self._tls.write(rest) :]
         except ssl.SSLError as error:
-            raise _in_our_words(error) from None
+            raise _channel_error(error) from None
         return self._outgoing.read()
 
     def _handshake(self) -> None:
@@ -66,12 +66,12 @@ class TlsChannel(PlainChannel):
         except ssl.SSLWantReadError:
             return
         except ssl.SSLError as error:
-            raise _in_our_words(error) from None
+            raise _channel_error(error) from None
         certificate: Any = self._tls.getpeercert() or {}
         self._names = frozenset(
             str(name) for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"
         )
-        self.opened = True
+        self.is_open = True
 
     def _decrypt(self) -> None:
         try:
@@ -80,11 +80,11 @@ class TlsChannel(PlainChannel):
         except ssl.SSLWantReadError:
             return
         except ssl.SSLError as error:
-            raise _in_our_words(error) from None
-        raise ChannelError("closed by the other side")  # a TLS goodbye
+            raise _channel_error(error) from None
+        raise ChannelError("closed by the other side")  # close_notify
 
 
-def _in_our_words(error: ssl.SSLError) -> ChannelError:
+def _channel_error(error: ssl.SSLError) -> ChannelError:
     detail = (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
         return ChannelError(_REFUSED.get(error.verify_code, "certificate not accepted"), error.verify_message)

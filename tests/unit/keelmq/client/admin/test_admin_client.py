@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client.admin import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminClient, AdminError, gather_some
-from remoting.operation import Call, CommandError, Empty
-from remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
-from remoting.operations.namesrv_admin import PUT_KV_CONFIG, PutKVConfigRequest
-from tests.unit.admin_parts import DEAD, hanging
-from tests.unit.fake_cluster import FakeNameServer, Server
+from keelmq.client.admin import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminClient, AdminError, gather_some
+from keelmq.remoting.operation import Call, CommandError, Empty
+from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from keelmq.remoting.operations.namesrv_admin import PUT_KV_CONFIG, PutKVConfigRequest
+from tests.support.admin_parts import DEAD, hanging
+from tests.support.fake_cluster import FakeNameServer, Server
 
 
 @pytest.fixture

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from broker.client_settings import ClientSettings
+from broker.admission.send_gate import ROLE
 from broker.clients.admin import ClientAdmin
+from broker.clients.consume_stats import ConsumeStats
 from broker.clients.core.registry import Client, Consumer, Subscription
-from broker.clients.core.resets import PendingResets
-from broker.clients.progress import Progress
+from broker.config.client_settings import ClientSettings
 from broker.filter.core.subscription import parse
+from broker.message.record import tag_code
+from broker.metadata.core.resets import PendingResets
 from broker.metadata.handlers import MetadataHandlers
+from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
-from broker.pending import ROLE
-from broker.store.record import tag_code
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, decode
-from tests.unit.handler_parts import Broker
-from tests.unit.store_parts import FakePeer
-from tests.unit.test_pull_handler import answer, fill
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand, decode
+from tests.support.handler_parts import Broker
+from tests.support.store_parts import FakePeer
+from tests.unit.broker.handlers.test_pull_handler import answer, fill
 
 
 class Desk:
@@ -28,14 +29,20 @@ class Desk:
 
     def __init__(self, path: Path) -> None:
         self.broker = Broker(path)
-        self.metadata = Metadata(path / "config", self.broker.topics, self.broker.gate)
-        parts = self.broker.parts
+        self.metadata = Metadata(
+            path / "config", self.broker.topics, self.broker.gate, StoreQueues(self.broker.store)
+        )
+        context = self.broker.context
         self.broker.handlers.pull._resets = self.metadata.resets.offsets
-        parts.resets, parts.commit_offset = self.metadata.resets, self.metadata.commit_by_pull
+        context.resets, context.commit_offset = self.metadata.resets, self.metadata.commit_by_pull
         self.metadata.groups.find("g")
         settings = ClientSettings.model_validate({"enablePropertyFilter": True})
-        ClientAdmin(self.metadata, self.broker.store, parts.registry, settings, "b-a").bind(self.broker.table)
-        Progress(self.metadata, self.broker.store, parts.registry, "b-a").bind(self.broker.table)
+        ClientAdmin(self.metadata, self.broker.store, context.registry, settings, "b-a").bind(
+            self.broker.table
+        )
+        ConsumeStats(
+            self.metadata, self.broker.store, context.registry, "b-a", tps=lambda name, key: 0.0, address=str
+        ).bind(self.broker.table)
         MetadataHandlers(self.metadata, self.broker.store).bind(self.broker.table)
 
     async def ask(self, code: int, body: object = None, **ext: object) -> RemotingCommand:
@@ -134,7 +141,7 @@ async def test_forbidden_topics(desk: Desk) -> None:
     assert json.loads((await desk.ask(353, **ask, readable="false")).body)["readable"] is False
     row = desk.metadata.find_group("g")
     assert row is not None and row.forbidden == {"TopicA": 1}
-    desk.broker.parts.find_group = desk.metadata.find_group
+    desk.broker.context.find_group = desk.metadata.find_group
     assert answer(desk.broker, 0).code == ResponseCode.NO_PERMISSION
     await desk.ask(353, **ask, readable="true")
     assert answer(desk.broker, 0).code == 0
@@ -144,7 +151,7 @@ async def test_who_subscribes_to_what(desk: Desk) -> None:
     wanted = Subscription("TopicA", "A||B", "TAG", 5, parse("A||B", "TAG", tag_code))
     consumer = Consumer("g", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", (wanted,))
     client = Client(1, "c@1", "10.0.0.1:1", "JAVA", 479)
-    desk.broker.parts.registry.heartbeat(client, [consumer], ["p"], now_ms=0)
+    desk.broker.context.registry.heartbeat(client, [consumer], ["p"], now_ms=0)
     body = json.loads((await desk.ask(345, group="g", topic="TopicA")).body)
     assert body["subscriptionData"]["tagsSet"] == ["A", "B"]
     assert "subscriptionData" not in json.loads((await desk.ask(345, group="g", topic="Other")).body)
@@ -172,7 +179,7 @@ def members_of(body: bytes) -> list[bytes]:
 
 
 def captured(name: str) -> bytes:
-    path = Path(__file__).parent.parent / "fixtures" / "frames" / f"{name}.bin"
+    path = Path(__file__).parents[4] / "fixtures" / "frames" / f"{name}.bin"
     return decode(path.read_bytes()[4:]).body
 
 
@@ -195,5 +202,5 @@ async def test_how_far_a_group_is(desk: Desk) -> None:
         first = json.loads(reply.body.partition(b"}:")[2].partition(b"}")[0] + b"}")
         assert (first["brokerOffset"], first["consumerOffset"]) == (9, 4) and first["lastTimestamp"] > 0
     consumer = Consumer("g", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", ())
-    desk.broker.parts.registry.heartbeat(Client(1, "c", "h", "JAVA", 1), [consumer], [], now_ms=0)
+    desk.broker.context.registry.heartbeat(Client(1, "c", "h", "JAVA", 1), [consumer], [], now_ms=0)
     assert (await desk.ask(208, consumerGroup="g")).body == b'{"consumeTps":0.0,"offsetTable":{}}'

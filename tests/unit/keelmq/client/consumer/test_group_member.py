@@ -4,22 +4,22 @@ import asyncio
 
 import pytest
 
-from client.core.queues import MessageQueue
-from client.core.subscription import Subscription
-from client.group import GroupMember
-from client.settings import ConsumerSettings
-from client.worker import QueueWorker
-from remoting.operation import Call, Empty, Reply, Unknown
-from remoting.operations.clients import HEART_BEAT, HeartbeatResponse
-from tests.unit.fake_cluster import FakeNameServer, Server
+from keelmq.client.consumer.group import GroupMember
+from keelmq.client.consumer.process_queue import ProcessQueue
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import Subscription
+from keelmq.remoting.operation import Call, Empty, Reply, Unknown
+from keelmq.remoting.operations.clients import HEART_BEAT, HeartbeatResponse
+from tests.support.fake_cluster import FakeNameServer, Server
 
 
 class NoSink:
-    def adopted(self, worker: QueueWorker) -> None: ...
+    def adopted(self, worker: ProcessQueue) -> None: ...
 
-    def arrived(self, worker: QueueWorker) -> None: ...
+    def arrived(self, worker: ProcessQueue) -> None: ...
 
-    async def released(self, worker: QueueWorker, *, closing: bool) -> None: ...
+    async def released(self, worker: ProcessQueue, *, closing: bool) -> None: ...
 
 
 async def test_pulls_that_wait_at_a_hung_master_end_when_there_is_another() -> None:
@@ -31,7 +31,7 @@ async def test_pulls_that_wait_at_a_hung_master_end_when_there_is_another() -> N
         await asyncio.Event().wait()
         return HeartbeatResponse()
 
-    async with Server() as hung, Server() as heir, FakeNameServer() as server:
+    async with Server() as hung, Server() as transfer_target, FakeNameServer() as server:
         hung.table.bind(HEART_BEAT, hang)
         server.routes["T"] = {0: hung.address}
         member = GroupMember(
@@ -46,7 +46,7 @@ async def test_pulls_that_wait_at_a_hung_master_end_when_there_is_another() -> N
             server.routes["T"] = {1: hung.address}
             await member.routes.refresh("T")
             assert not waits.done(), "no master for a moment: nobody is better yet"
-            server.routes["T"] = {0: heir.address, 1: hung.address}
+            server.routes["T"] = {0: transfer_target.address, 1: hung.address}
             await member.routes.refresh("T")
             async with asyncio.timeout(5):
                 assert isinstance(await waits, Unknown)
@@ -75,9 +75,9 @@ async def test_a_queue_that_comes_during_a_change_of_its_subscription_is_pulled_
         member.subscribe(Subscription("T", "b"))
         go_on.set()
         assert await balancing
-        assert member.workers[queue].subscription == member.subscriptions["T"]
-        assert member.workers[queue].subscription.expression == "b"
+        assert member.process_queues[queue].subscription == member.subscriptions["T"]
+        assert member.process_queues[queue].subscription.expression == "b"
     finally:
-        for worker in member.workers.values():
+        for worker in member.process_queues.values():
             await worker.tasks.stop()
         await member.stop()

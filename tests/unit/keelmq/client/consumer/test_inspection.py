@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from client import (
+from keelmq.client import (
     ConsumeFromWhere,
     ConsumerSettings,
     LitePullConsumer,
@@ -14,19 +14,19 @@ from client import (
     PushConsumer,
     ReconsumeLater,
 )
-from client.admin import AdminClient, AdminError
-from client.inspection import Inspection
-from keelmq.testing import TestBroker
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError
-from remoting.operations.clients import (
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.consumer.inspection import Inspection
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError
+from keelmq.remoting.operations.clients import (
     INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     ConsumerCallRequest,
     ConsumerStatusRequest,
 )
-from remoting.queue_map import QueueKey, load_queue_map
-from tests.unit.client_parts import Seen, broker, send, until
-from tests.unit.store_parts import FakePeer
+from keelmq.remoting.queue_map import QueueKey, load_queue_map
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, broker, send, until
+from tests.support.store_parts import FakePeer
 
 __all__ = ["broker"]
 
@@ -45,7 +45,7 @@ def table_of(info: dict[str, Any], topic: str) -> dict[QueueKey, dict[str, Any]]
 
 async def finished(consumer: PushConsumer, topic: str, count: int) -> None:
     """So many messages of the topic are done, and counted."""
-    workers = consumer._member.workers
+    workers = consumer._member.process_queues
 
     def done() -> int:
         return sum(each.commit_offset or 0 for queue, each in workers.items() if queue.topic == topic)

@@ -1,12 +1,15 @@
 """The lite pull consumer against a real broker: polls, commits, shared queues."""
 
+import asyncio
+
 import pytest
 
-from client import ConsumeFromWhere, ConsumerSettings, MessageQueue
-from client.consumer import PullConsumer
-from client.lite_consumer import LitePullConsumer
-from keelmq.testing import TestBroker
-from tests.unit.client_parts import broker, numbers, send, until
+from keelmq import ConsumeFromWhere, Consumer, ConsumerSettings, Message, MessageQueue
+from keelmq.blocking import BlockingConsumer, BlockingProducer
+from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
+from keelmq.client.consumer.pull_consumer import PullConsumer
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import broker, numbers, send, until
 
 __all__ = ["broker"]
 
@@ -77,3 +80,76 @@ async def test_seek(broker: TestBroker) -> None:
         assert await polled(one, 2) == [b"3", b"4"]
         with pytest.raises(ValueError, match="not assigned"):
             one.seek(MessageQueue("Seek", "nobody", 0), 0)
+
+
+async def test_async_for_counts_a_message_when_the_next_one_is_asked_for(broker: TestBroker) -> None:
+    """The message at which the loop is left comes again, and so do those that were pulled ahead."""
+    broker.create_topic("Iterated", queues=1)
+    await send(broker, "Iterated", 6)
+
+    def consumer() -> Consumer:
+        return Consumer(broker.namesrv_addr, "iterated", settings=FIRST).subscribe("Iterated")
+
+    async with consumer() as one:
+        async for message in one:
+            if message.body == b"3":
+                break
+    assert await committed(broker, "Iterated", "iterated") == 3
+
+    with pytest.raises(ZeroDivisionError):
+        async with consumer() as one:
+            async for message in one:
+                assert message.body == b"3", "it comes again"
+                raise ZeroDivisionError
+    assert await committed(broker, "Iterated", "iterated") == 3
+
+    seen = []
+    async with consumer() as one:
+        async for message in one:
+            seen.append(message.body)
+            if len(seen) == 3:
+                await one.commit()
+                break
+    assert seen == [b"3", b"4", b"5"]
+    assert await committed(broker, "Iterated", "iterated") == 6
+
+
+async def test_async_for_without_auto_commit_leaves_counting_to_commit(broker: TestBroker) -> None:
+    broker.create_topic("IteratedManually", queues=1)
+    await send(broker, "IteratedManually", 3)
+    async with Consumer(broker.namesrv_addr, "im", auto_commit=False, settings=FIRST).subscribe(
+        "IteratedManually"
+    ) as one:
+        async for message in one:
+            if message.body == b"2":
+                break
+    assert await committed(broker, "IteratedManually", "im") == 0
+
+
+async def test_close_ends_an_async_for_of_another_task(broker: TestBroker) -> None:
+    broker.create_topic("IteratedUntilClosed")
+    consumer = Consumer(broker.namesrv_addr, "iuc", settings=FIRST).subscribe("IteratedUntilClosed")
+
+    async def count() -> int:
+        return len([message async for message in consumer])
+
+    async with consumer:
+        counting = asyncio.create_task(count())
+        await until(lambda: len(consumer.assigned) == 4)
+    async with asyncio.timeout(10):
+        assert await counting == 0
+
+
+def test_a_blocking_consumer_is_iterated_as_well(broker: TestBroker) -> None:
+    broker.create_topic("IteratedBlocking", queues=1)
+    with BlockingProducer(broker.namesrv_addr) as producer:
+        for number in range(3):
+            producer.send(Message("IteratedBlocking", b"%d" % number))
+    seen = []
+    for _ in range(2):
+        with BlockingConsumer(broker.namesrv_addr, "ib", settings=FIRST).subscribe("IteratedBlocking") as one:
+            for message in one:
+                seen.append(message.body)
+                if message.body == b"1" or len(seen) == 4:
+                    break
+    assert seen == [b"0", b"1", b"1"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from client.core.queues import MessageQueue
-from client.offsets import LocalOffsets
+from keelmq.client.consumer.offset_store import LocalOffsets
+from keelmq.client.core.queues import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", index) for index in range(8)]
 

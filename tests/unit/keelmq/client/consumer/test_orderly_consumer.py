@@ -3,9 +3,9 @@
 import asyncio
 from collections import defaultdict
 
-from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
-from keelmq.testing import TestBroker
-from tests.unit.client_parts import Seen, broker, numbers, send, until
+from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, broker, numbers, send, until
 
 __all__ = ["broker"]
 

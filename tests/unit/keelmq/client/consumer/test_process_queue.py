@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from client import Limits, MessageExt, PullStatus
-from client.core.queues import MessageQueue
-from client.core.subscription import Subscription
-from client.reading import PullResult
-from client.settings import ConsumerSettings
-from client.worker import LOCK_VALID_MS, QueueWorker, WorkerParts
+from keelmq.client import Limits, MessageExt, PullStatus
+from keelmq.client.cluster.queue_reader import PullResult
+from keelmq.client.consumer.process_queue import LOCK_VALID_MS, ProcessQueue, ProcessQueueContext
+from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.subscription import Subscription
 
 
 class Clock:
@@ -26,13 +26,13 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("client.worker.now_ms", clock)
+    monkeypatch.setattr("keelmq.client.consumer.process_queue.now_ms", clock)
     return clock
 
 
-def worker(*, needs_lock: bool = True) -> QueueWorker:
+def worker(*, needs_lock: bool = True) -> ProcessQueue:
     parts: Any = None
-    return QueueWorker(MessageQueue("T", "b", 0), Subscription("T"), parts, needs_lock=needs_lock)
+    return ProcessQueue(MessageQueue("T", "b", 0), Subscription("T"), parts, needs_lock=needs_lock)
 
 
 async def test_a_lock_counts_from_when_it_was_asked_for(clock: Clock) -> None:
@@ -112,13 +112,13 @@ class Reads:
 @asynccontextmanager
 async def reading(
     reads: Reads, *, needs_lock: bool = False, limits: Limits | None = None
-) -> AsyncIterator[tuple[QueueWorker, asyncio.Event]]:
+) -> AsyncIterator[tuple[ProcessQueue, asyncio.Event]]:
     """The worker, and what is cleared to pause it."""
     running = asyncio.Event()
     running.set()
     fake: Any = reads
-    parts = WorkerParts(fake, fake, ConsumerSettings(), limits or Limits(), running, lambda _: None)
-    found = QueueWorker(MessageQueue("T", "b", 0), Subscription("T", "a"), parts, needs_lock=needs_lock)
+    parts = ProcessQueueContext(fake, fake, ConsumerSettings(), limits or Limits(), running, lambda _: None)
+    found = ProcessQueue(MessageQueue("T", "b", 0), Subscription("T", "a"), parts, needs_lock=needs_lock)
     found.start()
     try:
         yield found, running

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from client import MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
-from client.message import decode_messages, decode_properties, still_packed
-from remoting.codes import ResponseCode
-from remoting.command import decode
-from remoting.complaints import Complaints
-from remoting.operation import CommandError, RemoteProtocolError
-from tests.unit.fake_cluster import FakeBroker, FakeNameServer, pull_reply
+from keelmq.client import MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
+from keelmq.client.message import decode_messages, decode_properties, still_packed
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import decode
+from keelmq.remoting.operation import CommandError, RemoteProtocolError
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from tests.support.fake_cluster import FakeBroker, FakeNameServer, pull_reply
 
-FRAME = Path(__file__).parent.parent / "fixtures" / "frames" / "11-pull-pull-consumer-1.resp.bin"
+FRAME = Path(__file__).parents[4] / "fixtures" / "frames" / "11-pull-pull-consumer-1.resp.bin"
 TOPIC = "TopicX"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 
@@ -91,7 +91,9 @@ def test_a_body_that_is_not_what_its_flag_says_comes_as_it_is(
     sys_flag: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be pulled again and again, and hold up its queue for every group."""
-    monkeypatch.setattr("client.message._NOT_ZLIB", Complaints(logging.getLogger("client.message")))
+    monkeypatch.setattr(
+        "keelmq.client.message._NOT_ZLIB", RateLimitedLogger(logging.getLogger("keelmq.client.message"))
+    )
     host = bytes([10, 0, 0, 1]) + struct.pack(">i", 9)
     cut = zlib.compress(b"hello" * 99)[:-3]
     bodies = [b"no zlib", cut, zlib.compress(b"good")]
@@ -165,7 +167,7 @@ async def test_reads_go_on_at_a_slave_when_the_master_is_gone(
     await consumer.fetch_queues(TOPIC)
     async with FakeBroker() as slave:
         slave.pull_replies = [pull_reply(19, next_begin_offset=3)]
-        await broker.door.close()
+        await broker.server.close()
         name_server.routes[TOPIC] = {2: slave.address}
         assert (await consumer.pull(QUEUE, 3)).status is PullStatus.NO_NEW_MSG
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client import (
+from keelmq.client import (
     ConsumeFromWhere,
     ConsumerSettings,
     Limits,
@@ -17,9 +17,9 @@ from client import (
     PushConsumer,
     ReconsumeLater,
 )
-from client.consumer import PullConsumer
-from keelmq.testing import TestBroker
-from tests.unit.client_parts import Seen, broker, numbers, send, until
+from keelmq.client.consumer.pull_consumer import PullConsumer
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, broker, numbers, send, until
 
 __all__ = ["broker"]
 
@@ -178,20 +178,22 @@ async def test_members_share_the_queues_and_take_over_at_once(broker: TestBroker
 async def test_a_member_that_dies_is_replaced_and_loses_nothing(broker: TestBroker) -> None:
     """Its connection closes without a farewell; what it held unfinished comes to the other one."""
     broker.create_topic("Dies", queues=4)
-    dying, heir = Seen(), Seen()
+    dying, transfer_target = Seen(), Seen()
     dying.gate.clear()
     one = PushConsumer(broker.namesrv_addr, "dies", dying, settings=FIRST).subscribe("Dies")
     await one.__aenter__()
     try:
-        async with PushConsumer(broker.namesrv_addr, "dies", heir, settings=FIRST).subscribe("Dies") as two:
+        async with PushConsumer(broker.namesrv_addr, "dies", transfer_target, settings=FIRST).subscribe(
+            "Dies"
+        ) as two:
             await until(lambda: len(one.assigned) < 5 and len(two.assigned) > 1)
             await send(broker, "Dies", 40)
-            await heir.has(20)
+            await transfer_target.has(20)
             await one._member._tasks.stop()  # as if the process were gone: no more heartbeats
-            for worker in one._member.workers.values():
+            for worker in one._member.process_queues.values():
                 worker.dropped = True
             await one._member.client.close()
-            assert sorted(set(await heir.has(40))) == sorted(numbers(40))
+            assert sorted(set(await transfer_target.has(40))) == sorted(numbers(40))
     finally:
         dying.gate.set()
         await one.close()
@@ -222,7 +224,7 @@ async def test_no_more_is_pulled_than_the_limits_allow(broker: TestBroker) -> No
         "Limits"
     ) as one:
         await until(lambda: seen.running == 3)
-        worker = next(w for queue, w in one._member.workers.items() if queue.topic == "Limits")
+        worker = next(w for queue, w in one._member.process_queues.items() if queue.topic == "Limits")
         await until(lambda: worker.window is not None and len(worker.window) == 16)
         assert worker.window is not None and worker.window.next_offset == 16
         seen.gate.set()
@@ -257,7 +259,7 @@ async def test_a_paused_consumer_keeps_its_queues(broker: TestBroker) -> None:
         await send(broker, "Paused", 1)
         await seen.has(1)
         one.pause()
-        worker = next(w for queue, w in one._member.workers.items() if queue.topic == "Paused")
+        worker = next(w for queue, w in one._member.process_queues.items() if queue.topic == "Paused")
         assert worker.window is not None
         await until(lambda: worker.waits_paused)
         await send(broker, "Paused", 1, start=1)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client import ClientHook, Message, MessageQueue, Producer, SendError, SendErrorKind, SendStatus
-from client.message import decode_properties
-from remoting.codes import ResponseCode
-from tests.unit.fake_cluster import FakeBroker, FakeNameServer
+from keelmq.client import ClientHook, Message, MessageQueue, Producer, SendError, SendErrorKind, SendStatus
+from keelmq.client.message import decode_properties
+from keelmq.remoting.codes import ResponseCode
+from tests.support.fake_cluster import FakeBroker, FakeNameServer
 
 TOPIC = "TopicX"
 
@@ -103,7 +103,7 @@ async def test_deadline(producer: Producer, broker: FakeBroker) -> None:
 
 
 async def test_no_name_server(producer: Producer, name_server: FakeNameServer) -> None:
-    await name_server.door.close()
+    await name_server.server.close()
     with pytest.raises(SendError) as caught:
         await producer.send(Message(TOPIC, b"x"), timeout_ms=80)
     assert (caught.value.kind, caught.value.attempts) == (SendErrorKind.NO_ROUTE, 0)
@@ -113,7 +113,7 @@ async def test_no_name_server(producer: Producer, name_server: FakeNameServer) -
 async def test_name_servers_are_tried_in_turn(name_server: FakeNameServer) -> None:
     async with FakeNameServer() as empty, FakeNameServer() as dead:
         addresses = f"{dead.address};{empty.address};{name_server.address}"
-        await dead.door.close()
+        await dead.server.close()
         async with Producer(addresses) as producer:
             assert (await producer.send(Message(TOPIC, b"x"))).attempts == 1
         assert empty.asked == [TOPIC], "a server that just started knows no topic: the next one is asked"
@@ -144,7 +144,7 @@ async def test_fail_over_with_many_in_flight(
         tasks = [await producer.send_async(Message(TOPIC, b"%d" % index)) for index in range(32)]
         await broker.received(32)
         name_server.routes[TOPIC], asked_before = route, len(name_server.asked)
-        await broker.door.close()
+        await broker.server.close()
         results = await asyncio.gather(*tasks)
         assert all(result.uncertain_attempts == 1 for result in results)
         assert sorted(body for _, body in successor.sends) == sorted(b"%d" % index for index in range(32))
@@ -211,31 +211,31 @@ async def test_who_waits_for_a_hung_master_goes_on_when_there_is_another(
     producer: Producer, broker: FakeBroker, name_server: FakeNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGSTOP: its connections stay open. The attempt would end after ATTEMPT_TIMEOUT_MS."""
-    monkeypatch.setattr("client.delivery.SILENT_MS", 50)
-    monkeypatch.setattr("client.delivery.WATCH_MS", 5)
+    monkeypatch.setattr("keelmq.client.cluster.broker_monitor.SILENT_MS", 50)
+    monkeypatch.setattr("keelmq.client.cluster.broker_monitor.WATCH_MS", 5)
     broker.hold.clear()
-    async with FakeBroker() as heir:
+    async with FakeBroker() as transfer_target:
         name_server.routes[TOPIC] = {0: broker.address}
         sending = asyncio.create_task(producer.send(Message(TOPIC, b"x"), timeout_ms=10_000))
         await broker.received(1)
-        name_server.routes[TOPIC] = {0: heir.address, 1: broker.address}
+        name_server.routes[TOPIC] = {0: transfer_target.address, 1: broker.address}
         async with asyncio.timeout(2):
             result = await sending
         assert (result.attempts, result.uncertain_attempts) == (2, 1)
-        assert len(heir.sends) == 1
+        assert len(transfer_target.sends) == 1
     broker.hold.set()
 
 
 async def test_a_forwarded_message_says_that_the_route_is_old(
     producer: Producer, broker: FakeBroker, name_server: FakeNameServer
 ) -> None:
-    """A slave that was master handed it on (broker/late_sends.py): the next ones go to the new master."""
-    async with FakeBroker() as heir:
+    """A former master forwards it (broker/admission/send_forwarder.py): the next ones go to the new one."""
+    async with FakeBroker() as transfer_target:
         name_server.routes[TOPIC] = {0: broker.address}
-        broker.moved_to = heir.address
+        broker.moved_to = transfer_target.address
         await producer.send(Message(TOPIC, b"x"))
-        name_server.routes[TOPIC] = {0: heir.address, 1: broker.address}
+        name_server.routes[TOPIC] = {0: transfer_target.address, 1: broker.address}
         async with asyncio.timeout(5):
-            while not heir.sends:
+            while not transfer_target.sends:
                 await producer.send(Message(TOPIC, b"x"))
         assert (await producer.send(Message(TOPIC, b"x"))).attempts == 1

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from client import (
+from keelmq.client import (
     ClientHook,
     ConsumeFromWhere,
     ConsumerSettings,
@@ -21,14 +21,14 @@ from client import (
     SendResult,
     SendTrace,
 )
-from client.core.queue_choice import FaultTable
-from client.reading import PullStatus
-from keelmq.testing import TestBroker
-from remoting.client import RemotingClient
-from remoting.operation import Ok
-from remoting.operations.clients import GET_PRODUCER_CONNECTION_LIST, ProducerGroupRequest
-from tests.unit.client_parts import Seen, broker, numbers, until
-from tests.unit.fake_cluster import FakeBroker, FakeNameServer
+from keelmq.client.cluster.queue_reader import PullStatus
+from keelmq.client.core.queue_choice import FaultTable
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.clients import GET_PRODUCER_CONNECTION_LIST, ProducerGroupRequest
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, broker, numbers, until
+from tests.support.fake_cluster import FakeBroker, FakeNameServer
 
 __all__ = ["broker"]
 

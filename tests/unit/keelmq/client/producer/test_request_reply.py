@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client import (
+from keelmq.client import (
     ConsumeFromWhere,
     ConsumerSettings,
     LitePullConsumer,
@@ -18,19 +18,19 @@ from client import (
     SendError,
     SendErrorKind,
 )
-from client.blocking import BlockingProducer, BlockingPushConsumer
-from client.message import decode_properties
-from client.replies import Requests
-from keelmq.testing import TestBroker
-from remoting.client import RemotingClient
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.operation import Call, CommandError, Empty, OperationTable
-from remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
-from remoting.operations.clients import HEART_BEAT, HeartbeatResponse
-from remoting.operations.replies import SEND_REPLY_MESSAGE_V2, PushReplyRequest
-from tests.unit.client_parts import broker, until
-from tests.unit.fake_cluster import FakeNameServer, Server
+from keelmq.client.blocking import BlockingProducer, BlockingPushConsumer
+from keelmq.client.message import decode_properties
+from keelmq.client.producer.request_reply import Requests
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
+from keelmq.remoting.operations.clients import HEART_BEAT, HeartbeatResponse
+from keelmq.remoting.operations.replies import SEND_REPLY_MESSAGE_V2, PushReplyRequest
+from keelmq.runtime.clock import wall_ms
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import broker, until
+from tests.support.fake_cluster import FakeNameServer, Server
 
 __all__ = ["broker"]
 
@@ -148,7 +148,7 @@ def request_of(**changes: str) -> MessageExt:
 @pytest.mark.parametrize("name", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
 async def test_a_message_that_is_no_request(name: str) -> None:
     async with Producer("127.0.0.1:1") as producer:
-        with pytest.raises(ValueError, match=f"no request: it has no {name}"):
+        with pytest.raises(ValueError, match=f"not a request: it has no {name}"):
             await producer.reply(request_of(**{name: ""}), b"")
 
 
@@ -157,7 +157,7 @@ async def test_a_request_of_long_ago_costs_no_time() -> None:
     async with Producer("127.0.0.1:1") as producer:
         old = request_of(TTL="3000")
         object.__setattr__(old, "born_timestamp", wall_ms() - 3_600_000)
-        with pytest.raises(SendError, match="nobody waits for it after 3000 ms") as caught:
+        with pytest.raises(SendError, match="the request expired after 3000 ms") as caught:
             await producer.reply(old, b"")
     assert caught.value.kind is SendErrorKind.REFUSED
 

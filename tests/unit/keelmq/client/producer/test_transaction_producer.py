@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, PushConsumer
-from client.transaction import TransactionProducer, TransactionState
-from keelmq.testing import TestBroker
-from tests.unit.client_parts import Seen, until
+from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, PushConsumer
+from keelmq.client.producer.transaction import TransactionProducer, TransactionState
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, until
 
 FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
 
@@ -38,7 +38,7 @@ async def test_committed_and_rolled_back(broker: TestBroker) -> None:
                 1 / 0  # noqa: B018
         last = await producer.begin(Message("Money", b"last"))
         assert await last.commit() and await last.commit(), "repeating it changes nothing"
-        with pytest.raises(ValueError, match="decided already"):
+        with pytest.raises(ValueError, match="already decided"):
             await last.rollback()
         assert sorted(await seen.has(2)) == [b"good", b"last"]
     (good,) = [message for message in seen.messages if message.body == b"good"]

@@ -8,11 +8,12 @@ import fastapi
 import httpx
 import pytest
 
-from remoting.config import ConfigError
-from remoting.doors.health import HEALTH_TABLE, LIBRARY_TABLE, add_health
-from remoting.doors.http_late import LateHttp, http_listen_port
-from remoting.doors.metrics import Metric, Scrape, ScrapeCollector, Table, documented
-from tests.unit.http_parts import app_client, samples, shapes, value
+from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE, add_health
+from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table, documented
+from keelmq.runtime.config import ConfigError
+from tests.support.http_parts import app_client, samples, shapes, value
 
 TABLE = Table(
     "Test", ("node_id",), (Metric("a_bytes", "a gauge", ("topic",)), Metric("b_total", "a counter"))
@@ -102,7 +103,7 @@ def test_the_rule_of_every_http_port(
     assert http_listen_port(http_port, listen_port=listen_port, bound_port=bound_port) == wanted
 
 
-async def test_early_requests_wait_for_the_late_door() -> None:
+async def test_early_requests_wait_for_the_late_server() -> None:
     late = LateHttp(lambda: app(READY), host="127.0.0.1", port=0)
     late.bind()
     async with httpx.AsyncClient(base_url="http://{}:{}".format(*late.address)) as http:
@@ -115,7 +116,7 @@ async def test_early_requests_wait_for_the_late_door() -> None:
     assert late.address == address, "controllers tell theirs as long as they are asked"
 
 
-async def test_a_door_that_is_closed_before_it_opened() -> None:
+async def test_a_server_that_is_closed_before_it_opened() -> None:
     late = LateHttp(lambda: app(READY), host="127.0.0.1", port=0)
     late.bind()
     port = late.address[1]

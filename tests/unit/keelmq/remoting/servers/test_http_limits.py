@@ -8,9 +8,9 @@ import fastapi
 import httpx
 import pytest
 
-from remoting.doors import http, http_limits
-from remoting.doors.http import HttpServer
-from remoting.doors.http_limits import LimitedHttp
+from keelmq.remoting.servers import http, http_limits
+from keelmq.remoting.servers.http import HttpServer
+from keelmq.remoting.servers.http_limits import LimitedHttp
 
 BIG = b"x" * (32 * 1024 * 1024)  # beyond what two sockets hold
 

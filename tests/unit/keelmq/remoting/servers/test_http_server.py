@@ -9,13 +9,9 @@ import httpx
 import pytest
 from fastapi.exceptions import RequestValidationError
 
-from remoting.client import RemotingClient
-from remoting.command import header_fields
-from remoting.config import ConfigError
-from remoting.doors.http import HttpServer, http_router
-from remoting.doors.http_answers import input_refused, page_of, some_of
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import (
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.command import header_fields
+from keelmq.remoting.operation import (
     Call,
     CommandError,
     Empty,
@@ -28,7 +24,11 @@ from remoting.operation import (
     UnknownOutcome,
     Wire,
 )
-from remoting.operations.controller import ALTER_SYNC_STATE_SET, AlterSyncStateSetRequest, SyncStateSet
+from keelmq.remoting.operations.controller import ALTER_SYNC_STATE_SET, AlterSyncStateSetRequest, SyncStateSet
+from keelmq.remoting.servers.http import HttpServer, http_router
+from keelmq.remoting.servers.http_answers import input_refused, page_of, some_of
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.config import ConfigError
 
 
 class EchoResponse(Wire):
@@ -100,14 +100,14 @@ INPUTS = [
 
 
 @pytest.mark.parametrize("header", INPUTS, ids=repr)
-async def test_both_doors_give_the_same_reply(header: AlterSyncStateSetRequest) -> None:
+async def test_both_servers_give_the_same_reply(header: AlterSyncStateSetRequest) -> None:
     body = SyncStateSet(sync_state_set=[1, 2], sync_state_set_epoch=9)
-    door = TcpDoor(table(), host="127.0.0.1", port=0, name="test")
-    await door.start()
+    listener = TcpServer(table(), host="127.0.0.1", port=0, name="test")
+    await listener.start()
     client = RemotingClient()
-    by_tcp = await client.call("{}:{}".format(*door.address), ECHO, header, body)
+    by_tcp = await client.call("{}:{}".format(*listener.address), ECHO, header, body)
     await client.close()
-    await door.close()
+    await listener.close()
     json: dict[str, Any] = {**header.model_dump(by_alias=True), "body": body.model_dump(by_alias=True)}
     async with http_client(table()) as http:
         by_http = await http.post("/v1/echo", json=json)
@@ -239,14 +239,14 @@ async def test_server_serves_refuses_large_bodies_and_leaves_no_task() -> None:
 
 
 async def test_taken_port_is_one_clear_error() -> None:
-    door = TcpDoor(table(), host="127.0.0.1", port=0, name="test")
-    await door.start()
-    port = door.address[1]
+    listener = TcpServer(table(), host="127.0.0.1", port=0, name="test")
+    await listener.start()
+    port = listener.address[1]
     with pytest.raises(
         ConfigError, match=f"^http: cannot listen on 127.0.0.1:{port}: Address already in use$"
     ):
         await HttpServer(app(table()), host="127.0.0.1", port=port).start()
-    await door.close()
+    await listener.close()
 
 
 FOREIGN = [

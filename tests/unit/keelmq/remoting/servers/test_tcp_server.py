@@ -6,14 +6,23 @@ from typing import Any
 
 import pytest
 
-from remoting import connection as connection_module
-from remoting import dispatch
-from remoting.command import RemotingCommand, SerializeType, encode
-from remoting.config import ConfigError
-from remoting.connection import Connection
-from remoting.doors.tcp import TcpDoor
-from remoting.operation import Hot, LocalProtocolError, OperationTable
-from tests.unit.door_parts import HOT_CODE, address_of, door, hot_handler, lenient_hot, raw_peer, table, until
+from keelmq.remoting import connection as connection_module
+from keelmq.remoting import dispatch
+from keelmq.remoting.command import RemotingCommand, SerializeType, encode
+from keelmq.remoting.connection import Connection
+from keelmq.remoting.operation import FastPath, LocalProtocolError, OperationTable
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.config import ConfigError
+from tests.support.server_parts import (
+    FAST_PATH_CODE,
+    address_of,
+    fast_path_handler,
+    lenient_fast_path,
+    raw_peer,
+    server,
+    table,
+    until,
+)
 
 NEXT_ID, REPLICA_INFO = 1012, 1004
 
@@ -24,27 +33,27 @@ def next_id(broker_name: str, opaque: int = 5, **more: Any) -> RemotingCommand:
     )
 
 
-def hot(opaque: int, body: bytes = b"", e: str = "0", **more: Any) -> RemotingCommand:
-    return RemotingCommand(HOT_CODE, opaque, ext_fields={"e": e, "b": "x"}, body=body, **more)
+def fast_path(opaque: int, body: bytes = b"", e: str = "0", **more: Any) -> RemotingCommand:
+    return RemotingCommand(FAST_PATH_CODE, opaque, ext_fields={"e": e, "b": "x"}, body=body, **more)
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 async def test_one_request_one_answer(serialize_type: SerializeType) -> None:
-    async with door() as open_door, raw_peer(open_door) as peer:
+    async with server() as open_server, raw_peer(open_server) as peer:
         answer = await peer.ask(next_id("b", 77, serialize_type=serialize_type))
         assert (answer.code, answer.opaque, answer.flag) == (0, 77, 1)
         assert answer.ext_fields == {"clusterName": "c", "brokerName": "b", "nextBrokerId": "3"}
-        answer = await peer.ask(hot(78, b"body", serialize_type=serialize_type))
+        answer = await peer.ask(fast_path(78, b"body", serialize_type=serialize_type))
         assert (answer.code, answer.opaque, answer.remark, answer.body) == (0, 78, "x", b"body")
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 100_000, 300_000])
 async def test_frames_cut_and_joined_by_the_network(pieces: int) -> None:
     bodies = [b"a", b"", bytes(70_000), bytes(300_000), b"z" * 65_000, b"b"]
-    stream = b"".join(encode(hot(n, body)) for n, body in enumerate(bodies))
+    stream = b"".join(encode(fast_path(n, body)) for n, body in enumerate(bodies))
     if pieces == 1:
-        bodies, stream = bodies[:2], b"".join(encode(hot(n, body)) for n, body in enumerate(bodies[:2]))
-    async with door() as open_door, raw_peer(open_door) as peer:
+        bodies, stream = bodies[:2], b"".join(encode(fast_path(n, body)) for n, body in enumerate(bodies[:2]))
+    async with server() as open_server, raw_peer(open_server) as peer:
         for at in range(0, len(stream), pieces if pieces > 7 or len(stream) < 1000 else 9_973):
             peer.writer.write(stream[at : at + (pieces if pieces > 7 or len(stream) < 1000 else 9_973)])
             await peer.writer.drain()
@@ -63,8 +72,8 @@ async def test_one_write_per_read_batch(monkeypatch: pytest.MonkeyPatch) -> None
         return original(self, data)
 
     monkeypatch.setattr(Connection, "_write", counted)
-    async with door() as open_door, raw_peer(open_door) as peer:
-        peer.write(*(hot(n, e="3" if n % 2 else "0") for n in range(50)))
+    async with server() as open_server, raw_peer(open_server) as peer:
+        peer.write(*(fast_path(n, e="3" if n % 2 else "0") for n in range(50)))
         assert [(await peer.read()).opaque for _ in range(50)] == list(range(50))
     assert len(writes) == 1
 
@@ -76,15 +85,15 @@ async def test_one_write_per_read_batch(monkeypatch: pytest.MonkeyPatch) -> None
         (RemotingCommand(NEXT_ID, 5), 2005, "header field clusterName is missing"),
         (next_id("break"), 1, "internal error: ZeroDivisionError: bug"),
         (next_id("refuse"), 2010, "register first"),
-        (hot(5, e="1"), 13, "illegal"),
-        (hot(5, e="2"), 1, "internal error: ZeroDivisionError: bug"),
-        (hot(5, e="x"), 2005, "invalid literal"),
-        (RemotingCommand(HOT_CODE, 5), 2005, "header field e is missing"),
-        (hot(5, e="2", serialize_type=SerializeType.ROCKETMQ), 1, "internal error"),
+        (fast_path(5, e="1"), 13, "illegal"),
+        (fast_path(5, e="2"), 1, "internal error: ZeroDivisionError: bug"),
+        (fast_path(5, e="x"), 2005, "invalid literal"),
+        (RemotingCommand(FAST_PATH_CODE, 5), 2005, "header field e is missing"),
+        (fast_path(5, e="2", serialize_type=SerializeType.ROCKETMQ), 1, "internal error"),
     ],
 )
 async def test_refusals_keep_the_connection(command: RemotingCommand, code: int, remark: str) -> None:
-    async with door(bad_request_code=2005) as open_door, raw_peer(open_door) as peer:
+    async with server(bad_request_code=2005) as open_server, raw_peer(open_server) as peer:
         for flag in (2, 0):  # oneway first: it must not be answered
             command.flag = flag
             peer.write(command)
@@ -98,25 +107,25 @@ async def test_refusals_keep_the_connection(command: RemotingCommand, code: int,
     "garbage", [b"GET / HTTP/1.0\r\n\r\n", bytes(8), b"\xff" * 40, b"\x00\x00\x00\x0a\x00\x00\x00\x02{}body"]
 )
 async def test_garbage_closes_with_one_line(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async with door() as open_door, raw_peer(open_door) as peer:
-        peer.writer.write(encode(hot(1)) + garbage)
+    async with server() as open_server, raw_peer(open_server) as peer:
+        peer.writer.write(encode(fast_path(1)) + garbage)
         assert (await peer.read()).opaque == 1  # what came before is answered
         assert await peer.at_end()
-        await until(lambda: open_door.connection_count == 0)
+        await until(lambda: open_server.connection_count == 0)
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1
     assert "closed 127.0.0.1:" in lines[0].getMessage()
 
 
 async def test_a_response_is_never_taken_for_a_request() -> None:
-    async with door() as open_door, raw_peer(open_door) as peer:
-        peer.write(hot(1, flag=1), next_id("b", 2, flag=1), hot(3))
+    async with server() as open_server, raw_peer(open_server) as peer:
+        peer.write(fast_path(1, flag=1), next_id("b", 2, flag=1), fast_path(3))
         assert (await peer.read()).opaque == 3
 
 
 async def test_too_many_running_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "IN_FLIGHT_MAX", 3)
-    async with door() as open_door, raw_peer(open_door) as peer:
+    async with server() as open_server, raw_peer(open_server) as peer:
         peer.write(*(next_id("wait", n) for n in range(4)))
         answer = await peer.read()
         assert (answer.code, answer.opaque) == (2, 3)
@@ -124,28 +133,28 @@ async def test_too_many_running_requests(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_request_is_carried_out_though_its_connection_closes() -> None:
-    async with door() as open_door:
+    async with server() as open_server:
         seen: list[str] = []
 
         async def remember(request: Any, _: Any) -> None:
             seen.append(request.broker_name)
 
-        open_door._dispatcher.table.handlers[NEXT_ID] = (
-            open_door._dispatcher.table.handlers[NEXT_ID][0],
+        open_server._dispatcher.table.handlers[NEXT_ID] = (
+            open_server._dispatcher.table.handlers[NEXT_ID][0],
             remember,
         )
-        async with raw_peer(open_door) as peer:
+        async with raw_peer(open_server) as peer:
             peer.write(next_id("last words", flag=2))
         await until(lambda: seen == ["last words"])
 
 
 async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     body = bytes(1_000_000)
-    async with door() as open_door, raw_peer(open_door) as peer:
+    async with server() as open_server, raw_peer(open_server) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for n in range(40):
-            peer.writer.write(encode(hot(n, body)))
-        (served,) = await connections(open_door)
+            peer.writer.write(encode(fast_path(n, body)))
+        (served,) = await connections(open_server)
         await until(served.is_paused)
         activity = served.activity
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -157,10 +166,10 @@ async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
 
 async def test_pipelined_requests_wait_while_paused() -> None:
     """Small requests with large answers: a paused batch is finished after the peer has read."""
-    async with door(large_table()) as open_door, raw_peer(open_door) as peer:
+    async with server(large_table()) as open_server, raw_peer(open_server) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        peer.write(*(hot(n) for n in range(60)))
-        (served,) = await connections(open_door)
+        peer.write(*(fast_path(n) for n in range(60)))
+        (served,) = await connections(open_server)
         await until(served.is_paused)
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert [(await peer.read()).opaque for _ in range(60)] == list(range(60))
@@ -168,10 +177,10 @@ async def test_pipelined_requests_wait_while_paused() -> None:
 
 async def test_pushed_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "WRITE_BYTES_MAX", 3_000_000)
-    async with door() as open_door, raw_peer(open_door) as peer:
+    async with server() as open_server, raw_peer(open_server) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        (served,) = await connections(open_door)
-        frame = encode(hot(1, bytes(1_000_000)))
+        (served,) = await connections(open_server)
+        frame = encode(fast_path(1, bytes(1_000_000)))
         for _ in range(100):
             if not served.send(frame):
                 break
@@ -180,9 +189,9 @@ async def test_pushed_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_write_parts_keeps_the_order() -> None:
-    async with door() as open_door, raw_peer(open_door) as peer:
-        (served,) = await connections(open_door)
-        frame = encode(hot(9, b"abc"))
+    async with server() as open_server, raw_peer(open_server) as peer:
+        (served,) = await connections(open_server)
+        frame = encode(fast_path(9, b"abc"))
         assert served.write_parts([frame[:10], memoryview(frame)[10:]])
         assert (await peer.read()).opaque == 9
         assert served.address_bytes[:4] == bytes([127, 0, 0, 1])
@@ -191,43 +200,46 @@ async def test_write_parts_keeps_the_order() -> None:
 
 async def test_idle_connections_are_closed() -> None:
     closed: list[int] = []
-    async with door(idle_ms=40, on_closed=closed.append) as open_door, raw_peer(open_door) as peer:
-        (served,) = await connections(open_door)
+    async with server(idle_ms=40, on_closed=closed.append) as open_server, raw_peer(open_server) as peer:
+        (served,) = await connections(open_server)
         assert await peer.at_end()
         await until(lambda: closed == [served.connection_id])
 
 
 async def test_too_many_connections(caplog: pytest.LogCaptureFixture) -> None:
     closed: list[int] = []
-    async with door(connections_max=1, on_closed=closed.append) as open_door, raw_peer(open_door) as first:
-        await first.ask(hot(1))
+    async with (
+        server(connections_max=1, on_closed=closed.append) as open_server,
+        raw_peer(open_server) as first,
+    ):
+        await first.ask(fast_path(1))
         for _ in range(2):
-            async with raw_peer(open_door) as second:
+            async with raw_peer(open_server) as second:
                 assert await second.at_end()
-        assert (await first.ask(hot(2))).opaque == 2
-        assert open_door.connection_count == 1
+        assert (await first.ask(fast_path(2))).opaque == 2
+        assert open_server.connection_count == 1
         assert closed == []
     assert len(caplog.records) == 1
 
 
 async def test_close_is_prompt_and_leaves_no_task() -> None:
-    async with door() as open_door, raw_peer(open_door) as peer:
+    async with server() as open_server, raw_peer(open_server) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        peer.write(next_id("wait"), hot(1, bytes(8_000_000)))
-        (served,) = await connections(open_door)
+        peer.write(next_id("wait"), fast_path(1, bytes(8_000_000)))
+        (served,) = await connections(open_server)
         await until(served.is_paused)
         async with asyncio.timeout(1):
-            await open_door.close()
-            await open_door.close()
+            await open_server.close()
+            await open_server.close()
         assert served.is_closing()
-        assert open_door.connection_count == 0
+        assert open_server.connection_count == 0
     assert len(asyncio.all_tasks()) == 1
 
 
 async def test_taken_port_is_one_clear_error() -> None:
-    async with door() as first:
+    async with server() as first:
         host, port = first.address
-        second = TcpDoor(table(), host=host, port=port, name="second")
+        second = TcpServer(table(), host=host, port=port, name="second")
         with pytest.raises(
             ConfigError, match=f"^second: cannot listen on {host}:{port}: Address already in use$"
         ):
@@ -238,25 +250,25 @@ async def test_taken_port_is_one_clear_error() -> None:
 
 def test_hot_commands_must_show_their_flag() -> None:
     bad = OperationTable()
-    bad.bind_hot(1, Hot(dict, lenient_hot, hot_handler))
-    with pytest.raises(LocalProtocolError, match="hot code 1 has no flag"):
-        TcpDoor(bad, host="127.0.0.1", port=0, name="test")
+    bad.bind_fast_path(1, FastPath(dict, lenient_fast_path, fast_path_handler))
+    with pytest.raises(LocalProtocolError, match="fast-path code 1 has no flag"):
+        TcpServer(bad, host="127.0.0.1", port=0, name="test")
 
 
 def large_table() -> OperationTable:
     """Every request is answered with a megabyte."""
     made = OperationTable()
-    made.bind_hot(
-        HOT_CODE,
-        Hot(
-            table().hot[HOT_CODE].command_type,
-            lenient_hot,
-            lambda command, _, peer: hot_handler(command, bytes(1_000_000), peer),
+    made.bind_fast_path(
+        FAST_PATH_CODE,
+        FastPath(
+            table().fast_path[FAST_PATH_CODE].command_type,
+            lenient_fast_path,
+            lambda command, _, peer: fast_path_handler(command, bytes(1_000_000), peer),
         ),
     )
     return made
 
 
-async def connections(of: TcpDoor) -> list[Connection]:
+async def connections(of: TcpServer) -> list[Connection]:
     await until(lambda: of.connection_count > 0)
     return list(of._connections)

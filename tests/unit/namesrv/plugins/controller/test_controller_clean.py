@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import CleanBrokerData
 from namesrv.plugins.controller.core.state import Cleaned
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError
-from remoting.operations import controller as wire
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench
 
 CLEAN_REFUSED = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
 

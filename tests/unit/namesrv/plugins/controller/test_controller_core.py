@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.runtime.config import ConfigError, load_config
 from namesrv.plugins.controller.config import ControllerConfig, parse_peers
 from namesrv.plugins.controller.core.apply import apply
-from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict, elect, succeed
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Verdict, elect, elect_successor
 from namesrv.plugins.controller.core.events import (
     EVENT_VERSION,
     AlterSyncStateSet,
@@ -26,8 +28,6 @@ from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
 from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json, state_to_json
 from namesrv.plugins.controller.machine import ControllerMachine
-from remoting.codes import ResponseCode
-from remoting.config import ConfigError, load_config
 
 GROUP = "broker-a"
 
@@ -292,7 +292,7 @@ def test_who_has_begun_anew_does_not_win_before_the_others_are_heard() -> None:
     its disk: it is back before the other members have redialled."""
     of, returned = group(members=frozenset({1, 2, 300})), live(b1=(3, 9, 0), b300=(3, 8, 0))
     unheard = LiveView(returned.live, presumed=frozenset({2}))
-    assert succeed(of, unheard).verdict is Verdict.NONE, "2 may have more than 300"
+    assert elect_successor(of, unheard).verdict is Verdict.NONE, "2 may have more than 300"
     masterless = group(master=None, members=frozenset({1, 2, 300}))
     assert elect(masterless, unheard).verdict is Verdict.WAIT
     assert elect(masterless, unheard, unclean=True).verdict is Verdict.WAIT
@@ -300,7 +300,7 @@ def test_who_has_begun_anew_does_not_win_before_the_others_are_heard() -> None:
     assert elect(masterless, live(b1=(3, 9, 0), b2=(3, 11, 0))).winner == 2
     assert elect(masterless, returned).winner == 1, "the grace window is over"
     beginner = LiveView(returned.live, presumed=frozenset({1}))
-    assert succeed(of, beginner).winner == 300, "nobody waits for the one that has begun anew"
+    assert elect_successor(of, beginner).winner == 300, "the restarted one is not waited for"
     outsider = group(master=None, members=frozenset({1, 300}))
     assert elect(outsider, unheard).winner == 1, "2 is no member"
 
@@ -324,7 +324,7 @@ def test_a_member_that_may_have_died_with_the_master_is_waited_for() -> None:
     alone = group(members=frozenset({1}))
     assert elect(alone, doubting(equal, 2, 300), unclean=True).verdict is Verdict.WAIT
     assert elect(alone, doubting(equal, 2), unclean=True).winner == 300
-    assert succeed(of, doubting(ahead, 2, 300)).winner == 2, "the master itself has lost something"
+    assert elect_successor(of, doubting(ahead, 2, 300)).winner == 2, "the master itself has lost something"
 
 
 def test_back_off_is_bounded() -> None:

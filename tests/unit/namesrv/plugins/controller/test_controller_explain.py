@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError, Reply
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.history import (
@@ -15,10 +18,7 @@ from namesrv.plugins.controller.core.history import (
 )
 from namesrv.plugins.controller.core.state import PastElection, State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError, Reply
-from remoting.operations import controller as wire
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench
 
 
 @pytest.fixture

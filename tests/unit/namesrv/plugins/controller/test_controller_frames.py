@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, decode, decode_body, encode
-from remoting.dispatch import Dispatcher
-from remoting.lenient_json import load_lenient
-from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
-from tests.unit.controller_fakes import Bench, FakePeer
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand, decode, decode_body, encode
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.lenient_json import load_lenient
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from tests.support.controller_fakes import Bench, FakePeer
 
-FRAMES = Path(__file__).parent.parent / "fixtures" / "frames"
+FRAMES = Path(__file__).parents[4] / "fixtures" / "frames"
 FX = {"cluster_name": "FxCluster", "broker_name": "broker-a"}
 OURS = {
     1004: {"syncStateSetEpoch"},  # what a broker of ours reads beside the set
@@ -207,7 +207,7 @@ async def test_codes_that_are_not_ours_3(stage: Stage) -> None:
 
 
 async def test_both_header_encodings_say_the_same(stage: Stage) -> None:
-    from remoting.command import SerializeType
+    from keelmq.remoting.command import SerializeType
 
     command = captured("1012-get-next-broker-id-broker-1.req")
     command.serialize_type = SerializeType.ROCKETMQ

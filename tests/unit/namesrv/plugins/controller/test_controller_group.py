@@ -5,12 +5,12 @@ from pathlib import Path
 
 import httpx
 
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty, Failed, Ok
+from keelmq.remoting.operations import controller as wire
 from namesrv.app import Namesrv
 from namesrv.plugins.controller.config import ControllerConfig
-from remoting.client import RemotingClient
-from remoting.operation import Empty, Failed, Ok
-from remoting.operations import controller as wire
-from tests.unit.test_controller_plugin import (
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
     GROUP,
     address_of,
     brokers,

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError, Unknown
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.raft.api import Busy, NotActive
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError, Unknown
-from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address
 
 
 @pytest.fixture
@@ -210,6 +210,7 @@ async def test_repeat_of_an_accepted_alter_succeeds_43(bench: Bench) -> None:
         (Busy(), ResponseCode.SYSTEM_BUSY),
     ],
 )
+@pytest.mark.promise("S6")
 async def test_what_is_not_committed_is_not_a_success(
     bench: Bench, outcome: Unknown | NotActive | Busy, code: int
 ) -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.plugins.controller.heartbeats import Fields, Heartbeat, _lenient
-from namesrv.plugins.controller.watch import Heard
-from remoting.codes import ResponseCode
-from remoting.command import RemotingCommand, SerializeType, decode, encode
-from remoting.connection import Connection
-from remoting.dispatch import Dispatcher
-from remoting.operations.route import BrokerHeartbeatRequest
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import RemotingCommand, SerializeType, decode, encode
+from keelmq.remoting.connection import Connection
+from keelmq.remoting.dispatch import Dispatcher
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from namesrv.plugins.controller.election.liveness_view import Heartbeat
+from namesrv.plugins.controller.requests.heartbeats import Fields, HeartbeatCommand, _lenient
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench
 
 FIELDS = {
     "clusterName": CLUSTER,
@@ -84,7 +84,7 @@ async def test_a_heartbeat_is_answered_and_remembered(bench: Bench) -> None:
     (key,) = bench.liveness.keys()
     assert key == (CLUSTER, GROUP, 1)
     heard = bench.liveness.info(key)
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, Heartbeat)
     live = heard.live
     assert (live.epoch, live.max_offset, live.confirm_offset, live.election_priority) == (
         7, 123456789012, 123456789000, 3,
@@ -127,4 +127,4 @@ async def test_numbers_beyond_java_are_refused(bench: Bench) -> None:
 def test_both_ways_have_the_same_fields_and_defaults() -> None:
     assert set(Fields.__struct_fields__) == set(BrokerHeartbeatRequest.model_fields)
     needed = {key: FIELDS[key] for key in ("clusterName", "brokerName", "brokerAddr")}
-    assert _lenient(904, 1, 2, needed) == Heartbeat(1, Fields(CLUSTER, FIELDS["brokerAddr"], GROUP), 2)
+    assert _lenient(904, 1, 2, needed) == HeartbeatCommand(1, Fields(CLUSTER, FIELDS["brokerAddr"], GROUP), 2)

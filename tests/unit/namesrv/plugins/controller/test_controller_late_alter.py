@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from broker.core.confirm_offset import confirm_offset
-from broker.core.sync_state_set import SETTLE_MS, SyncStateSet, SyncStateSetKeeper
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError, Reply
-from remoting.operations import controller as wire
-from tests.unit.controller_fakes import GROUP, Bench
+from broker.core.sync_state_set import SETTLE_MS, SyncStateSet, SyncStateSetManager
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError, Reply
+from keelmq.remoting.operations import controller as wire
+from tests.support.controller_fakes import GROUP, Bench
 
 
 @dataclass
@@ -46,17 +46,19 @@ async def late_arrival(bench: Bench, **reading: object) -> tuple[int, int, int |
     2 had 100 bytes when it was proposed; the proposal is on its way; 2 loses its link to the master; the
     master gives up, reads, and goes on alone to 200. `reading`: what it adds to its 1004.
     """
-    keeper = SyncStateSetKeeper(1, SyncStateSet(frozenset({1}), 1), all_ack=True, max_lag_ms=15_000, now_ms=0)
+    manager = SyncStateSetManager(
+        1, SyncStateSet(frozenset({1}), 1), all_ack=True, max_lag_ms=15_000, now_ms=0
+    )
     slave = Slave(100)
-    proposal = keeper.next_proposal({2: slave}, confirm_offset=100, epoch_start_offset=0, now_ms=0)
+    proposal = manager.next_proposal({2: slave}, confirm_offset=100, epoch_start_offset=0, now_ms=0)
     assert proposal is not None and proposal.members == {1, 2}
-    keeper.answered(None, now_ms=3_000)
-    assert keeper.next_proposal({}, confirm_offset=100, epoch_start_offset=0, now_ms=3_001) is None
-    assert confirm(keeper, slave) == 100, "in doubt, it waits for 2"
+    manager.answered(None, now_ms=3_000)
+    assert manager.next_proposal({}, confirm_offset=100, epoch_start_offset=0, now_ms=3_001) is None
+    assert confirm(manager, slave) == 100, "in doubt, it waits for 2"
 
     read = await bench.ask(wire.GET_REPLICA_INFO, broker_name=GROUP, **reading)
-    keeper.read(set_of(read), begun_ms=3_000 + SETTLE_MS)
-    acknowledged = confirm(keeper, slave)
+    manager.read(set_of(read), begun_ms=3_000 + SETTLE_MS)
+    acknowledged = confirm(manager, slave)
     try:
         await bench.alter([1, 2], master=1, epoch=1, set_epoch=proposal.base_epoch)  # the late one
     except CommandError as error:
@@ -69,9 +71,9 @@ async def late_arrival(bench: Bench, **reading: object) -> tuple[int, int, int |
     return acknowledged, slave.ack_offset, bench.broker_set.master_broker_id
 
 
-def confirm(keeper: SyncStateSetKeeper, slave: Slave) -> int:
+def confirm(manager: SyncStateSetManager, slave: Slave) -> int:
     acks = {2: slave.ack_offset}
-    return confirm_offset(100, max_offset=200, others=keeper.others, acks=acks, all_ack=True)
+    return confirm_offset(100, max_offset=200, others=manager.others, acks=acks, all_ack=True)
 
 
 async def test_without_the_fence_an_acknowledged_message_is_lost(bench: Bench) -> None:
@@ -89,9 +91,11 @@ async def test_with_the_fence_the_late_request_comes_to_nothing(bench: Bench) ->
 
 async def test_the_fence_ends_the_doubt_at_once(bench: Bench) -> None:
     """No SETTLE_MS: a higher set epoch is a proof."""
-    keeper = SyncStateSetKeeper(1, SyncStateSet(frozenset({1}), 1), all_ack=True, max_lag_ms=15_000, now_ms=0)
-    keeper.next_proposal({2: Slave(100)}, confirm_offset=100, epoch_start_offset=0, now_ms=0)
-    keeper.answered(None, now_ms=10)
+    manager = SyncStateSetManager(
+        1, SyncStateSet(frozenset({1}), 1), all_ack=True, max_lag_ms=15_000, now_ms=0
+    )
+    manager.next_proposal({2: Slave(100)}, confirm_offset=100, epoch_start_offset=0, now_ms=0)
+    manager.answered(None, now_ms=10)
     read = await bench.ask(
         wire.GET_REPLICA_INFO,
         broker_name=GROUP,
@@ -99,9 +103,9 @@ async def test_the_fence_ends_the_doubt_at_once(bench: Bench) -> None:
         master_epoch=1,
         fence_sync_state_set_epoch=1,
     )
-    assert keeper.read(set_of(read), begun_ms=11)
-    assert not keeper.must_read
-    assert keeper.agreed == SyncStateSet(frozenset({1}), 2)
+    assert manager.read(set_of(read), begun_ms=11)
+    assert not manager.must_read
+    assert manager.agreed == SyncStateSet(frozenset({1}), 2)
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.decide import decide_apply_broker_id
 from namesrv.plugins.controller.core.events import ApplyBrokerId, decode_event
 from namesrv.plugins.controller.core.rules import GROUP_BROKERS_MAX, TEXT_BYTES_MAX, Refused
 from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
-from namesrv.plugins.controller.core.transfer import parts
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError
-from remoting.operations import controller as wire
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench
+from namesrv.plugins.controller.core.transfer import import_events
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench
 
 
 async def refused(awaitable: object) -> CommandError:
@@ -141,7 +141,7 @@ async def test_an_import_has_the_same_limit(tmp_path: Path) -> None:
     bench = Bench(tmp_path, controllerBrokersMax=2)
     assert "nothing is imported: 3 brokers" in (await refused(bench.ask(wire.IMPORT_STATE, data))).remark
     assert bench.replicator.events == []
-    (event,) = parts(full, 2)
+    (event,) = import_events(full, 2)
     assert apply(State(), event).refused is not None, "nor by apply()"
     raised = replace(full, settings={"controllerBrokersMax": "3"})
     await bench.ask(wire.IMPORT_STATE, state_to_json(raised))

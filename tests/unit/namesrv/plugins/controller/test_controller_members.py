@@ -10,19 +10,32 @@ from typing import Any
 
 import pytest
 
-from client.admin import AdminClient, AdminError
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, Empty, Unknown, UnknownOutcome
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.config import ControllerConfig
-from namesrv.plugins.controller.raft.api import Busy, NotActive, Refused
-from remoting.codes import ResponseCode
-from remoting.operation import Call, Empty, Unknown, UnknownOutcome
-from remoting.operations import controller as wire
-from tests.unit.admin_parts import DEAD
-from tests.unit.controller_fakes import GROUP, Bench
-from tests.unit.fake_cluster import Server
-from tests.unit.test_controller_handlers import refused
-from tests.unit.test_controller_plugin import address_of, free_ports, members, plugin_of, server, until
+from namesrv.plugins.controller.plugin import ControllerPlugin
+from namesrv.plugins.controller.raft.api import Busy, ChangeRefused, NotActive
+from tests.support.admin_parts import DEAD
+from tests.support.controller_fakes import GROUP, Bench
+from tests.support.fake_cluster import Server
+from tests.unit.namesrv.plugins.controller.test_controller_handlers import refused
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
+    address_of,
+    free_ports,
+    members,
+    plugin_of,
+    server,
+    until,
+)
 
 INVALID = ResponseCode.CONTROLLER_INVALID_REQUEST
+
+
+def address_at(plugin: ControllerPlugin, member: str) -> str | None:
+    """What this controller tells others of the member's address."""
+    return plugin.group_sources().controller.request_address(member)
 
 
 class Newcomer(Server):
@@ -182,7 +195,7 @@ async def test_a_controller_that_does_not_lead_says_who_does(bench: Bench) -> No
 @pytest.mark.parametrize(
     ("outcome", "code", "remark"),
     [
-        (Refused("n1 has not the whole log"), INVALID, "n1 has not the whole log"),
+        (ChangeRefused("n1 has not the whole log"), INVALID, "n1 has not the whole log"),
         (NotActive("n1"), ResponseCode.CONTROLLER_NOT_LEADER, "ask n1 at 127.0.0.1:9868"),
         (Busy(), ResponseCode.SYSTEM_BUSY, "repeat"),
         (Unknown("no majority"), ResponseCode.SYSTEM_ERROR, "it may have happened, repeat"),
@@ -252,18 +265,21 @@ async def test_the_address_of_a_newcomer_reaches_all_and_its_next_life_has_anoth
             told = await change(admin, configs, wire.ADD_CONTROLLER, **added)
             assert told.endswith(f"n3:{address_of(first)};")
             await until(
-                lambda: all(each.request_address("n3") == address_of(first) for each in plugins),
+                lambda: all(address_at(each, "n3") == address_of(first) for each in plugins),
                 "all know it",
             )
             await change(admin, configs, wire.REMOVE_CONTROLLER, controller_id="n3")
-            await until(lambda: not any(each.request_address("n3") for each in plugins), "it is forgotten")
+            await until(
+                lambda: not any(address_at(each, "n3") for each in plugins),
+                "it is forgotten",
+            )
 
         second = newcomer_to(configs, tmp_path, "n3")
         async with server(second) as again:
             added = {"controller_id": "n3", "controller_address": address_of(second)}
             await change(admin, configs, wire.ADD_CONTROLLER, **added)
             await until(
-                lambda: all(each.request_address("n3") == address_of(second) for each in plugins),
+                lambda: all(address_at(each, "n3") == address_of(second) for each in plugins),
                 "the other address",
             )
             await until(

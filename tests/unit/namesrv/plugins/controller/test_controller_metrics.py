@@ -5,24 +5,24 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from namesrv.plugins.controller import metrics
+from keelmq.remoting.operation import CommandError, Unknown, UnknownOutcome
+from keelmq.remoting.servers.metrics import ScrapeCollector, documented
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, elect
 from namesrv.plugins.controller.core.state import BrokerSet, Replica
 from namesrv.plugins.controller.core.tally import ELECTED, KEPT, NOBODY, OTHER, kind_of
+from namesrv.plugins.controller.http import metrics
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK
-from remoting.doors.metrics import ScrapeCollector, documented
-from remoting.operation import CommandError, Unknown, UnknownOutcome
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, address
-from tests.unit.http_parts import Samples, samples, shapes, value
-from tests.unit.raft_certificates import Authority
-from tests.unit.raft_group import Group, ListMachine
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, address
+from tests.support.http_parts import Samples, samples, shapes, value
+from tests.support.raft_certificates import Authority
+from tests.support.raft_group import Group, ListMachine
 
 GROUP_LABELS = {"cluster": CLUSTER, "broker_name": GROUP}
 
 
 def text(bench: Bench) -> str:
     registry = CollectorRegistry()
-    registry.register(ScrapeCollector(lambda: metrics.scrapes(bench.plugin)))
+    registry.register(ScrapeCollector(lambda: metrics.scrapes(bench.plugin.metric_sources())))
     return generate_latest(registry).decode()
 
 

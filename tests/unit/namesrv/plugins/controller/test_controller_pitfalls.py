@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from namesrv.core.liveness import BrokerKey
-from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, config
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, config
 
 GROUPS = ("g1", "g2", "g3")
 

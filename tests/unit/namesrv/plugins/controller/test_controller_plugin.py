@@ -9,16 +9,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Call, Empty, Failed, Ok, OperationTable
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.remoting.records import ControllerEvent, decode_record
+from keelmq.runtime.config import ConfigError
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.plugin import ControllerPlugin
-from remoting.client import RemotingClient
-from remoting.config import ConfigError
-from remoting.operation import Call, Empty, Failed, Ok, OperationTable
-from remoting.operations import controller as wire
-from remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
-from remoting.records import ControllerEvent, decode_record
 
 GROUP = "broker-a"
 DEADLINE_S = 15.0
@@ -215,7 +215,7 @@ async def test_missing_field_is_2005(tmp_path: Path) -> None:
             await client.close()
 
 
-async def test_the_http_door_gives_the_same_answers(tmp_path: Path) -> None:
+async def test_the_http_server_gives_the_same_answers(tmp_path: Path) -> None:
     (config,) = members(tmp_path, ["n0"]).values()
     async with server(config, http_port=free_ports(1)[0]) as namesrv:
         await until(lambda: plugin_of(namesrv).replicator.is_active, "active")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from broker.core.lease import GRACE_MS
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.config import AT_RUN_TIME, LEASE_GRACE_MS, ControllerConfig
 from namesrv.plugins.controller.core.events import UpdateConfig, decode_event
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.settings import BLACK_LIST, LiveConfig
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError
-from remoting.operations import controller as wire
-from tests.unit.controller_fakes import GROUP, Bench, config
+from tests.support.controller_fakes import GROUP, Bench, config
 
 
 @pytest.fixture

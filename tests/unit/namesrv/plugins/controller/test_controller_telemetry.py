@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from keelmq.remoting.records import ControllerEvent, GroupView, Record, decode_record
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
@@ -20,8 +21,7 @@ from namesrv.plugins.controller.core.events import (
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.telemetry import ControllerTelemetry, record_of, view_of
-from remoting.records import ControllerEvent, GroupView, Record, decode_record
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, config
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, config
 
 HOUR_MS = 3_600_000
 START_MS = 472_222 * HOUR_MS  # a full hour of 2023

@@ -7,6 +7,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict
 from namesrv.plugins.controller.core.events import (
@@ -31,15 +34,12 @@ from namesrv.plugins.controller.core.transfer import (
     IMPORTED_EPOCH_MAX,
     PART_BYTES_MAX,
     check_import,
-    parts,
+    import_events,
 )
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft.api import NotActive
 from namesrv.plugins.controller.raft.proposals import EVENT_BYTES_MAX
-from remoting.codes import ResponseCode
-from remoting.operation import CommandError
-from remoting.operations import controller as wire
-from tests.unit.controller_fakes import GROUP, Bench
+from tests.support.controller_fakes import GROUP, Bench
 
 
 async def refused(awaitable: object) -> CommandError:
@@ -109,7 +109,7 @@ async def test_export_needs_no_leader(tmp_path: Path) -> None:
 async def test_an_import_that_broke_off_is_finished_by_repeating_it(tmp_path: Path) -> None:
     data = state_to_json(many_groups(400))
     bench = Bench(tmp_path)
-    events = len(list(parts(state_from_json(data), 1_000)))
+    events = len(list(import_events(state_from_json(data), 1_000)))
     assert events > 2
     real = bench.replicator.append
     for after in range(events):
@@ -146,17 +146,17 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
     error = await refused(import_into(other, data))
     assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
     assert "only an empty cluster" in error.remark
-    stranger = Bench(tmp_path / "third")
-    await stranger.ask(
+    unverified_peer = Bench(tmp_path / "third")
+    await unverified_peer.ask(
         wire.APPLY_BROKER_ID,
         cluster_name="C1",
         broker_name="stranger",
         applied_broker_id=1,
         register_check_code="10.0.0.9:1;1",
     )
-    assert "does not know: ['stranger']" in (await refused(import_into(stranger, data))).remark
-    await stranger.clean(broker_name="stranger", living=True)
-    assert "does not know" in (await refused(import_into(stranger, data))).remark
+    assert "does not know: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
+    await unverified_peer.clean(broker_name="stranger", living=True)
+    assert "does not know" in (await refused(import_into(unverified_peer, data))).remark
 
 
 def group(**values: object) -> BrokerSet:
@@ -226,7 +226,7 @@ def many_groups(count: int) -> State:
 
 def test_no_part_is_too_large_for_the_log() -> None:
     incoming = many_groups(3_000)
-    state, events = State(), list(parts(incoming, 6_000))
+    state, events = State(), list(import_events(incoming, 6_000))
     for event in events:
         assert len(encode_event(event)) < 2 * PART_BYTES_MAX < EVENT_BYTES_MAX
         state = apply(state, event).state
@@ -238,7 +238,7 @@ def test_no_part_is_too_large_for_the_log() -> None:
 
 def test_a_part_that_is_unsound_is_refused_by_apply_too() -> None:
     """The leader checked with its own program; a follower may be stricter, but never silent."""
-    (event,) = parts(State().with_set(group()), 2)
+    (event,) = import_events(State().with_set(group()), 2)
     (record,) = event.brokers
     unsound = msgspec.structs.replace(event, brokers=(msgspec.structs.replace(record, master_epoch=-1),))
     applied = apply(State(), unsound)

@@ -9,19 +9,19 @@ import httpx
 import pytest
 from fastapi.exceptions import RequestValidationError
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Unknown
+from keelmq.remoting.servers.http_answers import input_refused
+from keelmq.runtime.clock import wall_ms
 from namesrv.plugins.controller.core.state import PastElection
-from namesrv.plugins.controller.views import controller_routers
-from remoting.clock import wall_ms
-from remoting.codes import ResponseCode
-from remoting.doors.http_answers import input_refused
-from remoting.operation import Unknown
-from tests.unit.controller_fakes import GROUP, Bench, address
-from tests.unit.http_parts import app_client
+from namesrv.plugins.controller.http.views import controller_routers
+from tests.support.controller_fakes import GROUP, Bench, address
+from tests.support.http_parts import app_client
 
 
 def client(bench: Bench) -> httpx.AsyncClient:
     app = fastapi.FastAPI(exception_handlers={RequestValidationError: input_refused})
-    app.include_router(controller_routers(bench.plugin))
+    app.include_router(controller_routers(bench.plugin.group_sources(), bench.plugin.table))
     return app_client(app)
 
 

@@ -7,17 +7,17 @@ import fastapi
 import httpx
 import pytest
 
+from keelmq.remoting.operations.route import BrokerData
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.state import BrokerSet, Replica
-from namesrv.plugins.controller.group_view import (
+from namesrv.plugins.controller.http.group_view import (
     ReplicaView,
     groups_router,
     heartbeat_disagreements,
     route_disagreements,
 )
-from remoting.operations.route import BrokerData
-from tests.unit.controller_fakes import CLUSTER, GROUP, Bench, address
-from tests.unit.http_parts import app_client
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, address
+from tests.support.http_parts import app_client
 
 A1, A2, A3 = address(1), address(2), address(3)
 ROUTES = {0: A1, 2: A2, 3: A3}
@@ -37,7 +37,7 @@ class FakeRoutes:
 
 def client(bench: Bench) -> httpx.AsyncClient:
     app = fastapi.FastAPI()
-    app.include_router(groups_router(bench.plugin))
+    app.include_router(groups_router(bench.plugin.group_sources()))
     return app_client(app)
 
 
@@ -189,7 +189,7 @@ def routes(addrs: dict[int, str] = ROUTES, cluster: str = CLUSTER) -> BrokerData
 ALL = (1, 2, 3)
 CASES: list[tuple[str, tuple[int, ...], BrokerData | None, dict[str, Any], list[str]]] = [
     ("all is well", ALL, routes(), {}, []),
-    ("unknown here", ALL, None, {}, ["the routes know no replica of this group, though some are alive"]),
+    ("unknown here", ALL, None, {}, ["the routes have no replica of this group, though some are alive"]),
     ("unknown here, and dead", (), None, {}, []),
     (
         "another cluster",

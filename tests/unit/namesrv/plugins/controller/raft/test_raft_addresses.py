@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from namesrv.plugins.controller.raft import addresses
-from namesrv.plugins.controller.raft.addresses import AddressBook, listen_host, resolve
-from remoting.config import ConfigError
-from tests.unit.raft_group import Group, until
+from keelmq.runtime.config import ConfigError
+from namesrv.plugins.controller.raft.transport import addresses
+from namesrv.plugins.controller.raft.transport.addresses import AddressBook, listen_host, resolve
+from tests.support.raft_group import Group, until
 
 REAL = socket.getaddrinfo
 

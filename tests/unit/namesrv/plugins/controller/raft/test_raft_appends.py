@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from namesrv.plugins.controller.raft.api import RaftSettings
-from namesrv.plugins.controller.raft.codec import AppendEntries, decode_message
+from namesrv.plugins.controller.raft.codec import AppendEntries, VoteEligibility, decode_message
 from namesrv.plugins.controller.raft.member import Member
+from namesrv.plugins.controller.raft.membership.member_list import MemberList
+from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 
 HEARTBEAT_S = 0.1
 
@@ -19,7 +21,13 @@ class Leader:
     def __init__(self, directory: Path) -> None:
         members = dict.fromkeys(("n0", "n1", "n2"), ("127.0.0.1", 1))
         self.member = Member(
-            RaftSettings("n0", members, directory, "group", insecure=True, heartbeat_s=HEARTBEAT_S)
+            RaftSettings("n0", members, directory, "group", insecure=True, heartbeat_s=HEARTBEAT_S),
+            member_list=MemberList(members),
+            joining=Joining(
+                "n0", frozenset(("n1", "n2")), VoteEligibility("", "member", ()), lambda _changed: None
+            ),
+            welcomed_as=lambda: None,
+            welcome=lambda _member, _incarnation: None,
         )
         self.now, self.sent = 10.0, list[tuple[str, AppendEntries]]()
         core: Any = SimpleNamespace(now=lambda: self.now, term=1)

@@ -16,12 +16,12 @@ import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.channel import Channel, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.codec import AppendEntries, Hello, RequestVote, encode
-from namesrv.plugins.controller.replicator import Applied
-from tests.unit.raft_attackers import KeyOutfit, Outfit, Talk, TlsOutfit, talk_to, tls_client
-from tests.unit.raft_certificates import Authority
-from tests.unit.raft_group import SECRET, Group, until
+from namesrv.plugins.controller.raft.transport.channel import Channel, KeyChannel, PlainChannel
+from namesrv.plugins.controller.replicator import Committed
+from tests.support.raft_attackers import KeyOutfit, Outfit, Talk, TlsOutfit, talk_to, tls_client
+from tests.support.raft_certificates import Authority
+from tests.support.raft_group import SECRET, Group, until
 
 
 @pytest.fixture
@@ -79,6 +79,7 @@ STOCK_ATTACKS: dict[str, Callable[[Path], list[object]]] = {
 
 
 @pytest.mark.parametrize("attack", STOCK_ATTACKS.values(), ids=STOCK_ATTACKS)
+@pytest.mark.promise("S12")
 async def test_what_works_against_the_librarys_own_port(
     outfit: Outfit, tmp_path: Path, attack: Callable[[Path], list[object]]
 ) -> None:
@@ -91,16 +92,17 @@ async def test_what_works_against_the_librarys_own_port(
             async with talk_to(group.members[leader.self_id]) as talk:
                 for message in attack(boom):
                     data = stock(message)
-                    talk.write(PlainChannel().seal(pickle.dumps(message, 2)) if plain else data)
+                    talk.write(PlainChannel().encode_frame(pickle.dumps(message, 2)) if plain else data)
                 talk.write(bytes(600))  # no shorter than a nonce and a frame
                 await talk.until_closed()
                 assert len(talk.received) <= 32, "a nonce or an alert, no answer"
         assert (leader.is_active, leader.epoch, leader.status()["term"]) == (True, epoch, epoch)
-        assert await leader.append(b"x") == Applied(1)
+        assert await leader.append(b"x") == Committed(1)
         assert sum(leader.status()["refusedConnections"].values()) >= 2
         assert not boom.exists() and not group.fatal
 
 
+@pytest.mark.promise("S12")
 async def test_a_member_that_says_pickles_is_dropped_from(outfit: Outfit, tmp_path: Path) -> None:
     """X3: the key, or a certificate, is no right to run code: after HELLO a pickle is no message, either."""
     group, boom = outfit.group(), tmp_path / "boom"
@@ -121,6 +123,7 @@ def msg_with(bomb: bytes) -> bytes:
     return encode({"type": "apply_command", "command": bomb})
 
 
+@pytest.mark.promise("S12")
 async def test_a_pickle_in_the_place_of_hello(outfit: Outfit, tmp_path: Path) -> None:
     group, boom = outfit.group(), tmp_path / "boom"
     async with alone(group) as address, talk_to(address) as talk:
@@ -165,7 +168,7 @@ async def test_another_members_certificate(tls: TlsOutfit) -> None:
         assert group.running["n0"].status()["term"] < 10**6
 
 
-STRANGERS: dict[str, tuple[Callable[[TlsOutfit], Channel], str]] = {
+UNVERIFIED_PEERS: dict[str, tuple[Callable[[TlsOutfit], Channel], str]] = {
     "no certificate": (lambda o: tls_client(None, o.ca.path), "no certificate"),
     "of another CA, with a member's name": (
         lambda o: tls_client(Authority(o.root / "evil").issue("n1"), o.ca.path),
@@ -192,7 +195,7 @@ STRANGERS: dict[str, tuple[Callable[[TlsOutfit], Channel], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "reason"), STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize(("make", "reason"), UNVERIFIED_PEERS.values(), ids=UNVERIFIED_PEERS)
 async def test_a_certificate_that_is_not_good(
     tls: TlsOutfit, make: Callable[[TlsOutfit], Channel], reason: str
 ) -> None:
@@ -326,7 +329,7 @@ async def false_member(make: Callable[[], Channel], talks: list[Talk]) -> AsyncI
 
 
 def tls_server(files: TlsFiles, trust: Path) -> Channel:
-    from namesrv.plugins.controller.raft.tls import TlsChannel
+    from namesrv.plugins.controller.raft.transport.tls import TlsChannel
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
@@ -382,10 +385,10 @@ async def test_a_group_with_certificates_lives(tls: TlsOutfit) -> None:
     """Commits, fail-over, a restart, a new certificate for a member while it runs, frames of many records."""
     async with tls.group() as group:
         leader = await group.active()
-        assert await leader.append(b"x" * 200_000) == Applied(1)
+        assert await leader.append(b"x" * 200_000) == Committed(1)
         await group.stop(leader.self_id)
         second = await group.active()
-        assert await second.append(b"2") == Applied(2)
+        assert await second.append(b"2") == Committed(2)
         await group.start(leader.self_id)
         await group.converged(2)
         tls.files(second.self_id)
@@ -393,6 +396,6 @@ async def test_a_group_with_certificates_lives(tls: TlsOutfit) -> None:
         await group.stop(other)
         await group.start(other)
         await group.converged(2)
-        assert await (await group.active()).append(b"3") == Applied(3)
+        assert await (await group.active()).append(b"3") == Committed(3)
         await group.converged(3)
         assert not group.fatal

@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from namesrv.plugins.controller.raft import certificates
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.certificates import Certificates, read_certificates
+from namesrv.plugins.controller.raft.transport import certificates
+from namesrv.plugins.controller.raft.transport.certificates import Certificates, read_certificates
 from namesrv.plugins.controller.replicator import RaftReplicator
-from remoting.config import ConfigError
-from tests.unit.raft_certificates import Authority, pem_of
-from tests.unit.raft_group import Group, ListMachine
+from tests.support.raft_certificates import Authority, pem_of
+from tests.support.raft_group import Group, ListMachine
 
 
 def _text(files: TlsFiles, text: bytes) -> TlsFiles:
@@ -121,7 +121,7 @@ def shakes_hands(one: Certificates, other: Certificates) -> bool:
         listener.receive_data(flight)
         dialer.receive_data(listener.data_to_send())
         flight = dialer.data_to_send()
-    return dialer.opened and listener.opened
+    return dialer.is_open and listener.is_open
 
 
 def test_new_files_count_at_the_next_connection(
@@ -144,7 +144,7 @@ def test_new_files_count_at_the_next_connection(
     assert mine.facts.not_after == first
     assert mine.fault is not None and "does not belong" in mine.fault
     key.write_bytes(new_key)
-    clock[0] += certificates.LOOK_AGAIN_S
+    clock[0] += certificates.RETRY_S
     assert shakes_hands(mine, other)
     assert mine.facts.not_after > first and mine.fault is None
     assert caplog.text.count("goes on with its old certificate") == 1

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
-from namesrv.plugins.controller.raft.certificates import Certificates
-from namesrv.plugins.controller.raft.channel import ChannelError, KeyChannel, PlainChannel
 from namesrv.plugins.controller.raft.codec import Hello, Ping, encode
-from namesrv.plugins.controller.raft.links import Link, Links, LinkSettings
-from namesrv.plugins.controller.raft.tls import TlsChannel
+from namesrv.plugins.controller.raft.transport.certificates import Certificates
+from namesrv.plugins.controller.raft.transport.channel import ChannelError, KeyChannel, PlainChannel
+from namesrv.plugins.controller.raft.transport.links import Link, Links, LinkSettings
+from namesrv.plugins.controller.raft.transport.tls import TlsChannel
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
-from remoting.config import ConfigError
-from tests.unit.raft_certificates import Authority
-from tests.unit.raft_group import SECRET, Group, ListMachine, until
+from tests.support.raft_certificates import Authority
+from tests.support.raft_group import SECRET, Group, ListMachine, until
 
 
 def opened(
@@ -35,7 +35,12 @@ def test_frames_arrive_whole_whatever_the_cuts() -> None:
     for size in (1, 3, 1000):
         dialer, listener = KeyChannel(SECRET, "c", dialed=True), KeyChannel(SECRET, "c", dialed=False)
         dialer.receive_data(listener.start())
-        stream = dialer.start() + dialer.seal(b"one") + dialer.seal(b"") + dialer.seal(b"three")
+        stream = (
+            dialer.start()
+            + dialer.encode_frame(b"one")
+            + dialer.encode_frame(b"")
+            + dialer.encode_frame(b"three")
+        )
         frames = []
         for at in range(0, len(stream), size):
             listener.receive_data(stream[at : at + size])
@@ -49,20 +54,20 @@ def test_frames_arrive_whole_whatever_the_cuts() -> None:
 )
 def test_another_key_or_cluster_is_refused(other: bytes, cluster: str) -> None:
     dialer, listener = opened(SECRET, other, "c", cluster)
-    listener.receive_data(dialer.seal(b"hello"))
+    listener.receive_data(dialer.encode_frame(b"hello"))
     with pytest.raises(ChannelError, match="wrong key"):
         listener.next_frame()
 
 
 def test_replayed_reflected_and_altered_frames_are_refused() -> None:
     dialer, listener = opened(SECRET, SECRET)
-    sealed = dialer.seal(b"hello")
+    sealed = dialer.encode_frame(b"hello")
     listener.receive_data(sealed + sealed)
     assert listener.next_frame() == b"hello"
     with pytest.raises(ChannelError):  # replayed: the counter moved on
         listener.next_frame()
     dialer, listener = opened(SECRET, SECRET)
-    dialer.receive_data(dialer.seal(b"hello"))
+    dialer.receive_data(dialer.encode_frame(b"hello"))
     with pytest.raises(ChannelError):  # reflected: the other direction has another key
         dialer.next_frame()
     mirror = KeyChannel(SECRET, "c", dialed=True)
@@ -70,7 +75,7 @@ def test_replayed_reflected_and_altered_frames_are_refused() -> None:
         mirror.receive_data(mirror.start())
 
 
-def test_a_stranger_cannot_make_us_buffer_much() -> None:
+def test_an_unverified_peer_cannot_make_us_buffer_much() -> None:
     channel = PlainChannel()
     channel.receive_data((513).to_bytes(4, "big"))
     with pytest.raises(ChannelError, match="frame of 513 bytes"):
@@ -112,7 +117,7 @@ def test_tls_frames_arrive_whole_whatever_the_cuts(
     frames = [b"one", b"", bytes(range(256)) * 400]
     for end, other in ((dialer, listener), (listener, dialer)):
         end.channel.frame_bytes_max = len(frames[2])
-        end.pending += b"".join(end.channel.seal(frame) for frame in frames)
+        end.pending += b"".join(end.channel.encode_frame(frame) for frame in frames)
         other.channel.frame_bytes_max = len(frames[2])
         end.deliver(other, size)
         assert other.frames == frames
@@ -126,7 +131,7 @@ def test_tls_frames_arrive_whole_whatever_the_cuts(
     ],
     ids=["a ClientHello of 16 MB", "one in many records"],
 )
-def test_a_stranger_cannot_make_tls_buffer_much(
+def test_an_unverified_peer_cannot_make_tls_buffer_much(
     certificates: tuple[Certificates, Certificates], first: bytes
 ) -> None:
     channel, fed = certificates[0].channel(False), 0
@@ -236,7 +241,7 @@ async def test_a_wrong_hello_closes_the_connection(tmp_path: Path, hello: Hello)
     group = Group(tmp_path, 3, secret=None, insecure=True)
     await group.start("n0")
     reader, writer = await asyncio.open_connection(*group.members["n0"])
-    writer.write(PlainChannel().seal(encode(hello)))
+    writer.write(PlainChannel().encode_frame(encode(hello)))
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
     await refused_by(group, "n0", "HELLO")
@@ -247,7 +252,7 @@ async def test_a_wrong_hello_closes_the_connection(tmp_path: Path, hello: Hello)
 async def test_the_newer_connection_of_a_member_replaces_the_older(tmp_path: Path) -> None:
     group = Group(tmp_path, 3, secret=None, insecure=True)
     await group.start("n0")
-    hello = PlainChannel().seal(encode(Hello(1, "group", "n1", "n0", "")))
+    hello = PlainChannel().encode_frame(encode(Hello(1, "group", "n1", "n0", "")))
     old, old_writer = await asyncio.open_connection(*group.members["n0"])
     old_writer.write(hello)
     assert await asyncio.wait_for(old.read(4), 5)
@@ -301,7 +306,7 @@ def test_an_idle_link_is_pinged_and_a_silent_one_is_closed() -> None:
         assert theirs.recv(1000)
         clock[0] += 0.5
         links.tick()
-        assert theirs.recv(1000) == PlainChannel().seal(encode(Ping()))
+        assert theirs.recv(1000) == PlainChannel().encode_frame(encode(Ping()))
         clock[0] += 1.2
         links.tick()
         assert events.down == ["n1"]

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.plugins.controller.replicator import Applied, NotActive, RaftReplicator, Unknown
-from tests.unit.raft_group import Group, until
+from namesrv.plugins.controller.replicator import Committed, NotActive, RaftReplicator, Unknown
+from tests.support.raft_group import Group, until
 
 
 async def append_somewhere(group: Group, event: bytes, request_id: str | None = None) -> object:
-    """Repeats until a member says Applied, as a handler's client would."""
+    """Repeats until a member says Committed, as a handler's client would."""
     deadline = asyncio.get_running_loop().time() + 8
     while asyncio.get_running_loop().time() < deadline:
         outcome = await (await group.active()).append(event, request_id)
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, Committed):
             return outcome.result
         await asyncio.sleep(0.005)
     raise AssertionError("nobody applied it")
@@ -24,16 +24,16 @@ async def test_a_group_of_one_commits_without_a_network(tmp_path: Path) -> None:
     group = Group(tmp_path, 1, secret=None)
     async with group:
         member = await group.active()
-        assert await member.append(b"a") == Applied(1)
-        assert await member.barrier() == Applied(None)
+        assert await member.append(b"a") == Committed(1)
+        assert await member.barrier() == Committed(None)
         started = asyncio.get_running_loop().time()
         for count in range(2, 22):
-            assert await member.append(b"b") == Applied(count)
+            assert await member.append(b"b") == Committed(count)
         assert asyncio.get_running_loop().time() - started < 0.5  # a tick per commit would be 1 s
         first_epoch = member.epoch
     async with group:
         member = await group.active()
-        assert await member.append(b"c") == Applied(22)
+        assert await member.append(b"c") == Committed(22)
         assert member.epoch is not None
         assert first_epoch is not None
         assert member.epoch > first_epoch
@@ -45,11 +45,11 @@ async def test_commits_fail_over_and_catching_up(tmp_path: Path) -> None:
         changes: list[bool] = []
         first.on_active_changed(changes.append)
         outcomes = await asyncio.gather(*(first.append(b"%d" % i) for i in range(300)))
-        assert outcomes == [Applied(i + 1) for i in range(300)]
+        assert outcomes == [Committed(i + 1) for i in range(300)]
         await group.converged(300)
         other = next(each for each in group.running.values() if each is not first)
         assert await other.append(b"no") == NotActive(first.self_id)
-        assert await first.append(b"once", "id") == Applied(301)
+        assert await first.append(b"once", "id") == Committed(301)
         await group.stop(first.self_id)
         assert changes == [False]
         assert await first.append(b"no") == NotActive(None)
@@ -83,10 +83,11 @@ async def test_a_restart_of_all_forgets_nothing(tmp_path: Path) -> None:
         await group.converged(50)
     async with group:
         member = await group.active()
-        assert await member.append(b"51") == Applied(51)
+        assert await member.append(b"51") == Committed(51)
         await group.converged(51)
 
 
+@pytest.mark.promise("S6")
 async def test_a_minority_leader_answers_unknown_then_not_active(tmp_path: Path) -> None:
     async with Group(tmp_path, append_deadline_s=0.5) as group:
         leader = await group.active()
@@ -115,7 +116,7 @@ async def test_a_member_that_is_too_far_behind_gets_a_snapshot(tmp_path: Path) -
         await group.converged(60)
         status = group.running[behind].status()
         assert status["logEntries"] <= 25
-        assert group.running[behind].ledger.answers() == leader.ledger.answers()
+        assert group.running[behind].state_machine.answers() == leader.state_machine.answers()
     group.settings["compaction_entries"] = 5_000
     async with group:  # from snapshot and journal
         assert await append_somewhere(group, b"60") == 61
@@ -126,7 +127,7 @@ async def test_a_member_that_is_too_far_behind_gets_a_snapshot(tmp_path: Path) -
 async def test_poison_ends_every_member_with_its_code(tmp_path: Path) -> None:
     async with Group(tmp_path, append_deadline_s=0.3) as group:
         leader = await group.active()
-        assert await leader.append(b"before") == Applied(1)
+        assert await leader.append(b"before") == Committed(1)
         await group.converged(1)
         outcome = await leader.append(b"poison")
         assert isinstance(outcome, Unknown | NotActive)
@@ -154,7 +155,7 @@ async def test_a_damaged_snapshot_is_refused_at_start(tmp_path: Path) -> None:
         await group.start("n0")
     snapshot.write_bytes(content)
     async with group:
-        assert await (await group.active()).append(b"x") == Applied(21)
+        assert await (await group.active()).append(b"x") == Committed(21)
 
 
 async def test_stop_is_prompt_and_can_be_repeated(tmp_path: Path) -> None:
@@ -165,3 +166,20 @@ async def test_stop_is_prompt_and_can_be_repeated(tmp_path: Path) -> None:
         await member.stop()
         assert asyncio.get_running_loop().time() - started < 1.0
         assert member.status() == {"selfId": member.self_id, "active": False, "epoch": None, "running": False}
+
+
+async def test_every_member_logs_and_counts_a_change_of_leader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="namesrv.plugins.controller.raft.member")
+    async with Group(tmp_path) as group:
+        first = await group.active()
+        await until(lambda: all(each.status()["leaderChanges"] for each in group.running.values()))
+        told = {f"{name}: controller {first.self_id} leads now, term {first.epoch}" for name in group.running}
+        assert told <= set(caplog.messages)
+        before = {name: each.status()["leaderChanges"] for name, each in group.running.items()}
+        await group.stop(first.self_id)
+        second = await group.active()
+        for name, each in group.running.items():
+            await until(lambda name=name, each=each: each.status()["leaderChanges"] > before[name])  # type: ignore[misc]
+            assert f"{name}: controller {second.self_id} leads now, term {second.epoch}" in caplog.messages

@@ -8,6 +8,7 @@ import pysyncobj.journal
 import pysyncobj.pickle
 import pytest
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft import codec
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
@@ -19,10 +20,9 @@ from namesrv.plugins.controller.raft.codec import (
     TermHint,
 )
 from namesrv.plugins.controller.raft.prevote import PreVote
-from namesrv.plugins.controller.raft.snapshot import Snapshot, encode_snapshot
+from namesrv.plugins.controller.raft.storage.snapshot import Snapshot, encode_snapshot
 from namesrv.plugins.controller.replicator import prepare_library
-from remoting.config import ConfigError
-from tests.unit.raft_group import ListMachine, QuietMember, elect, kinds, no_ops
+from tests.support.raft_group import ListMachine, QuietMember, elect, kinds, no_ops
 
 
 def append(term: int, prefix: int, prefix_term: int, entries: object = (), commit: int = 1) -> AppendEntries:
@@ -169,7 +169,7 @@ def test_stale_acknowledgements_and_second_votes_do_not_count(tmp_path: Path) ->
         assert member.member.guard.dropped == {"acknowledgement of another term": 1, "second vote": 1}
 
 
-def test_nothing_of_a_stranger_with_our_key_counts(tmp_path: Path) -> None:
+def test_nothing_of_an_unverified_peer_with_our_key_counts(tmp_path: Path) -> None:
     """One that is no member yet, or no more, may link to us: a later member knows the roster only then."""
     with QuietMember(tmp_path) as member:
         member.member.link_up("n7")

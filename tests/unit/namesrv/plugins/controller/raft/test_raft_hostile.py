@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from namesrv.plugins.controller.raft import files, links
-from namesrv.plugins.controller.raft.journal import Journal
-from namesrv.plugins.controller.replicator import Applied, RaftReplicator
-from tests.unit.raft_attackers import Outfit, TlsOutfit, talk_to, tls_client
-from tests.unit.raft_certificates import Authority
-from tests.unit.raft_group import until
+from namesrv.plugins.controller.raft.storage import files
+from namesrv.plugins.controller.raft.storage.journal import Journal
+from namesrv.plugins.controller.raft.transport import links
+from namesrv.plugins.controller.replicator import Committed, RaftReplicator
+from tests.support.raft_attackers import Outfit, TlsOutfit, talk_to, tls_client
+from tests.support.raft_certificates import Authority
+from tests.support.raft_group import until
 
 MEBIBYTE = bytes(1024 * 1024)
 
 
 @contextlib.asynccontextmanager
-async def stranger(
+async def unverified_peer(
     address: tuple[str, int],
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection(*address)
@@ -42,7 +43,7 @@ async def flood(address: tuple[str, int], stop: asyncio.Event) -> int:
     sent = 0
     while not stop.is_set():
         with contextlib.suppress(OSError):
-            async with stranger(address) as (_, writer):
+            async with unverified_peer(address) as (_, writer):
                 for _ in range(30):
                     writer.write(MEBIBYTE)
                     await asyncio.wait_for(writer.drain(), 1.0)
@@ -59,7 +60,7 @@ async def test_a_flood_at_the_leader_costs_neither_leader_nor_memory(outfit: Out
         slowest = 0.0
         for count in range(100):
             started = loop.time()
-            assert await leader.append(b"x") == Applied(count + 1)
+            assert await leader.append(b"x") == Committed(count + 1)
             slowest = max(slowest, loop.time() - started)
         stop.set()
         await asyncio.gather(*floods)
@@ -69,7 +70,7 @@ async def test_a_flood_at_the_leader_costs_neither_leader_nor_memory(outfit: Out
         assert len(refused) < 8, "one entry for each reason, not for each stranger"
 
 
-async def test_many_handshakes_of_strangers_cost_no_leader(tmp_path: Path) -> None:
+async def test_many_handshakes_of_unverified_peers_cost_no_leader(tmp_path: Path) -> None:
     """Each costs the raft thread a signature; never more than PENDING_MAX of them between two heartbeats."""
     outfit = TlsOutfit(tmp_path)
     async with outfit.group() as group:
@@ -90,7 +91,7 @@ async def test_many_handshakes_of_strangers_cost_no_leader(tmp_path: Path) -> No
 
         knocks = [asyncio.create_task(knock()) for _ in range(8)]
         for count in range(100):
-            assert await leader.append(b"x") == Applied(count + 1)
+            assert await leader.append(b"x") == Committed(count + 1)
         stop.set()
         assert sum(await asyncio.gather(*knocks)) > 8
         assert leader.epoch == epoch
@@ -98,12 +99,14 @@ async def test_many_handshakes_of_strangers_cost_no_leader(tmp_path: Path) -> No
         assert refused["certificate of another CA"] > 8 and len(refused) < 8
 
 
-async def test_idle_and_slow_strangers_are_closed(outfit: Outfit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_and_slow_unverified_peers_are_closed(
+    outfit: Outfit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(links, "HANDSHAKE_S", 0.3)
     async with outfit.group() as group:
         leader = await group.active()
         address = group.members[leader.self_id]
-        async with stranger(address) as (idle, _), stranger(address) as (slow, slow_writer):
+        async with unverified_peer(address) as (idle, _), unverified_peer(address) as (slow, slow_writer):
             drops = [] if outfit.kind == "key" else [b"\x16", b"\x03", b"\x01", b"\x3f"]  # a long TLS record
 
             async def drip() -> None:
@@ -120,7 +123,7 @@ async def test_idle_and_slow_strangers_are_closed(outfit: Outfit, monkeypatch: p
         assert leader.status()["refusedConnections"]["handshake took too long"] >= 1
 
 
-async def test_many_strangers_leave_room_for_members(outfit: Outfit) -> None:
+async def test_many_unverified_peers_leave_room_for_members(outfit: Outfit) -> None:
     async with outfit.group() as group:
         leader = await group.active()
         crowd = [
@@ -131,7 +134,7 @@ async def test_many_strangers_leave_room_for_members(outfit: Outfit) -> None:
             other = next(name for name in group.running if name != leader.self_id)
             await group.stop(other)
             await group.start(other)
-            assert await leader.append(b"x") == Applied(1)
+            assert await leader.append(b"x") == Committed(1)
             await group.converged(1)
         finally:
             for sock in crowd:
@@ -176,9 +179,9 @@ async def test_without_descriptors_the_member_waits_and_listens_again(
     async with group:
         leader = await group.active()
         shortage.on = True
-        async with stranger(group.members["n0"]):
+        async with unverified_peer(group.members["n0"]):
             await until(lambda: shortage.accepts >= 3, "it looks again")
-            assert await leader.append(b"x") == Applied(1)
+            assert await leader.append(b"x") == Committed(1)
             assert shortage.accepts < 200, "not in a busy loop"
         shortage.on = False
         other: RaftReplicator = next(each for each in group.running.values() if each is not leader)

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from namesrv.plugins.controller.raft.directory import DataDirectory
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.fatal import EXIT_JOURNAL, EXIT_TRUNCATION, FatalRaftError
-from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.journal import MAGIC, RESERVE_BYTES_MIN, Journal, LogEntry
-from namesrv.plugins.controller.raft.snapshot import (
+from namesrv.plugins.controller.raft.storage.directory import DataDirectory
+from namesrv.plugins.controller.raft.storage.files import DamagedError
+from namesrv.plugins.controller.raft.storage.journal import MAGIC, RESERVE_BYTES_MIN, Journal, LogEntry
+from namesrv.plugins.controller.raft.storage.snapshot import (
     Snapshot,
     decode_snapshot,
     encode_snapshot,
     read_snapshot,
     write_snapshot,
 )
-from remoting.config import ConfigError
 
 NO_OP = b"\x01"
 
@@ -309,6 +309,30 @@ def test_a_failed_write_ends_the_process(tmp_path: Path, call: str, monkeypatch:
             journal.sync()
     assert caught.value.code == EXIT_JOURNAL
     journal._destroy()
+
+
+def test_no_room_for_the_reserve_is_no_excuse_for_records_that_were_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An fsync tells of lost pages once: if records were written before it, they may be the lost ones."""
+    for written_early in (False, True):
+        path = tmp_path / f"{written_early}" / "raft.journal"
+        path.parent.mkdir()
+        journal = Journal(path, fatal=fatal)
+        journal.add(bytes(2 << 20 if written_early else 100), 1, 1)
+
+        def full(_descriptor: int) -> NoReturn:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            if written_early:
+                with pytest.raises(FatalRaftError, match="No space left") as caught:
+                    journal.sync()
+                assert caught.value.code == EXIT_JOURNAL
+            else:
+                journal.sync()  # the zeros alone found no room: the log itself is synced
+        journal._destroy()
 
 
 SNAPSHOT = Snapshot(

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from pysyncobj import SyncObj
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller import replicator
-from namesrv.plugins.controller.raft import files, proposals, replica, snapshot
-from namesrv.plugins.controller.raft.journal import Journal
-from remoting.config import ConfigError
-from tests.unit.raft_group import Group, QuietMember, until
+from namesrv.plugins.controller.raft import proposals, replica
+from namesrv.plugins.controller.raft.storage import files, snapshot
+from namesrv.plugins.controller.raft.storage.journal import Journal
+from tests.support.raft_group import Group, QuietMember, until
 
 RAFT = Path(replica.__file__).parent
 
@@ -108,7 +109,7 @@ async def test_a_pickle_in_a_file_is_refused_at_the_start(tmp_path: Path, name: 
     bomb = pickle.dumps(Touch(boom), 2)
     path = tmp_path / "n0" / name
     if sealed:
-        bomb = (snapshot.MAGIC if name == "raft.snapshot" else b"") + files.seal(bomb)
+        bomb = (snapshot.MAGIC if name == "raft.snapshot" else b"") + files.with_checksum(bomb)
     path.write_bytes(bomb)
     with pytest.raises(ConfigError, match="raft"):
         await group.start("n0")

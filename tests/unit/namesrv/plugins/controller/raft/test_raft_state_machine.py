@@ -4,39 +4,39 @@ import asyncio
 
 import pytest
 
-from namesrv.plugins.controller.raft import ledger as ledger_module
+from keelmq.remoting.operation import LocalProtocolError, Unknown
+from namesrv.plugins.controller.raft import fenced_state_machine as fenced_module
 from namesrv.plugins.controller.raft import proposals as proposals_module
-from namesrv.plugins.controller.raft.api import Applied, Busy, NotActive
-from namesrv.plugins.controller.raft.ledger import Batch, Item, Ledger, encode_batch
+from namesrv.plugins.controller.raft.api import Busy, Committed, NotActive
+from namesrv.plugins.controller.raft.fenced_state_machine import Batch, FencedStateMachine, Item, encode_batch
 from namesrv.plugins.controller.raft.proposals import BATCH_MAX, Callback, Proposals
-from remoting.operation import LocalProtocolError, Unknown
-from tests.unit.raft_group import ListMachine
+from tests.support.raft_group import ListMachine
 
 
-def apply(ledger: Ledger, kind: str, term: int, *items: Item) -> object:
-    return ledger.apply(encode_batch(Batch(kind, term, "n0", items)))  # type: ignore[arg-type]
+def apply(fenced: FencedStateMachine, kind: str, term: int, *items: Item) -> object:
+    return fenced.apply(encode_batch(Batch(kind, term, "n0", items)))  # type: ignore[arg-type]
 
 
 def test_a_batch_of_another_term_is_fenced() -> None:
     machine = ListMachine()
-    ledger = Ledger(machine)
-    assert apply(ledger, "events", 1, (None, b"a")) is None
-    assert apply(ledger, "claim", 3) == []
-    assert apply(ledger, "claim", 3) is None
-    assert apply(ledger, "claim", 2) is None
-    assert apply(ledger, "events", 2, (None, b"a")) is None
-    assert apply(ledger, "events", 3, (None, b"a"), (None, None), (None, b"b")) == [1, None, 2]
+    fenced = FencedStateMachine(machine)
+    assert apply(fenced, "events", 1, (None, b"a")) is None
+    assert apply(fenced, "claim", 3) == []
+    assert apply(fenced, "claim", 3) is None
+    assert apply(fenced, "claim", 2) is None
+    assert apply(fenced, "events", 2, (None, b"a")) is None
+    assert apply(fenced, "events", 3, (None, b"a"), (None, None), (None, b"b")) == [1, None, 2]
     assert machine.events == [b"a", b"b"]
 
 
 def test_a_repeated_request_id_gets_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "ANSWERS_MAX", 2)
+    monkeypatch.setattr(fenced_module, "ANSWERS_MAX", 2)
     machine = ListMachine()
-    ledger = Ledger(machine)
-    apply(ledger, "claim", 1)
-    assert apply(ledger, "events", 1, ("x", b"a"), ("y", b"b"), ("x", b"a")) == [1, 2, 1]
-    copy = Ledger(ListMachine())
-    copy.restore(ledger.claimed_term, ledger.answers(), ledger.state())
+    fenced = FencedStateMachine(machine)
+    apply(fenced, "claim", 1)
+    assert apply(fenced, "events", 1, ("x", b"a"), ("y", b"b"), ("x", b"a")) == [1, 2, 1]
+    copy = FencedStateMachine(ListMachine())
+    copy.restore(fenced.claimed_term, fenced.answers(), fenced.state())
     assert apply(copy, "events", 1, ("y", b"b"), ("z", b"c")) == [2, 3]
     assert apply(copy, "events", 1, ("x", b"a")) == [4]  # the oldest answer went away, in log order
 
@@ -46,14 +46,14 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, Callback]] = []
-        self.ledger = Ledger(ListMachine())
+        self.state_machine = FencedStateMachine(ListMachine())
 
     def submit(self, data: bytes, callback: Callback) -> None:
         self.entries.append((data, callback))
 
     def answer(self) -> None:
         data, callback = self.entries.pop(0)
-        callback(self.ledger.apply(data), 0)
+        callback(self.state_machine.apply(data), 0)
 
 
 def make(log: Log, deadline_s: float = 5.0) -> Proposals:
@@ -68,7 +68,7 @@ async def turns(count: int = 5) -> None:
 
 async def opened(log: Log, deadline_s: float = 5.0) -> Proposals:
     proposals = make(log, deadline_s)
-    log.ledger.claimed_term = 4
+    log.state_machine.claimed_term = 4
     proposals.open(4)
     return proposals
 
@@ -85,7 +85,7 @@ async def test_appends_share_entries_and_two_are_in_flight() -> None:
     log.answer()
     log.answer()
     outcomes = await asyncio.gather(*tasks)
-    assert outcomes == [Applied(i + 1) for i in range(count)]
+    assert outcomes == [Committed(i + 1) for i in range(count)]
 
 
 async def test_not_active_is_certain() -> None:
@@ -152,7 +152,7 @@ async def test_a_full_queue_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     await turns()
     assert tasks[2].result() == Busy()
     log.answer()
-    assert await asyncio.gather(*tasks[:2]) == [Applied(1), Applied(2)]
+    assert await asyncio.gather(*tasks[:2]) == [Committed(1), Committed(2)]
     with pytest.raises(LocalProtocolError, match="event of"):
         await proposals.append(None, bytes(300_000))
 
@@ -164,4 +164,4 @@ async def test_a_cancelled_caller_disturbs_nobody() -> None:
     await turns()
     first.cancel()
     log.answer()
-    assert await second == Applied(2)
+    assert await second == Committed(2)

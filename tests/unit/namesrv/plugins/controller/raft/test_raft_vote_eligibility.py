@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.plugins.controller.raft import standing
 from namesrv.plugins.controller.raft.codec import (
     Acknowledgement,
     AppendEntries,
     PreVoteRequest,
     RequestVote,
-    Standing,
+    VoteEligibility,
     WelcomeRequest,
 )
-from namesrv.plugins.controller.raft.files import DamagedError
-from namesrv.plugins.controller.raft.ledger import Batch, encode_batch
-from namesrv.plugins.controller.raft.standing import Joining
-from namesrv.plugins.controller.replicator import Applied, NotActive, Unknown
-from tests.unit.raft_group import Group, ListMachine, QuietMember, kinds, no_ops, until
+from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_batch
+from namesrv.plugins.controller.raft.membership import vote_eligibility as standing
+from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
+from namesrv.plugins.controller.raft.storage.files import DamagedError
+from namesrv.plugins.controller.replicator import Committed, NotActive, Unknown
+from tests.support.raft_group import Group, ListMachine, QuietMember, kinds, no_ops, until
 
 NAMES = ("n0", "n1", "n2")
 
@@ -28,11 +28,11 @@ class Members:
     """The pure half of three members; what they tell each other is delivered by hand."""
 
     def __init__(self) -> None:
-        self.stored: dict[str, Standing] = {}
-        self.all = {name: self.make(name, Standing(f"{name}-a", "new", ())) for name in NAMES}
+        self.stored: dict[str, VoteEligibility] = {}
+        self.all = {name: self.make(name, VoteEligibility(f"{name}-a", "new", ())) for name in NAMES}
 
-    def make(self, name: str, own: Standing) -> Joining:
-        def store(new: Standing) -> None:
+    def make(self, name: str, own: VoteEligibility) -> Joining:
+        def store(new: VoteEligibility) -> None:
             self.stored[name] = new
 
         return Joining(name, frozenset(NAMES) - {name}, own, store)
@@ -59,7 +59,7 @@ def test_a_first_start_needs_every_member_once() -> None:
     members.tell_all()
     members.tell_all()
     assert members.states() == ["member"] * 3
-    assert {each.roster for each in members.stored.values()} == {
+    assert {each.member_list for each in members.stored.values()} == {
         (("n0", "n0-a"), ("n1", "n1-a"), ("n2", "n2-a"))
     }
 
@@ -68,13 +68,13 @@ def test_a_member_that_lost_its_disk_is_not_new() -> None:
     members = Members()
     members.tell_all()
     members.tell_all()
-    members.all["n2"] = members.make("n2", Standing("n2-b", "new", ()))
+    members.all["n2"] = members.make("n2", VoteEligibility("n2-b", "new", ()))
     members.tell_all()
     assert members.states() == ["member", "member", "new"]
     assert members.all["n2"].rejoins
     assert members.all["n2"].waits_for() == []
     members.all["n2"].welcomed()
-    assert members.stored["n2"] == Standing("n2-b", "member", ())
+    assert members.stored["n2"] == VoteEligibility("n2-b", "member", ())
 
 
 def test_a_promise_is_given_once() -> None:
@@ -82,11 +82,11 @@ def test_a_promise_is_given_once() -> None:
     members = Members()
     members.tell("n1", "n0")
     members.tell("n2", "n0")  # n0 has promised the old one
-    members.all["n2"] = members.make("n2", Standing("n2-b", "new", ()))
+    members.all["n2"] = members.make("n2", VoteEligibility("n2-b", "new", ()))
     for _ in range(3):
         members.tell_all()
     assert "member" not in members.states()
-    assert members.all["n0"].own.roster[2] == ("n2", "n2-a")
+    assert members.all["n0"].own.member_list[2] == ("n2", "n2-a")
 
 
 def test_what_was_heard_is_forgotten_with_the_link() -> None:
@@ -98,7 +98,7 @@ def test_what_was_heard_is_forgotten_with_the_link() -> None:
 
 
 def test_a_member_alone_needs_nobody() -> None:
-    alone = Joining("n0", frozenset(), Standing("a", "new", ()), lambda _standing: None)
+    alone = Joining("n0", frozenset(), VoteEligibility("a", "new", ()), lambda _standing: None)
     assert alone.is_member
 
 
@@ -119,7 +119,7 @@ def test_every_flipped_byte_of_the_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_directory_says(tmp_path: Path) -> None:
-    def load(name: str, **facts: bool) -> Standing:
+    def load(name: str, **facts: bool) -> VoteEligibility:
         return standing.load(tmp_path / name, **({"has_journal": False, "bootstrap": False} | facts))
 
     assert load("old release", has_journal=True).state == "member"
@@ -141,7 +141,7 @@ def welcome(term: int, index: int, incarnation: str) -> tuple[tuple[bytes, int, 
 def test_an_empty_directory_gives_no_vote_and_no_acknowledgement_that_counts(tmp_path: Path) -> None:
     with QuietMember(tmp_path, bootstrap=False) as member:
         own = member.member.joining.own
-        member.receive("n1", Standing("x", "member", ()))
+        member.receive("n1", VoteEligibility("x", "member", ()))
         member.receive("n2", RequestVote(term=4, last_log_index=90, last_log_term=4))
         member.receive("n2", PreVoteRequest(4, 90, 4))
         member.core.election_deadline = 0.0
@@ -177,7 +177,7 @@ async def test_a_lost_disk_comes_back_from_the_others(tmp_path: Path) -> None:
     async with Group(tmp_path, append_deadline_s=0.4) as group:
         leader = await group.active()
         for count in range(20):
-            assert await leader.append(b"%d" % count) == Applied(count + 1)
+            assert await leader.append(b"%d" % count) == Committed(count + 1)
         lost, other = (name for name in group.members if name != leader.self_id)
         await group.stop(lost)
         shutil.rmtree(tmp_path / lost)
@@ -185,14 +185,14 @@ async def test_a_lost_disk_comes_back_from_the_others(tmp_path: Path) -> None:
         await until(lambda: group.running[lost].status()["standing"] == "member", "it may vote again")
         await group.converged(20)
         await group.stop(other)
-        assert isinstance(await leader.append(b"20"), Applied), "it counts again"
+        assert isinstance(await leader.append(b"20"), Committed), "it counts again"
 
 
 async def test_two_lost_disks_of_three_elect_nobody(tmp_path: Path) -> None:
     """Nothing safe can be done: they wait for the third, and say so."""
     async with Group(tmp_path, append_deadline_s=0.3) as group:
         leader = await group.active()
-        assert await leader.append(b"precious") == Applied(1)
+        assert await leader.append(b"precious") == Committed(1)
         await group.converged(1)
         others = [name for name in group.members if name != leader.self_id]
         await group.stop(leader.self_id)
@@ -214,7 +214,7 @@ async def test_bootstrap_starts_a_group_of_which_one_never_came(tmp_path: Path) 
     try:
         await group.start("n0")
         await group.start("n1")
-        assert await (await group.active()).append(b"a") == Applied(1)
+        assert await (await group.active()).append(b"a") == Committed(1)
     finally:
         await group.__aexit__()
 
@@ -228,8 +228,8 @@ def test_files_of_the_first_release_are_read(tmp_path: Path) -> None:
     core.doTick(0.0)
     core.doTick(0.0)
     assert machine.events == [b"event %d" % number for number in range(20)]
-    assert dict(replica.ledger.answers()).keys() == {f"id{number}" for number in range(1, 20, 2)}
-    assert replica.standing.state == "member"
+    assert dict(replica.state_machine.answers()).keys() == {f"id{number}" for number in range(1, 20, 2)}
+    assert replica.vote_eligibility.state == "member"
     core.close()
     replica.directory.close()
 

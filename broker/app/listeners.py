@@ -1,0 +1,82 @@
+"""The ports that a broker serves its operations on: listenPort for clients and tools, and the fast port
+(naming/vip_port.py) for clients with the "VIP channel".
+"""
+
+from collections.abc import Callable
+
+from broker.config.broker_config import BrokerConfig
+from broker.naming.vip_port import open_fast_port
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.remoting.write_buffers import WriteBuffers
+
+
+class Listeners:
+    """start() binds the ports, close_connections() closes what clients opened."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        host: str,
+        on_closed: Callable[[int], None],
+        write_buffers: WriteBuffers,
+    ) -> None:
+        """host: what clients are told. on_closed(connection id). write_buffers: of all connections
+        together."""
+        self._config, self._host = config, host
+        self._on_closed, self._write_buffers = on_closed, write_buffers
+        self.servers: list[TcpServer] = []
+        """Those that are open: none, listenPort, or both."""
+        self._port: int | None = None
+
+    async def start(self, table: OperationTable) -> None:
+        """ConfigError: a port that the configuration asks for cannot be had."""
+        config = self._config
+        server = TcpServer(
+            table,
+            host=config.bind_address,
+            port=config.listen_port,
+            name="listenPort",
+            on_closed=self._on_closed,
+            write_buffers=self._write_buffers,
+        )
+        self.servers.append(server)
+        await server.start()
+        self._port = server.address[1]
+        fast_server = await open_fast_port(
+            table,
+            host=config.bind_address,
+            configured=config.fast_listen_port,
+            listen_port=config.listen_port,
+            on_closed=self._on_closed,
+            write_buffers=self._write_buffers,
+        )
+        if fast_server is not None:
+            self.servers.append(fast_server)
+
+    @property
+    def is_listening(self) -> bool:
+        """Has the broker an address? It keeps it when the ports are closed."""
+        return self._port is not None
+
+    @property
+    def port(self) -> int:
+        """listenPort, or the port that the system chose for 0."""
+        assert self._port is not None, "not started"
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """host:port that clients are told."""
+        return f"{self._host}:{self.port}"
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections of clients."""
+        return sum(server.connection_count for server in self.servers)
+
+    def close_connections(self) -> None:
+        """Closes all of them; the ports stay open. Our clients read the route again then."""
+        for server in self.servers:
+            server.close_connections()

@@ -1,0 +1,261 @@
+"""The parts of one broker: makes them in the order in which they need each other, and connects them.
+
+Where two parts need each other, the one that is made first gets a method of this class, which calls the other
+one. Nothing runs here, and no file or port is open: app/broker.py starts and stops the parts.
+"""
+
+import sys
+from typing import Any
+
+from broker.admin.retention_service import RetentionService
+from broker.admin.telemetry import BrokerTelemetry
+from broker.admission.disk_fault import DiskFault
+from broker.admission.fast_path import FastPathPeer
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_gate import SendGate
+from broker.app.assembly import make_metadata, make_store, make_topics
+from broker.app.background_services import BackgroundServices
+from broker.app.handlers import BrokerHandlers
+from broker.app.listeners import Listeners
+from broker.app.stand_alone import StandAlone
+from broker.app.status import BrokerStatus
+from broker.clients.service import Clients
+from broker.config.broker_config import BrokerConfig, detect_address
+from broker.controller_mode.broker_meta_file import MetaFiles
+from broker.controller_mode.service import ControlledParts, ControllerMode
+from broker.core.read_counters import ReadCounters
+from broker.core.role import Role
+from broker.metadata.topics import PERM_WRITE
+from broker.naming.route_registration import RouteRegistration
+from broker.put.send_commands import SendCommand
+from broker.stats.service import BrokerStats
+from broker.store.log.group_commit import GroupCommit
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.config_store import Given
+from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operations.route import RegisterBrokerResponse
+from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.remoting.servers.tcp import UNSENT_BYTES_MAX
+from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime.tasks import TaskSet
+
+
+class BrokerParts:
+    """All parts of a broker, not started. Handlers, services, telemetry and HTTP are made by the start."""
+
+    def __init__(self, config: BrokerConfig, given: Given | None = None) -> None:
+        """given: where the configuration came from; changes of it (25) are kept there."""
+        self.config, self.given = config, given or Given()
+        self.host = config.broker_ip1 or detect_address(
+            config.bind_address, (*config.name_servers, *config.controllers)
+        )
+        self._tasks, self._pushed = TaskSet(), OperationTable()
+        self._handlers: BrokerHandlers | None = None
+        self._services: BackgroundServices | None = None
+        self._telemetry: BrokerTelemetry | None = None
+        self._http: LateHttp | None = None
+        self._loaded = self._serving = False
+        self._meta_files = MetaFiles(
+            config.store_path_root_dir,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+        )
+        self._controlled: ControllerMode | None = None
+        self._make_connections()
+        self._make_storage()
+        self._make_services()
+        if config.enable_controller_mode:
+            self._controlled = self._make_controller_mode()
+        self.status = BrokerStatus(
+            config,
+            host=self.host,
+            listeners=self.listeners,
+            http_address=lambda: self.http_address,
+            store=self.store,
+            metadata=self.metadata,
+            disk_fault=self.disk_fault,
+            routes=self._routes,
+            controlled=self._controlled,
+            tasks=self._tasks,
+            is_serving=lambda: self._serving,
+            refusal=lambda: "the broker is starting" if self._handlers is None else self._handlers.refusal,
+        )
+
+    # -- the parts ---------------------------------------------------------------------------------------
+
+    def _make_connections(self) -> None:
+        """What clients connect to, and what connects to name servers, controllers and the master."""
+        config = self.config
+        self.write_buffers = WriteBuffers(UNSENT_BYTES_MAX)
+        self.listeners = Listeners(
+            config,
+            host=self.host,
+            on_closed=lambda connection_id: self.clients.connection_closed(connection_id),
+            write_buffers=self.write_buffers,
+        )
+        self._client = RemotingClient(
+            self._pushed,
+            on_closed=self._connection_lost,
+            drop_silent_ms=config.controller_heart_beat_timeout_mills,
+        )
+        self._routes = RouteRegistration(
+            self._client,
+            config.name_servers,
+            period_ms=config.register_name_server_period,
+            timeout_ms=config.register_broker_timeout_mills,
+            registration=lambda: self.status.registration(),
+            on_answer=self._registered,
+        )
+
+    def _make_storage(self) -> None:
+        """What a send passes (gate, pending replies), the store, and the metadata."""
+        config, has_replicas = self.config, self.config.enable_controller_mode
+        self.gate = SendGate(
+            wait=config.waits_for_replicas or config.sync_flush,
+            permits_write=bool(config.broker_permission & PERM_WRITE),
+            accept_from_ms=config.start_accept_send_request_time_stamp,
+            min_in_sync=config.min_in_sync_replicas if has_replicas else 1,
+            lease=self._lease_is_over if has_replicas and config.isolation_lease_enable else None,
+            hold_or_forward=self._hold_or_forward if has_replicas and config.forward_late_sends else None,
+        )
+        self.pending = PendingReplies(self.gate, replicas=config.waits_for_replicas, disk=config.sync_flush)
+        self.topics = make_topics(config, on_change=self._routes.trigger)
+        self.store = make_store(config, self.topics, on_queue=self._replicated_queue)
+        self.metadata = make_metadata(config, self.topics, self.gate, self.store)
+        self.disk_fault = DiskFault(self.store, self.gate, self.pending, on_fault=self._disk_failed)
+        self.commit: GroupCommit | None = None
+        if config.sync_flush:
+            self.commit = GroupCommit(self.store.commit_log.sync, on_fault=self.disk_fault.failed)
+            self.commit.listeners.append(self._flushed)
+
+    def _make_services(self) -> None:
+        """Clients, statistics, retention, and the role without controllers."""
+        config = self.config
+        self.clients = Clients(self.metadata, config, forward_to_master=self._forward_to_master)
+        self.stats = BrokerStats(
+            self.store,
+            ReadCounters(),
+            config.broker_cluster_name,
+            self.pending.times,
+            timer_counts=self._timer_counts,
+        )
+        self.retention = RetentionService(
+            self.store,
+            self.gate,
+            config,
+            held_offset=self._held_offset,
+            on_emptied=self.metadata.remember_ends,
+        )
+        self._stand_alone = StandAlone(
+            gate=self.gate,
+            store=self.store,
+            commit=self.commit,
+            metadata=self.metadata,
+            messages_in=self.stats.messages_in,
+        )
+
+    def _make_controller_mode(self) -> ControllerMode:
+        parts = ControlledParts(
+            client=self._client,
+            pushed=self._pushed,
+            gate=self.gate,
+            pending=self.pending,
+            store=self.store,
+            commit=self.commit,
+            disk_fault=self.disk_fault,
+            metadata=self.metadata,
+            registry=self.clients.registry,
+            messages_in=self.stats.messages_in,
+            address=lambda: self.address,
+            announce=self._routes.trigger,
+            send_here=self._send_here,
+            close_clients=self.listeners.close_connections,
+            on_role_changed=self._role_changed,
+        )
+        return ControllerMode(self.config, parts, self._meta_files)
+
+    # -- for parts that are made before those that they call ---------------------------------------------
+
+    def _replicated_queue(self, topic: str, queue_id: int) -> None:
+        """The store has a record of a new queue: its topic exists, and the master knows its settings."""
+        self.topics.ensure_replicated(topic, queue_id, self.store.dispatch_offset)
+        if self._controlled is not None:
+            self._controlled.slave_sync.unknown_topic()
+
+    def _flushed(self) -> None:
+        """A round of the group commit is over."""
+        offset = self.store.commit_log.flushed_offset
+        if self._controlled is not None:
+            self._controlled.ha.flushed()
+        else:
+            self._stand_alone.flushed(offset)
+        self.pending.flushed(offset)
+
+    def _disk_failed(self) -> None:
+        if self._controlled is not None:
+            self._controlled.step_aside_soon()
+
+    def _lease_is_over(self, now_ms: int) -> bool:
+        return self._controlled is not None and self._controlled.lease_is_over(now_ms)
+
+    def _hold_or_forward(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bool:
+        return self._controlled is not None and self._controlled.forwarder.take(command, body, peer)
+
+    async def _forward_to_master(
+        self, operation: Operation[Any, Any], header: Wire, body: Wire | None
+    ) -> Outcome[Any] | None:
+        return (
+            None
+            if self._controlled is None
+            else await self._controlled.forward_to_master(operation, header, body)
+        )
+
+    def _send_here(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
+        return self.handlers.send.send(command, body, peer)
+
+    def _timer_counts(self) -> tuple[int, int]:
+        return self.services.timers.added, self.services.timers.delivered
+
+    def _held_offset(self) -> int:
+        """Connected replicas have everything below it."""
+        links = self._controlled.ha.links.values() if self._controlled is not None else ()
+        return min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
+
+    def _registered(self, answer: RegisterBrokerResponse) -> None:
+        """A name server answers a registration with the HA address of the master that it knows."""
+        if self._controlled is not None and answer.master_addr and answer.ha_server_addr:
+            self._controlled.slave_sync.route_ha_address = (answer.master_addr, answer.ha_server_addr)
+
+    def _connection_lost(self, address: str) -> None:
+        """A connection that this broker opened was closed."""
+        self._routes.connection_lost(address)
+        if self._controlled is not None:
+            self._controlled.connection_lost(address)
+
+    def _role_changed(self, before: Role, after: Role, took_ms: int) -> None:
+        if self._telemetry is not None:
+            self._telemetry.role_changed(before, after, took_ms)
+
+    # -- what the start makes ----------------------------------------------------------------------------
+
+    @property
+    def handlers(self) -> BrokerHandlers:
+        """Of the data path, after the start."""
+        assert self._handlers is not None, "not started"
+        return self._handlers
+
+    @property
+    def services(self) -> BackgroundServices:
+        """Transactions, timers, pops, replies, after the start."""
+        assert self._services is not None, "not started"
+        return self._services
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """None: there is no HTTP port."""
+        return None if self._http is None else self._http.address
+
+    @property
+    def address(self) -> str:
+        """host:port that clients are told, after the start."""
+        return self.listeners.address

@@ -1,0 +1,47 @@
+"""A broker without controllers: it is master for good, and nobody copies from it."""
+
+from broker.admission.send_gate import ROLE, SendGate
+from broker.metadata.service import Metadata
+from broker.stats.messages_in import MessagesIn
+from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
+
+DISPATCH_RECORDS = 512
+
+
+class StandAlone:
+    """What ControllerMode is to a replica: serves as master, and moves confirmOffset."""
+
+    def __init__(
+        self,
+        *,
+        gate: SendGate,
+        store: MessageStore,
+        commit: GroupCommit | None,
+        metadata: Metadata,
+        messages_in: MessagesIn,
+    ) -> None:
+        """commit: None without SYNC_FLUSH."""
+        self._gate, self._store, self._commit = gate, store, commit
+        self._metadata, self._messages_in = metadata, messages_in
+
+    def serve(self) -> None:
+        """Takes messages from now on. Called once, when no client is connected yet: it may take long."""
+        self._store.become_master()
+        self.appended()
+        while self._store.dispatch(DISPATCH_RECORDS):
+            pass
+        self._metadata.begin_alone()
+        self._messages_in.term_begins()
+        self._gate.open(ROLE)
+
+    def appended(self) -> None:
+        """Called at the end of a tick in which messages were stored."""
+        if self._commit is None:
+            self._store.set_confirm_offset(self._store.commit_log.max_offset)
+        else:
+            self._commit.want()  # consumers never see what a power failure could take back
+
+    def flushed(self, offset: int) -> None:
+        """The log is on disk up to this offset."""
+        self._store.set_confirm_offset(offset)

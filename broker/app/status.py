@@ -1,0 +1,157 @@
+"""What a broker tells about itself: addresses, role, readiness, faults. Read-only: it never changes a
+part."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from broker.admission.disk_fault import DiskFault
+from broker.app.listeners import Listeners
+from broker.config.broker_config import BrokerConfig
+from broker.controller_mode.service import ControllerMode
+from broker.core.readiness import BrokerReadiness, RoleName
+from broker.metadata.service import Metadata
+from broker.metadata.topics import PERM_WRITE
+from broker.naming.registration import RegisteredBroker, registration_of, unregistration_of
+from broker.naming.route_registration import Registration, RouteRegistration
+from broker.store.message_store import MessageStore
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
+from keelmq.remoting.operations.route import UnregisterBrokerRequest
+from keelmq.runtime.tasks import TaskSet
+
+
+class BrokerStatus:
+    """Reads the parts of a broker at each call."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        host: str,
+        listeners: Listeners,
+        http_address: Callable[[], tuple[str, int] | None],
+        store: MessageStore,
+        metadata: Metadata,
+        disk_fault: DiskFault,
+        routes: RouteRegistration,
+        controlled: ControllerMode | None,
+        tasks: TaskSet,
+        is_serving: Callable[[], bool],
+        refusal: Callable[[], str],
+    ) -> None:
+        """host: what clients are told. http_address: None without an HTTP port. controlled: None without
+        controller mode. is_serving: started and not stopping. refusal: why sends are refused; empty: they are
+        not."""
+        self._config, self._host, self._listeners = config, host, listeners
+        self._http_address = http_address
+        self._store, self._metadata, self._disk_fault = store, metadata, disk_fault
+        self._routes, self._controlled, self._tasks = routes, controlled, tasks
+        self._is_serving, self._refusal = is_serving, refusal
+
+    # -- addresses ---------------------------------------------------------------------------------------
+
+    @property
+    def ha_address(self) -> str:
+        """host:port that slaves are told; empty without controller mode."""
+        if self._controlled is None:
+            return ""
+        return f"{self._config.broker_ip2 or self._host}:{self._controlled.ha_port}"
+
+    def describe(self) -> str:
+        """Returns the line that the program prints when it is ready."""
+        mode = f"replication on {self.ha_address}" if self._controlled else "stand-alone"
+        http = self._http_address()
+        http_text = "" if http is None else f"http on {http[0]}:{http[1]}"
+        where = f"{self._config.broker_name} listening on {self._listeners.address}"
+        return ", ".join(filter(None, (where, mode, http_text)))
+
+    def detected_settings(self) -> Mapping[str, str]:
+        """Returns the keys whose value in force was detected or chosen, not configured (26)."""
+        detected = {
+            "brokerId": str(self.registered_id),
+            "brokerIP1": self._host,
+            "brokerIP2": self._config.broker_ip2 or self._host,
+            "listenPort": str(self._listeners.port),
+        }
+        if self._controlled is not None:
+            detected["haListenPort"] = str(self._controlled.ha_port)
+        http = self._http_address()
+        if http is not None:
+            detected["httpPort"] = str(http[1])
+        return detected
+
+    # -- role --------------------------------------------------------------------------------------------
+
+    @property
+    def role_name(self) -> RoleName:
+        """ "none": no role yet, or a change of it is under way."""
+        return "master" if self._controlled is None else self._controlled.role_name
+
+    @property
+    def registered_id(self) -> int:
+        """The broker id that name servers know: 0 of a master."""
+        role = self._controlled.role if self._controlled is not None else None
+        return MASTER_ID if role is None or role.is_master else role.broker_id
+
+    def ha_info(self) -> ExchangeHaInfo:
+        """Returns the answer to 906: of a master where it is copied from, of a slave nothing."""
+        if self.role_name != "master":
+            return ExchangeHaInfo()
+        return ExchangeHaInfo(
+            master_ha_address=self.ha_address or None,
+            master_flush_offset=self._store.commit_log.flushed_offset,
+            master_address=self._listeners.address,
+        )
+
+    # -- registration ------------------------------------------------------------------------------------
+
+    @property
+    def registers(self) -> bool:
+        """Is there a role to announce, and no change of it under way?"""
+        return self._controlled is None or self._controlled.has_settled_role
+
+    def registration(self) -> Registration | None:
+        """Returns what the name servers are told now; None: nothing."""
+        if not self.registers:
+            return None
+        topics = self._metadata.topics.wrapper()
+        return registration_of(self._registered(), topics, permission=self._config.broker_permission)
+
+    def unregistration(self) -> UnregisterBrokerRequest:
+        return unregistration_of(self._registered())
+
+    def _registered(self) -> RegisteredBroker:
+        return RegisteredBroker(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            address=self._listeners.address,
+            ha_address=self.ha_address,
+            broker_id=self.registered_id,
+        )
+
+    # -- health ------------------------------------------------------------------------------------------
+
+    @property
+    def task_deaths(self) -> Counter[str]:
+        """How often each background task has ended by an error."""
+        ha = self._controlled.ha.task_deaths if self._controlled is not None else Counter[str]()
+        return self._tasks.deaths + ha
+
+    @property
+    def readiness(self) -> BrokerReadiness:
+        """The facts that readiness is decided by (core/readiness.py)."""
+        controlled, store = self._controlled, self._store
+        return BrokerReadiness(
+            serving=self._is_serving(),
+            role=self.role_name,
+            name_servers=self._config.name_servers,
+            registered=self._routes.registered,
+            role_fault=controlled.fault if controlled is not None else "",
+            disk_fault=self._disk_fault.text
+            or store.commit_log.write_fault
+            or store.dispatch_fault
+            or self._metadata.fault,
+            ha_fault=(controlled.ha.fault or "") if controlled is not None else "",
+            refusal=self._refusal(),
+            permits_write=bool(self._config.broker_permission & PERM_WRITE),
+        )

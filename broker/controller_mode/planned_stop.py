@@ -1,0 +1,126 @@
+"""A planned stop (SIGTERM): hands over, then serves as a slave until the clients have the new route.
+
+Meanwhile this broker forwards messages, send-backs, transaction ends, commits of offsets and queue locks to
+the new master, and answers pulls from its own copy of the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.admission.send_forwarder import SendForwarder
+from broker.clients.core.registry import ClientRegistry
+from broker.controller_mode.hand_over import HandOver, HandOverError
+from broker.core.planned_stop import Observed, PlannedStopRule
+from broker.core.role import Role
+from keelmq.runtime.clock import now_ms
+
+logger = logging.getLogger(__name__)
+
+OUR_LANGUAGE = "PYTHON"
+"""Language of clients that read the route as soon as an answer was forwarded or a connection closes. RocketMQ
+has no remoting client in Python itself: the one on PyPI wraps the C++ client, and says CPP."""
+LOOK_MS = 20
+LOOK_AT_CLIENTS_MS = 500
+"""Pause while clients with an old route are connected: there may be many to look at."""
+
+
+class StopSettings(Protocol):
+    """The keys of these names (broker/config/broker_config.py); they can change while the broker runs."""
+
+    @property
+    def shutdown_hand_over_timeout(self) -> int: ...
+
+    @property
+    def shutdown_forward_timeout(self) -> int: ...
+
+    @property
+    def forward_late_sends(self) -> bool: ...
+
+
+class PlannedStop:
+    """The planned stop of one broker in controller mode."""
+
+    def __init__(
+        self,
+        hand_over: HandOver,
+        forwarder: SendForwarder,
+        registry: ClientRegistry,
+        *,
+        role: Callable[[], Role],
+        is_linked: Callable[[], bool],
+        settings: StopSettings,
+    ) -> None:
+        """is_linked: is the replication link to another master up?"""
+        self._hand_over, self._forwarder, self._registry = hand_over, forwarder, registry
+        self._role, self._is_linked = role, is_linked
+        self._settings = settings
+        self._demoted_ms: int | None = None
+
+    def role_changed(self, before: Role, after: Role) -> None:
+        """Notes when the mastership was lost. Has to be called after every change."""
+        if before.is_master and not after.is_master:
+            self._demoted_ms = now_ms()
+
+    @property
+    def _hand_over_ms(self) -> int:
+        """0: no hand-over, and no wait for clients."""
+        return self._settings.shutdown_hand_over_timeout
+
+    @property
+    def _forward_ms(self) -> int:
+        """0: clients with an old route are not waited for."""
+        return self._settings.shutdown_forward_timeout if self._settings.forward_late_sends else 0
+
+    async def run(self) -> None:
+        """Returns when the broker may stop: at once if it was never master, or cannot hand over."""
+        if not self._hand_over_ms:
+            return
+        began_ms = linked_ms = now_ms()
+        told = False
+        while not self._role().is_master or await self._hands_over():
+            if self._is_linked():
+                linked_ms = now_ms()
+            if self._demoted_ms is None:
+                return
+            rule = PlannedStopRule(began_ms, self._demoted_ms, self._hand_over_ms, self._forward_ms)
+            seen = self._observe(linked_ms)
+            if rule.may_end(seen):
+                return
+            if seen.old_routes and not told:
+                told = True
+                logger.info(
+                    "forwarding for %d clients with an old route, up to %d ms (shutdownForwardTimeout); "
+                    "a second signal stops at once",
+                    seen.old_routes,
+                    max(self._demoted_ms + self._forward_ms - seen.now_ms, 0),
+                )
+            await asyncio.sleep((LOOK_AT_CLIENTS_MS if seen.old_routes else LOOK_MS) / 1000)
+
+    async def _hands_over(self) -> bool:
+        """Returns whether the mastership was handed over. False: the log says why, and the controllers elect
+        another master when this broker is gone."""
+        try:
+            async with asyncio.timeout(self._hand_over_ms / 1000):
+                await self._hand_over.give(leaves=True)
+        except (HandOverError, TimeoutError):
+            return False
+        return True
+
+    def _observe(self, linked_ms: int) -> Observed:
+        return Observed(
+            now_ms=now_ms(),
+            old_routes=len(self._old_routes()) if self._forward_ms else 0,
+            forwarding=self._forwarder.count,
+            last_send_ms=self._forwarder.last_taken_ms,
+            linked_ms=linked_ms,
+        )
+
+    def _old_routes(self) -> set[int]:
+        """Returns the ids of connections of clients that poll the route: known by heartbeats, or because they
+        sent before their first one."""
+        clients = self._registry.connections()
+        senders = {peer.connection_id for peer in self._forwarder.senders if not peer.is_closing()}
+        ours = {each for each, client in clients.items() if client.language == OUR_LANGUAGE}
+        return (clients.keys() | senders) - ours

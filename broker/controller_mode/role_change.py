@@ -1,0 +1,135 @@
+"""One change of the role: this broker becomes master, or the slave of another one.
+
+The order is: fence (no writes), HA service, metadata, unfence. A change that fails half-way leaves the broker
+fenced, and can be repeated. Never decides whether to change: core/role.py does, and the ReplicasManager
+calls. Source: RocketMQ 5.3.3 ReplicasManager.changeToMaster and changeToSlave.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.core.role import Role, RoleUpdate
+from broker.ha.ports import MasterHaAddress
+from keelmq.remoting.operations.controller import SyncStateSet
+
+logger = logging.getLogger(__name__)
+
+HA_ADDRESS_RETRY_MS = 200
+PROMOTION_MS = 10_000
+"""A promotion takes some milliseconds. One that takes longer than this is taken for stuck."""
+
+
+class HaRoles(Protocol):
+    """What a role change needs of the HA service."""
+
+    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None: ...
+    async def become_slave(
+        self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
+    ) -> None: ...
+    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None: ...
+
+
+class RoleChangeEffects(Protocol):
+    """What a role change does to the rest of the broker."""
+
+    def fence(self, remark: str) -> None:
+        """Refuses writes. Replies that wait go on waiting: what replicas have confirmed is safe."""
+        ...
+
+    def send_clients_away(self) -> None:
+        """The broker is no longer master: answers the waiting replies, whose messages have an unknown fate,
+        and closes the connections of clients."""
+        ...
+
+    def unfence(self) -> None:
+        """Takes writes again."""
+        ...
+
+    async def find_master(self, master_address: str) -> MasterHaAddress | None:
+        """Returns the HA address of the master at this broker address. None: not known yet."""
+        ...
+
+    async def serve_as(self, role: Role) -> None:
+        """Begins the term of the metadata, as master or as slave. Called while the broker is fenced."""
+        ...
+
+    def announce(self, role: Role) -> None:
+        """Tells name servers and controllers, without waiting for them."""
+        ...
+
+
+class RoleChange:
+    """Carries out one change at a time; the caller keeps them apart."""
+
+    def __init__(self, ha: HaRoles, effects: RoleChangeEffects) -> None:
+        self._ha, self._effects = ha, effects
+        self._master: MasterHaAddress | None = None
+
+    async def change_to_master(self, after: Role, update: RoleUpdate) -> None:
+        """Returns when messages are accepted. TimeoutError after PROMOTION_MS."""
+        self._fence("master", update)
+        async with asyncio.timeout(PROMOTION_MS / 1000):
+            await self._ha.become_master(
+                broker_id=after.broker_id,
+                epoch=update.master_epoch,
+                sync_state_set=sync_state_set_of(update),
+            )
+        self._master = None
+        await self._effects.serve_as(after)
+        self._effects.unfence()
+
+    async def change_to_slave(
+        self, before: Role, after: Role, update: RoleUpdate, *, is_superseded: Callable[[], bool]
+    ) -> bool:
+        """Returns when the master is followed. False: is_superseded said that a newer role update waits,
+        while this one waited for the HA address of its master."""
+        assert update.master_address is not None
+        self._fence(f"slave of {update.master_broker_id}", update)
+        if before.is_master:
+            self._effects.send_clients_away()
+        while (master := await self._effects.find_master(update.master_address)) is None:
+            logger.info("the HA address of master %s is not known yet", update.master_address)
+            await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
+            if is_superseded():
+                return False
+        await self._follow(after.broker_id, update.master_epoch, master)
+        await self._effects.serve_as(after)
+        return True
+
+    async def refresh_ha_address(self, role: Role, master: MasterHaAddress) -> None:
+        """Dials the slave's master at this HA address, unless it is followed there already. EpochPassed: the
+        log knows a later term."""
+        if master != self._master:
+            await self._follow(role.broker_id, role.epoch, master)
+
+    def _fence(self, name: str, update: RoleUpdate) -> None:
+        self._effects.fence(f"role is changing: {name} at masterEpoch {update.master_epoch}")
+
+    async def _follow(self, broker_id: int, epoch: int, master: MasterHaAddress) -> None:
+        await self._ha.become_slave(
+            broker_id=broker_id,
+            epoch=epoch,
+            master_ha_address=master.ha_address,
+            master_file_bytes=master.file_bytes,
+        )
+        self._master = master
+
+
+def sync_state_set_of(update: RoleUpdate) -> SyncStateSet:
+    """Returns the SyncStateSet of a role update, as requests carry it."""
+    return SyncStateSet(
+        sync_state_set=sorted(update.sync_state_set),
+        sync_state_set_epoch=update.sync_state_set_epoch,
+    )
+
+
+def failure_text(error: Exception) -> str:
+    """Returns why a role change failed, and what an operator can do about it."""
+    if isinstance(error, TimeoutError):
+        return f"it did not end within {PROMOTION_MS} ms"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the disk of storePathRootDir is full: make room, it goes on trying"
+    return str(error) or type(error).__name__

@@ -1,0 +1,63 @@
+"""notifyBrokerRoleChanged (1008), on both ways that it can come.
+
+A KeelMQ controller sends it on the connection that this broker opened to it: its content is taken. RocketMQ's
+controllers connect to the broker's own port, as anybody can: that content is never believed, and only makes
+the broker ask the controllers at once. Source: RocketMQ 5.3.3 AdminBrokerProcessor.notifyBrokerRoleChanged.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.controller_mode.controller_client import ControllerClient
+from broker.controller_mode.replicas_manager import ReplicasManager
+from keelmq.remoting.operation import Call, OperationTable, Reply
+from keelmq.remoting.operations.controller import NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequest
+from keelmq.runtime.clock import now_ms
+
+HINT_PAUSE_MS: Final = 1_000
+"""A hint that comes sooner after the last one is ignored: its sender may send thousands."""
+
+
+class RoleHints:
+    """Hints from unverified peers that the role may have changed: 905 and 1008 at the broker's own port."""
+
+    def __init__(self, poll_now: Callable[[], None], *, clock: Callable[[], int] = now_ms) -> None:
+        """poll_now: asks the controllers for the role at once."""
+        self._poll_now, self._clock = poll_now, clock
+        self._hinted_ms = -HINT_PAUSE_MS
+
+    def hint(self) -> None:
+        """Asks the controllers, at most once in HINT_PAUSE_MS."""
+        now = self._clock()
+        if now - self._hinted_ms >= HINT_PAUSE_MS:
+            self._hinted_ms = now
+            self._poll_now()
+
+
+class RoleChangeNotifications:
+    """Handlers of 1008: believed from controllers, a hint from anybody else."""
+
+    def __init__(
+        self, manager: ReplicasManager, controller: ControllerClient, hints: RoleHints, *, broker_name: str
+    ) -> None:
+        self._manager, self._controller, self._hints = manager, controller, hints
+        self._broker_name = broker_name
+
+    def bind(self, table: OperationTable) -> None:
+        """table: of the broker's own port."""
+        table.bind(NOTIFY_BROKER_ROLE_CHANGED, self.hinted)
+
+    def bind_pushed(self, table: OperationTable) -> None:
+        """table: of the connections that this broker opened, so the peer is a controller."""
+        table.bind(NOTIFY_BROKER_ROLE_CHANGED, self.notify_broker_role_changed)
+
+    async def notify_broker_role_changed(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
+        """Gives the role to the ReplicasManager. The controllers of the answer are remembered."""
+        if request.controllers is not None:
+            self._controller.learn(request.controllers)
+        self._manager.notify_broker_role_changed(request, call.body)
+
+    async def hinted(self, header: NotifyBrokerRoleChangedRequest, call: Call) -> Reply:
+        if header.broker_name in (None, "", self._broker_name):
+            self._hints.hint()
+        return Reply()

@@ -1,0 +1,51 @@
+"""When a broker that hands over its mastership at a planned stop may exit. Pure.
+
+RocketMQ's clients poll the route every 30 s, and ignore everything that could tell them earlier. Until then
+they send to the old master, which forwards. So it stays until no such client is connected, or until all of
+them have polled. Our own clients read the route at the first forwarded answer.
+"""
+
+from dataclasses import dataclass
+
+QUIET_MS = 300
+"""So long after the last message from a client of ours, that client has the new route."""
+ANSWERS_MS = 2_500
+"""Extra time for the answers to forwarded messages."""
+MASTER_LOST_MS = 5_000
+"""A broker that has had no link to its master for so long cannot forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """old_routes: connected clients that learn a new route only by polling. forwarding: messages that are
+    held, or on their way to the master. last_send_ms: when the last message arrived that had to be forwarded.
+    linked_ms: when the replication link to the master was last up."""
+
+    now_ms: int
+    old_routes: int
+    forwarding: int
+    last_send_ms: int
+    linked_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStopRule:
+    """began_ms: start of the stop. demoted_ms: when this broker lost the mastership. hand_over_ms,
+    forward_ms: shutdownHandOverTimeout and shutdownForwardTimeout."""
+
+    began_ms: int
+    demoted_ms: int
+    hand_over_ms: int
+    forward_ms: int
+
+    def may_end(self, seen: Observed) -> bool:
+        """Returns whether nobody needs this broker any more, or it cannot help them."""
+        now_ms, polled_ms = seen.now_ms, self.demoted_ms + self.forward_ms
+        if now_ms - max(seen.linked_ms, self.demoted_ms) >= MASTER_LOST_MS:
+            return True
+        if seen.old_routes and now_ms < polled_ms:
+            return False
+        if not seen.forwarding and now_ms - max(seen.last_send_ms, self.demoted_ms) >= QUIET_MS:
+            return True
+        limit_ms = max(self.began_ms + self.hand_over_ms, polled_ms if seen.old_routes else 0)
+        return now_ms >= limit_ms + (ANSWERS_MS if seen.forwarding else 0)

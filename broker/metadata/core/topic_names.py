@@ -1,0 +1,27 @@
+"""Names of the topics that a broker derives from other names: retry topics and the revive topic of pop. Pure.
+
+Source: RocketMQ 5.3.3 KeyBuilder, PopAckConstants.
+"""
+
+from typing import Final
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+REVIVE_QUEUES: Final = 8
+
+
+def revive_topic(cluster_name: str) -> str:
+    """Returns the topic that holds the checkpoints and acknowledgements of pop in this cluster."""
+    return f"{REVIVE_PREFIX}{cluster_name}"
+
+
+def retry_topic(group: str, topic: str) -> str:
+    """Returns the pop retry topic of the group for this topic: v1, RocketMQ's default."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Returns the v1 and the v2 name. A group that was moved here may have messages in either."""
+    return retry_topic(group, topic), f"{RETRY_PREFIX}{group}+{topic}"

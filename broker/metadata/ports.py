@@ -1,0 +1,59 @@
+"""What the metadata of a broker needs of its store, and of its replicas while it is master."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from broker.metadata.queue_ends import Ends
+from broker.store.message_store import MessageStore
+
+
+class LocalQueues(Protocol):
+    """The log and the queues of this broker."""
+
+    def log_end(self) -> int:
+        """Returns the log's maxOffset."""
+        ...
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """Returns the offset that the queue's next message gets; 0: there is no such queue."""
+        ...
+
+    def emptied(self) -> Ends:
+        """Returns the ends of the queues that have lost all their messages to retention."""
+        ...
+
+    def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
+        """Gives the queue's next message no offset below `end`."""
+        ...
+
+
+class StoreQueues:
+    """LocalQueues of a MessageStore."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def log_end(self) -> int:
+        return self._store.commit_log.max_offset
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        queue = self._store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.next_offset
+
+    def emptied(self) -> Ends:
+        return self._store.queues.emptied(self._store.commit_log.min_offset)
+
+    def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
+        self._store.queues.go_on_from(topic, queue_id, end)
+
+
+class Replicas(Protocol):
+    """The replicas of one master (HaService). Metadata takes it at the beginning of each term."""
+
+    def metadata_members(self, epoch: int) -> Collection[int] | None:
+        """Returns the replicas whose copies count in the term of `epoch`; None: that term is over."""
+        ...
+
+    def metadata_caught_up(self, slave_id: int) -> None:
+        """This replica has all metadata now."""
+        ...

@@ -1,0 +1,201 @@
+"""MessageWriter: puts messages into the log for every handler and service but the plain sends.
+
+The plain sends (broker/handlers/send.py) have the same steps in line, and share the Tick. A message with a
+delay level is stored in SCHEDULE_TOPIC_XXXX, a timer message in rmq_sys_wheel_timer, with the real topic and
+queue among its properties; nothing else tells it apart.
+"""
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from broker.admission.fast_path import FastPathPeer
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_gate import CUT_OFF, PutRefused, SendGate
+from broker.message.delay_levels import OUT_MS, SCHEDULE_TOPIC, TIMER_TOPIC, DelayLevels, timer_code
+from broker.message.prop_crc import CRC_NAME
+from broker.message.properties import with_properties, without
+from broker.message.record import tags_code
+from broker.put.message_to_store import MessageToStore, PutMessageResult
+from broker.store.client_batch import StoredBatch, put_batch
+from broker.store.inner_batch_put import put_inner_batch
+from broker.store.message_store import MessageStore
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.settings import NamedTopic
+from keelmq.remoting.codes import ResponseCode
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+
+logger = logging.getLogger(__name__)
+
+ERROR_LOG_PERIOD_MS: Final = 5_000
+_SCHEDULE: Final = NamedTopic(SCHEDULE_TOPIC)
+_TIMER: Final = NamedTopic(TIMER_TOPIC)
+
+
+class Tick:
+    """What the messages of one event-loop iteration share: a reading of the clocks, one check of the lease,
+    and one call of end_of_tick. The fast path reads `is_due`, `ms` and `wall_ms` for every message."""
+
+    __slots__ = ("_answered", "_call_soon", "_end_of_tick", "_gate", "is_due", "ms", "wall_ms")
+
+    def __init__(
+        self,
+        gate: SendGate,
+        call_soon: Callable[[Callable[[], None]], object],
+        end_of_tick: Callable[[], None],
+        answered: Callable[[int], None],
+    ) -> None:
+        """answered: gets the duration of a tick (ms) if its replies wait for nothing else."""
+        self._gate, self._call_soon, self._end_of_tick = gate, call_soon, end_of_tick
+        self._answered = answered
+        self.is_due = False
+        self.ms = self.wall_ms = 0
+
+    def starts_cut_off(self) -> bool:
+        """Reads the clocks for the first message of a tick, and checks the lease. True: there may be another
+        master, so nothing must be stored that it would not have."""
+        self.wall_ms, self.ms = wall_ms(), now_ms()
+        lease = self._gate.lease
+        return lease is not None and lease(self.ms)
+
+    def schedule(self) -> None:
+        """Schedules the end of the tick, after its first message was stored."""
+        self.is_due = True
+        self._call_soon(self._end)
+
+    def _end(self) -> None:
+        self.is_due = False
+        if not self._gate.wait:
+            self._answered(now_ms() - self.ms)
+        self._end_of_tick()
+
+
+class MessageWriter:
+    """Owned by the event loop's thread."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        gate: SendGate,
+        pending: PendingReplies,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        end_of_tick: Callable[[], None],
+    ) -> None:
+        """call_soon: the event loop's. end_of_tick: called once per loop iteration in which something was
+        put; it pushes to the replicas or, without them, moves the confirmOffset."""
+        self._store, self._gate, self._pending = store, gate, pending
+        self._levels: DelayLevels = store.delay_levels
+        self.tick = Tick(gate, call_soon, end_of_tick, self._answered)
+        self._times, self._put_before = pending.times, store.put_messages
+        self._limited_logger = RateLimitedLogger(logger, period_ms=ERROR_LOG_PERIOD_MS, level=logging.ERROR)
+
+    def _refuse(self) -> PutRefused | None:
+        """Refuses everything while the gate is closed or the lease is over."""
+        if not self._gate.writable:
+            return PutRefused(ResponseCode.SERVICE_NOT_AVAILABLE, self._gate.unavailable)
+        if not self.tick.is_due and self.tick.starts_cut_off():
+            return PutRefused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
+        return None
+
+    def put(self, to_store: MessageToStore) -> PutMessageResult | PutRefused:
+        """Stores one message: as a delayed one with delay_level, as a timer message with timer_out_ms."""
+        tick = self.tick
+        refused = self._refuse()
+        if refused is not None:
+            return refused
+        topic, queue_id, properties = to_store.topic, to_store.queue_id, to_store.properties
+        if CRC_NAME in properties:  # the checksum of the original record
+            properties = without(properties, CRC_NAME)
+        if to_store.delay_level:
+            topic, queue_id = _SCHEDULE, to_store.delay_level - 1
+            properties = with_properties(properties, _real(to_store))
+            code = self._levels.due_at(properties, tick.wall_ms)
+        elif to_store.timer_out_ms:
+            topic, queue_id = _TIMER, 0
+            properties = with_properties(
+                properties, _real(to_store) | {OUT_MS: b"%d" % to_store.timer_out_ms}
+            )
+            code = timer_code(properties)
+        else:
+            code = tags_code(properties)
+        # fmt: off
+        try:
+            stored = self._store.put(
+                topic, queue_id, to_store.body, properties, to_store.flag, to_store.sys_flag,
+                to_store.born_timestamp, to_store.born_host, to_store.reconsume_times, code, tick.wall_ms,
+                prepared_offset=to_store.prepared_offset)
+        except (struct.error, ValueError, OSError) as error:
+            return self.failed(error)
+        # fmt: on
+        if not tick.is_due:
+            tick.schedule()
+        return PutMessageResult(*stored)
+
+    def put_batch(self, to_store: MessageToStore, shared: bytes) -> StoredBatch | PutRefused:
+        """Stores all messages of the body, a client's batch, each with the shared properties; or none."""
+        tick = self.tick
+        refused = self._refuse()
+        if refused is not None:
+            return refused
+        # fmt: off
+        try:
+            stored = put_batch(
+                self._store, to_store.topic, to_store.queue_id, to_store.body, shared, to_store.sys_flag,
+                to_store.born_timestamp, to_store.born_host, to_store.reconsume_times, tick.wall_ms)
+        except OSError as error:
+            return self.failed(error)
+        except (struct.error, ValueError) as error:
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}")
+        # fmt: on
+        if not tick.is_due:
+            tick.schedule()
+        return stored
+
+    def put_inner_batch(self, to_store: MessageToStore, queue: BatchQueue) -> PutMessageResult | PutRefused:
+        """Stores the body, a client's batch, as one record of a queue with queue.type=BatchCQ."""
+        tick = self.tick
+        refused = self._refuse()
+        if refused is not None:
+            return refused
+        # fmt: off
+        try:
+            stored = put_inner_batch(
+                self._store, queue, to_store.topic, to_store.body, to_store.properties, to_store.flag,
+                to_store.sys_flag, to_store.born_timestamp, to_store.born_host, to_store.reconsume_times,
+                tick.wall_ms)
+        except OSError as error:
+            return self.failed(error)
+        except (struct.error, ValueError) as error:
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}")
+        # fmt: on
+        if not tick.is_due:
+            tick.schedule()
+        return PutMessageResult(*stored)
+
+    def _answered(self, elapsed_ms: int) -> None:
+        put = self._store.put_messages
+        self._times.add(elapsed_ms, put - self._put_before)
+        self._put_before = put
+
+    def failed(self, error: Exception) -> PutRefused:
+        """Returns the refusal that an error of the store means for the client. Logs a failing disk."""
+        self._times.failed += 1
+        if not isinstance(error, OSError):
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+        text = "cannot write to the CommitLog, sends are refused: %s"
+        self._limited_logger.tell(self.tick.ms, text, error)  # not one line per message on a full disk
+        return PutRefused(ResponseCode.SYSTEM_ERROR, f"create mapped file failed: {error.strerror or error}")
+
+    def reply_when_safe(self, stored: PutMessageResult, peer: FastPathPeer, reply: bytes) -> bytes | None:
+        """Returns the success reply if it can be sent now. None: it is sent when the message is safe."""
+        if not self._gate.wait:
+            return reply
+        self._pending.add(stored.end, peer, reply, self.tick.ms)
+        return None
+
+
+def _real(to_store: MessageToStore) -> dict[bytes, bytes | None]:
+    return {b"REAL_TOPIC": to_store.topic.name.encode(), b"REAL_QID": b"%d" % to_store.queue_id}

@@ -1,0 +1,98 @@
+"""Truncation of the MessageStore in three steps: in memory, on disk in any thread, then writable again.
+
+Invariant: the checkpoint on disk never counts records that a cut removes; it is lowered before the log is
+cut.
+"""
+
+from abc import ABC, abstractmethod
+from functools import partial
+
+from broker.message.record import parse
+from broker.store.index.message_index import MessageIndex
+from broker.store.log.commit_log import CommitLog
+from broker.store.log.disk_jobs import DiskJobs
+from broker.store.queue.queue_table import QueueTable
+from broker.store.recovery import boundary_at, queued_end, rebuild_next_offsets, scan_end
+from broker.store.store_flusher import StoreFlusher
+
+
+class CuttableStore(ABC):
+    """The part of MessageStore that cuts it, and the attributes that this part uses. The flusher runs the
+    jobs."""
+
+    commit_log: CommitLog
+    queues: QueueTable
+    index: MessageIndex | None
+    confirm_offset: int
+    dispatch_offset: int
+    is_cutting: bool
+    _jobs: DiskJobs
+    _flusher: StoreFlusher
+
+    @abstractmethod
+    def _forget_queued(self) -> None: ...
+
+    def truncate(self, offset: int) -> None:
+        """Removes all records that end behind `offset` from log, queues and index, and lowers queue offsets
+        and confirmOffset; durable when it returns. Blocks: the event loop calls the three steps itself."""
+        self.begin_cut(offset)
+        self.write_cut()
+        self.end_cut()
+
+    def begin_cut(self, offset: int) -> None:
+        """The first step of truncate(), in the event loop's thread: readers find the new end. Nothing may be
+        stored or dispatched until write_cut() has returned and end_cut() was called."""
+        self.is_cutting, log = True, self.commit_log
+        if offset < log.max_offset:  # the checkpoint first: a start must not trust removed records
+            self._jobs.add(
+                [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
+            )
+        self._forget_queued()
+        if self.index is not None:
+            self._jobs.add([*self.index.cut(log.max_offset), self.index.flush])
+        self.confirm_offset = min(self.confirm_offset, log.max_offset)
+        self._jobs.add(self.queues.cut(log.max_offset))
+        if self.dispatch_offset > log.max_offset:
+            self.dispatch_offset = queued_end(log, self.queues.each())  # a record boundary
+
+    def write_cut(self) -> None:
+        """The second step: cuts the files, durably; any thread. OSError: not all of it is done, and the
+        caller must try again."""
+        self._flusher.run(self._jobs)
+
+    def end_cut(self) -> None:
+        """The last step, in the event loop's thread: the store may be written to again."""
+        assert not len(self._jobs), "the cut is not on disk"
+        self.is_cutting = False
+        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
+
+    def _lower_checkpoint(self, offset: int, boundary: int) -> None:
+        if offset < self._flusher.checkpoint.confirm_offset:
+            self._flusher.write_checkpoint(boundary)
+
+    def whole_records_end(self) -> int:
+        """Returns the end of the last whole record in the log; what follows is an incomplete one."""
+        return scan_end(self.commit_log, self.dispatch_offset, parse)
+
+    def truncate_half_message(self) -> int:
+        """Truncates an incomplete record at the log's end. Returns max_offset."""
+        end = self.whole_records_end()
+        if end < self.commit_log.max_offset or self.is_cutting:
+            self.truncate(end)
+        return self.commit_log.max_offset
+
+    def begin_reset(self, offset: int) -> None:
+        """The first step of reset_to(), as begin_cut() is of truncate()."""
+        self.is_cutting = True
+        self._jobs.add(self.commit_log.cut_all(offset))
+        self._forget_queued()
+        self._jobs.add(self.queues.cut_all())
+        if self.index is not None:
+            self._jobs.add(self.index.cut_all(offset))
+        self.confirm_offset = self.dispatch_offset = offset
+
+    def reset_to(self, offset: int) -> None:
+        """Removes all messages; the log begins at `offset`. Durable when it returns."""
+        self.begin_reset(offset)
+        self.write_cut()
+        self.end_cut()

@@ -1,0 +1,25 @@
+"""A MessageStore without a broker around it: for repair, benchmarks and tests of the store."""
+
+from collections.abc import Callable
+
+from broker.store.message_store import MessageStore
+from broker.store.settings import StoreConfig
+
+
+class NoTopics:
+    """BatchTopics of a store that knows no topic: a queue is a BatchQueue only if it has one's files, or if
+    its first record says so."""
+
+    on_batch_topic: Callable[[str], None] | None = None
+
+    def is_batch(self, name: str) -> bool:
+        return False
+
+
+def _ignore(topic: str, queue_id: int) -> None:
+    """There is no topic table to which the queue could be added."""
+
+
+def offline_store(config: StoreConfig) -> MessageStore:
+    """The store of these files, not loaded yet."""
+    return MessageStore(config, topics=NoTopics(), on_queue=_ignore)

@@ -1,1 +1,0 @@
-"""Decisions of clients, pure: which queues are mine, how far an offset may move, which queue comes next."""

@@ -1,0 +1,166 @@
+"""The base of the clients without asyncio: opening, calls from any thread, closing, and fork()."""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
+from keelmq.client.consumer.pull_consumer import PullConsumer
+from keelmq.client.consumer.push_consumer import PushConsumer
+from keelmq.client.loop_thread import clients_thread
+from keelmq.client.producer.producer import Producer
+
+A = TypeVar("A")
+T = TypeVar("T")
+C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
+
+
+class ClientClosed(RuntimeError):
+    """The client was closed, perhaps by another thread, before the call ended."""
+
+
+class Blocking(Generic[C]):
+    """`make` runs in the loop's thread at each opening. `make_threads`: for the application's functions; the
+    pool lives as long as the client is open."""
+
+    _opens_after_fork = False
+    """Whether a child process that inherits it opens one of its own at the first call."""
+
+    def __init__(
+        self, make: Callable[[], C], make_threads: Callable[[], ThreadPoolExecutor] | None = None
+    ) -> None:
+        self._make, self._make_threads = make, make_threads
+        self._threads: ThreadPoolExecutor | None = None
+        self._client: C | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+        self._inherited: tuple[object, ...] = ()
+        self._lock = threading.RLock()
+        self._calls: set[Future[Any]] = set()
+        _clients.add(self)
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._loop is not None:
+                raise RuntimeError(f"{type(self).__name__} is open already: use one `with` at a time")
+            self._threads = self._make_threads() if self._make_threads is not None else None
+            self._loop, self._inherited = clients_thread.hold(), ()
+            try:
+                self._client = self._run(self._open())
+            except BaseException:
+                self._release()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """May be called twice, and from any thread: pending calls of other threads end, by ClientClosed at
+        the latest. Listeners that still run may use the client until it is closed."""
+        with self._lock:
+            client = self._client
+            if client is None or self._closing:
+                return
+            self._closing = True
+        try:
+            self._run(client.close())
+        finally:
+            self._release()
+
+    async def _open(self) -> C:
+        client = self._make()
+        await client.__aenter__()
+        return client
+
+    def _release(self) -> None:
+        """From here on no call reaches the loop; pending calls are cancelled."""
+        with self._lock:
+            self._client, self._loop, self._closing = None, None, False
+            calls, threads, self._threads = list(self._calls), self._threads, None
+        for call in calls:
+            call.cancel()
+        if threads is not None:
+            threads.shutdown(wait=False)
+        clients_thread.release()
+
+    def forked(self) -> None:
+        """In the child of a fork(): everything that was open belongs to the parent, and is not touched."""
+        if self._client is not None:
+            self._inherited = (self._client, self._loop, self._threads, self._calls)
+        self._lock, self._calls, self._closing = threading.RLock(), set(), False
+        self._client = self._loop = self._threads = None
+
+    async def _in_a_thread(self, function: Callable[[A], T], value: A) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, value)
+
+    @property
+    def _open_client(self) -> C:
+        client = self._client
+        if client is None and self._inherited and self._opens_after_fork:
+            with self._lock:
+                if self._client is None and self._inherited:
+                    self.__enter__()
+                client = self._client
+        if client is None:
+            raise self._not_open()
+        return client
+
+    def _not_open(self) -> RuntimeError:
+        if self._inherited:
+            return RuntimeError(
+                f"{type(self).__name__} was opened before this process was forked, and belongs to the "
+                "parent: open it here, or open it after the fork only"
+            )
+        return RuntimeError(f"{type(self).__name__} is not open: use it by `with`")
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Ctrl-C while it waits cancels the call."""
+        if clients_thread.is_current():
+            coroutine.close()
+            raise RuntimeError(
+                f"{type(self).__name__} was called in the clients' own thread (from a hook?), "
+                "and would wait for itself: use another thread"
+            )
+        with self._lock:  # or the loop may end between the look and the call, and nobody would answer
+            loop = self._loop
+            if loop is None:
+                coroutine.close()
+                raise self._not_open()
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            self._calls.add(future)
+        try:
+            return future.result()
+        except CancelledError:
+            if self._loop is not loop:
+                raise ClientClosed(f"{type(self).__name__} was closed before the call was done") from None
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._calls.discard(future)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Calls a plain function in the loop's thread."""
+
+        async def called() -> T:
+            return function()
+
+        return self._run(called())
+
+
+def _forked() -> None:
+    for client in list(_clients):
+        client.forked()
+
+
+_clients: "weakref.WeakSet[Blocking[Any]]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,59 @@
+"""The outcome of a send: SendResult when the broker keeps its promise, SendError for everything else.
+
+A message that is stored, but whose flush or replication timed out (codes 10, 11 and 12), has no SendResult:
+it is sent again, and ends as a SendError of kind UNKNOWN if no attempt is acknowledged in time.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class SendStatus(IntEnum):
+    """Only an acknowledged message has a result: codes 10, 11 and 12 are retried, and end as a SendError."""
+
+    SEND_OK = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """`msg_id`: the UNIQ_KEY; `offset_msg_id`: the broker's id. `attempts`: requests made for this message;
+    `uncertain_attempts`: those of them that may have stored another copy. `transaction_id`: the broker's.
+    `region_id`, `trace_on`: the broker's settings for message traces."""
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    attempts: int
+    uncertain_attempts: int
+    transaction_id: str = ""
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+
+
+class SendErrorKind(Enum):
+    NO_ROUTE = (
+        "no route"  # surely not stored: no name server answered, or none knows the topic or a master of it
+    )
+    REFUSED = "refused"  # surely not stored: a broker said no, or no broker could be reached
+    UNKNOWN = "unknown"  # at least one attempt may be stored
+    CLOSED = "closed"  # surely not stored: the producer was closed
+
+
+class SendError(Exception):
+    """`msg_id`: the UNIQ_KEY of all attempts, "" if there was none. `sent`: of a batch that was split, the
+    results of the parts before the failed one; they are stored."""
+
+    def __init__(
+        self,
+        kind: SendErrorKind,
+        remark: str,
+        attempts: int,
+        msg_id: str = "",
+        sent: tuple[SendResult, ...] = (),
+    ) -> None:
+        super().__init__(f"{kind.value} after {attempts} attempts: {remark}")
+        self.kind, self.remark, self.attempts, self.msg_id, self.sent = kind, remark, attempts, msg_id, sent

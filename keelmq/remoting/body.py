@@ -1,0 +1,28 @@
+"""The body of a frame: bytes are sent as they are, everything else as JSON."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from keelmq.remoting.operation import Wire
+
+
+def body_bytes(body: object) -> bytes:
+    """bytes as they are; a model by alias without None, members sorted; any JSON value; None is empty."""
+    if body is None:
+        return b""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, (bytearray, memoryview)):
+        return bytes(body)
+    return msgspec.json.encode(_plain(body), order="sorted")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Wire):
+        return value.model_dump(by_alias=True, exclude_none=True, mode="json")
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return value

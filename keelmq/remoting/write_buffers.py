@@ -1,0 +1,126 @@
+"""Bounds the write buffers of all connections of a server: bytes that were sent, but not read by the peer.
+
+A peer that does not read costs memory for as long as its connection stands. `look()` finds the peers that
+have read nothing during STALLED_LOOKS looks in a row (looks are counted, not time, so a suspension of this
+process makes no peer late). `paused()` and `grew()` keep the sum while a buffer is above the pause mark.
+Above `bytes_max` the connections with the largest buffers are closed until the rest is back at three
+quarters: they are the furthest from reading their data, and lose the least by connecting again.
+Nothing here runs for a message to a peer that reads.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+STALLED_LOOKS: Final = 6
+STALLED: Final = "stalled"
+OVER_LIMIT: Final = "over_limit"
+SLOW_CLOSE: Final = "slow_close"
+
+
+class Buffered(Protocol):
+    """A connection. Hashable by identity."""
+
+    activity: int
+    """Reads and writes so far."""
+
+    def unsent_bytes(self) -> int: ...
+
+    def is_paused(self) -> bool: ...
+
+    def give_up(self, kind: str, problem: str) -> None:
+        """Counts, logs and aborts the connection. Calls nothing of WriteBuffers but `given_up`."""
+        ...
+
+
+@dataclass(slots=True)
+class _Mark:
+    """`unsent`: the buffer when it was last seen, an upper bound of what it holds now."""
+
+    unsent: int
+    activity: int
+    looks: int = 0  # in a row without a byte taken
+
+
+class WriteBuffers:
+    """The write buffers of one server's connections, on all its ports. Owned by the event loop's thread."""
+
+    def __init__(self, bytes_max: int = sys.maxsize) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+        """Unsent bytes, as last seen."""
+        self.given_up: Counter[str] = Counter()
+        """Connections that were aborted because of unsent bytes: STALLED, OVER_LIMIT, SLOW_CLOSE."""
+        self._marks: dict[Buffered, _Mark] = {}
+
+    def paused(self, connection: Buffered) -> None:
+        """The buffer is above the pause mark."""
+        self._see(connection, connection.unsent_bytes())
+        self._keep_bound()
+
+    def grew(self, connection: Buffered, unsent: int, count: int) -> None:
+        """`count` bytes will join the `unsent` ones of a paused connection. The connection may be aborted
+        now."""
+        mark = self._see(connection, unsent)
+        mark.unsent += count
+        self.held_bytes += count
+        self._keep_bound(connection)
+
+    def forget(self, connection: Buffered) -> None:
+        """The buffer was read below the pause mark again, or the connection is gone."""
+        mark = self._marks.pop(connection, None)
+        if mark is not None:
+            self.held_bytes -= mark.unsent
+
+    def look(self, connections: Iterable[Buffered], period_s: float) -> None:
+        """Aborts connections that accepted nothing for too long. Called each `period_s` with all
+        connections."""
+        for connection in list(connections):
+            unsent = connection.unsent_bytes()
+            if not unsent:
+                self.forget(connection)
+                continue
+            mark = self._see(connection, unsent)
+            mark.looks += 1
+            if mark.looks > STALLED_LOOKS:
+                seconds = STALLED_LOOKS * period_s
+                self.forget(connection)
+                connection.give_up(STALLED, f"{unsent} bytes unsent, none of them taken for {seconds:g} s")
+        self._keep_bound()
+
+    def _see(self, connection: Buffered, unsent: int) -> _Mark:
+        """Writes of a paused connection are in its mark (grew), so a smaller buffer was read from. Of another
+        one any activity counts as progress: what it does not take it collects, until it is paused."""
+        mark = self._marks.get(connection)
+        if mark is None:
+            mark = self._marks[connection] = _Mark(unsent, connection.activity)
+            self.held_bytes += unsent
+            return mark
+        moved = connection.activity != mark.activity and not connection.is_paused()
+        if unsent < mark.unsent or moved:
+            mark.looks = 0
+        self.held_bytes += unsent - mark.unsent
+        mark.unsent, mark.activity = unsent, connection.activity
+        return mark
+
+    def _keep_bound(self, growing: Buffered | None = None) -> None:
+        """Aborts the largest buffers while the sum is above the bound. `growing`: a connection whose mark is
+        ahead of its buffer."""
+        if self.held_bytes <= self.bytes_max:
+            return
+        for connection in self._marks:
+            if connection is not growing:
+                self._see(connection, connection.unsent_bytes())
+        if self.held_bytes <= self.bytes_max:
+            return
+        held = self.held_bytes
+        for connection, mark in sorted(self._marks.items(), key=lambda item: -item[1].unsent):
+            if self.held_bytes <= self.bytes_max * 3 // 4:
+                return
+            self.forget(connection)
+            connection.give_up(
+                OVER_LIMIT,
+                f"{mark.unsent} bytes unsent; all connections hold {held} of {self.bytes_max} bytes",
+            )

@@ -1,0 +1,63 @@
+"""RoleChangeNotifier: sends NOTIFY_BROKER_ROLE_CHANGED (1008) to the replicas of a broker group.
+
+A notification goes over the connection that the replica itself opened, oneway: no connection is made for it,
+and nobody waits for an answer. A replica that misses it learns the same by polling (1004).
+"""
+
+from collections.abc import Callable
+
+from keelmq.remoting.command import encode, request_command
+from keelmq.remoting.operations.controller import (
+    NOTIFY_BROKER_ROLE_CHANGED,
+    NotifyBrokerRoleChangedRequest,
+    SyncStateSet,
+)
+from namesrv.plugins.controller.core.state import BrokerSet, State
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.settings import LiveConfig
+
+
+class RoleChangeNotifier:
+    """Event loop only. `added_controllers()`: addresses of the controllers that no broker has in its
+    configuration, as "host:port;host:port"; None: there are none."""
+
+    def __init__(
+        self,
+        state: Callable[[], State],
+        liveness_view: LivenessView,
+        config: LiveConfig,
+        added_controllers: Callable[[], str | None],
+    ) -> None:
+        self._state, self._liveness_view, self._config = state, liveness_view, config
+        self._added_controllers = added_controllers
+
+    def notify_all(self) -> None:
+        """Sends 1008 to the live replicas of every group that has a master."""
+        for broker_set in self._state().brokers.values():
+            if broker_set.master_broker_id is not None:
+                self.notify(broker_set)
+
+    def notify(self, broker_set: BrokerSet, only: int | None = None) -> None:
+        """Sends 1008 with the master and SyncStateSet of `broker_set` to its live replicas.
+
+        `only`: to this broker id alone. Does nothing if notifyBrokerRoleChanged is false.
+        """
+        if not self._config.current.notify_broker_role_changed:
+            return
+        header = NotifyBrokerRoleChangedRequest(
+            master_address=broker_set.master_address,
+            master_epoch=broker_set.master_epoch,
+            sync_state_set_epoch=broker_set.sync_state_set_epoch,
+            master_broker_id=broker_set.master_broker_id,
+            broker_name=broker_set.broker_name,
+            controllers=self._added_controllers(),
+        )
+        body = SyncStateSet(
+            sync_state_set=sorted(broker_set.sync_state_set),
+            sync_state_set_epoch=broker_set.sync_state_set_epoch,
+        )
+        frame = encode(request_command(NOTIFY_BROKER_ROLE_CHANGED, header, body, oneway=True))
+        for broker_id in sorted(broker_set.replicas) if only is None else [only]:
+            heartbeat = self._liveness_view.last_heartbeat(broker_set.key(broker_id))
+            if heartbeat is not None:
+                heartbeat.peer.send(frame)

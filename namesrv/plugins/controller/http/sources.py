@@ -1,0 +1,72 @@
+"""What the controller's views and metrics read. Values and parts only: they never see the plugin."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.telemetry import TelemetryWriter
+from keelmq.remoting.write_buffers import WriteBuffers
+from namesrv.plugins import Liveness, Routes
+from namesrv.plugins.controller.config import ControllerConfig
+from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.election.reconcile_loop import Elections
+from namesrv.plugins.controller.machine import ControllerMachine
+from namesrv.plugins.controller.raft.api import Replicator
+from namesrv.plugins.controller.requests.replies import address_text
+from namesrv.plugins.controller.settings import LiveConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSources:
+    """The controller that answers. `leader_http_address()` asks the leader; None: it is not known."""
+
+    settings: LiveConfig
+    machine: ControllerMachine
+    replicator: Replicator
+    elections: Elections
+    leader_http_address: Callable[[], Awaitable[str | None]]
+
+    @property
+    def config(self) -> ControllerConfig:
+        return self.settings.current
+
+    @property
+    def state(self) -> State:
+        return self.machine.state
+
+    @property
+    def leader(self) -> str | None:
+        """Id of the active controller, as far as this one knows; None: no controller leads."""
+        replicator = self.replicator
+        return replicator.self_id if replicator.is_active else replicator.leader_id
+
+    def request_address(self, member_id: str | None) -> str | None:
+        """Returns host:port; None: unknown."""
+        address = self.replicator.request_addresses.get(member_id or "")
+        return None if address is None else address_text(address)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSources:
+    """Broker groups: the replicated state, heartbeats and routes.
+
+    `clock`: monotonic ms, the one of the heartbeats. `routes` None: this process answers no routes.
+    """
+
+    controller: ControllerSources
+    liveness: Liveness
+    liveness_view: LivenessView
+    routes: Routes | None
+    clock: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """What /metrics shows. `heartbeat_count()`: heartbeats since the start. `telemetry` None: it is off."""
+
+    groups: GroupSources
+    requests: RequestCounts
+    write_buffers: WriteBuffers
+    heartbeat_count: Callable[[], int]
+    telemetry: TelemetryWriter | None

@@ -1,0 +1,33 @@
+"""HeldAcknowledgements: acknowledgements that leave only after the entries they confirm are durable. Pure."""
+
+from collections.abc import Iterator
+
+from namesrv.plugins.controller.raft.codec import Acknowledgement
+
+
+class HeldAcknowledgements:
+    """By member, in the order of hold(). Raft thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[Acknowledgement]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, member: str, ack: Acknowledgement) -> None:
+        self._held.setdefault(member, []).append(ack)
+
+    def release(self) -> Iterator[tuple[str, Acknowledgement]]:
+        """Yields and forgets what is held, without those that a later one makes superfluous. Call it after
+        the journal was synced."""
+        held, self._held = self._held, {}
+        for member, acks in held.items():
+            for ack, following in zip(acks, [*acks[1:], None], strict=True):
+                if following is None or not _covers(following, ack):
+                    yield member, ack
+
+
+def _covers(later: Acknowledgement, ack: Acknowledgement) -> bool:
+    """Does `later` confirm everything that `ack` confirms, in the same way?"""
+    alike = (ack.success, ack.reset) == (later.success, later.reset)
+    return alike and ack.term == later.term and later.next_index >= ack.next_index

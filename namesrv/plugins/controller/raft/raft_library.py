@@ -1,0 +1,75 @@
+"""RaftLibrary: what this package uses of the raft library. replicator.py implements it with pysyncobj."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from namesrv.plugins.controller.raft.storage.journal import Journal
+
+
+class RaftLibrary(Protocol):
+    """One member's raft state. Raft thread only, except now() and wake(); elsewhere a read may be stale.
+
+    `election_deadline`: when the library starts a campaign by itself, seconds of now().
+    """
+
+    election_deadline: float
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def last_applied(self) -> int: ...
+
+    @property
+    def log(self) -> Journal: ...
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def leader_id(self) -> str | None:
+        """None: no leader is known."""
+        ...
+
+    def last_responses(self) -> list[float]:
+        """Leader: when each other member last answered, seconds of now(), in the order of their ids."""
+        ...
+
+    def next_index(self, member: str) -> int:
+        """Leader: the next entry to send to this member; 0: unknown member."""
+        ...
+
+    def match_index(self, member: str) -> int:
+        """Leader: the last entry that this member is known to have; 0: unknown member."""
+        ...
+
+    def follow(self, others: Collection[str]) -> None:
+        """Replaces the other members that majorities are counted over."""
+        ...
+
+    def learner_up(self, member: str) -> None:
+        """Starts to send the log to a member without a vote."""
+        ...
+
+    def learner_down(self, member: str) -> None:
+        """Stops to send the log to a member without a vote."""
+        ...
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def wake(self) -> None:
+        """Ends the poll that the raft thread waits in. Any thread."""
+        ...
+
+    def abstain(self) -> None:
+        """Gives no vote in the current term, durably."""
+        ...
+
+    def finish_compaction(self, first_index: int) -> None:
+        """Installs the snapshot that this tick wrote. `first_index`: of the first log entry after it."""
+        ...

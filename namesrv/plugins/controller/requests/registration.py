@@ -1,0 +1,94 @@
+"""Registration of a broker: next broker id (1012), apply for it (1013), register with it (1003)."""
+
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations import controller as wire
+from namesrv.plugins.controller.core.decide import decide_apply_broker_id, decide_register
+from namesrv.plugins.controller.core.events import ApplyBrokerId, UpdateBrokerAddress
+from namesrv.plugins.controller.core.rules import other_cluster
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.proposer import Proposer, Settled
+from namesrv.plugins.controller.raft.api import Replicator
+from namesrv.plugins.controller.requests.replies import invalid, master_info, sync_state_set
+from namesrv.plugins.controller.settings import LiveConfig
+
+
+class RegistrationHandlers:
+    def __init__(
+        self,
+        config: LiveConfig,
+        proposer: Proposer,
+        replicator: Replicator,
+        liveness_view: LivenessView,
+    ) -> None:
+        self._config, self._proposer, self._replicator = config, proposer, replicator
+        self._liveness_view = liveness_view
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(wire.GET_NEXT_BROKER_ID, self.get_next_broker_id)
+        table.bind(wire.APPLY_BROKER_ID, self.apply_broker_id)
+        table.bind(wire.REGISTER_BROKER_TO_CONTROLLER, self.register_broker)
+
+    async def get_next_broker_id(
+        self, request: wire.BrokerSetRequest, call: Call
+    ) -> wire.GetNextBrokerIdResponse:
+        """Reserves nothing: two brokers may get the same id, and 1013 gives it to one of them."""
+        await self._proposer.barrier()
+        state = self._proposer.state
+        broker_set = state.brokers.get(request.broker_name)
+        if broker_set is not None and (refused := other_cluster(broker_set, request.cluster_name)):
+            raise CommandError(refused.code, refused.remark)
+        return wire.GetNextBrokerIdResponse(
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            next_broker_id=(
+                state.first_broker_id(request.broker_name)
+                if broker_set is None
+                else broker_set.next_broker_id
+            ),
+        )
+
+    async def apply_broker_id(
+        self, request: wire.ApplyBrokerIdRequest, call: Call
+    ) -> wire.ApplyBrokerIdResponse:
+        address, semicolon, _millis = request.register_check_code.partition(";")
+        if not address or not semicolon or not request.broker_name:
+            invalid("applyBrokerId needs brokerName and registerCheckCode '<brokerAddr>;<millis>'")
+        event = ApplyBrokerId(
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            broker_id=request.applied_broker_id,
+            broker_address=address,
+            register_check_code=request.register_check_code,
+            v=3,
+            brokers_max=self._config.current.controller_brokers_max,
+        )
+        await self._proposer.settle(lambda state: decide_apply_broker_id(state, event))
+        return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)
+
+    async def register_broker(self, request: wire.RegisterBrokerToControllerRequest, call: Call) -> Reply:
+        settled = await self._settle_register(request)
+        if isinstance(settled.event, UpdateBrokerAddress):
+            settled = await self._settle_register(
+                request
+            )  # decided again: it may be the master, at a new address
+        broker_set = settled.broker_set
+        master = broker_set.master_broker_id
+        is_alive = master is not None and self._liveness_view.view(broker_set).is_alive(master)
+        info = master_info(broker_set if is_alive else None, self._replicator)
+        header = wire.RegisterBrokerToControllerResponse(
+            cluster_name=request.cluster_name, broker_name=request.broker_name, **info.model_dump()
+        )
+        return Reply(header, sync_state_set(broker_set))
+
+    async def _settle_register(self, request: wire.RegisterBrokerToControllerRequest) -> Settled:
+        return await self._proposer.settle(
+            lambda state: decide_register(
+                state,
+                self._liveness_view.view_of(state, request.broker_name),
+                cluster_name=request.cluster_name,
+                broker_name=request.broker_name,
+                broker_id=request.broker_id,
+                broker_address=request.broker_address,
+                epoch=request.epoch,
+            )
+        )

@@ -1,0 +1,97 @@
+"""The SyncStateSet of a group: its change (1001), and reads of master and SyncStateSet (1004, 1006).
+
+core/decide.py decides whether a change is proposed; core/apply.py checks it again when it is applied.
+"""
+
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
+from keelmq.remoting.operations import controller as wire
+from namesrv.plugins.controller.core.decide import decide_alter_sync_state_set, decide_read
+from namesrv.plugins.controller.core.events import AlterSyncStateSet
+from namesrv.plugins.controller.core.state import BrokerSet
+from namesrv.plugins.controller.election.liveness_view import LivenessView
+from namesrv.plugins.controller.proposer import Proposer
+from namesrv.plugins.controller.raft.api import Replicator
+from namesrv.plugins.controller.requests.replies import invalid, master_info, sync_state_set
+
+NAMES_MAX = 10_000
+"""Broker names in one 1006."""
+
+
+class SyncStateSetHandlers:
+    def __init__(self, proposer: Proposer, replicator: Replicator, liveness_view: LivenessView) -> None:
+        self._proposer, self._replicator, self._liveness_view = proposer, replicator, liveness_view
+
+    def bind(self, table: OperationTable) -> None:
+        table.bind(wire.ALTER_SYNC_STATE_SET, self.alter_sync_state_set)
+        table.bind(wire.GET_REPLICA_INFO, self.get_replica_info)
+        table.bind(wire.GET_SYNC_STATE_DATA, self.get_sync_state_data)
+
+    async def alter_sync_state_set(self, request: wire.AlterSyncStateSetRequest, call: Call) -> Reply:
+        body = call.body
+        if not isinstance(body, wire.SyncStateSet):
+            invalid("alterSyncStateSet needs a body: the new SyncStateSet and the current syncStateSetEpoch")
+        event = AlterSyncStateSet(
+            broker_name=request.broker_name,
+            master_broker_id=request.master_broker_id,
+            new_sync_state_set=tuple(sorted(set(body.sync_state_set))),
+            expected_master_epoch=request.master_epoch,
+            expected_sync_state_set_epoch=body.sync_state_set_epoch,
+        )
+        try:
+            settled = await self._proposer.settle(
+                lambda state: decide_alter_sync_state_set(
+                    state, event, self._liveness_view.view_of(state, request.broker_name)
+                )
+            )
+        except CommandError as error:
+            if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                error.header = wire.AlterSyncStateSetResponse()
+            raise
+        broker_set = settled.broker_set
+        header = wire.AlterSyncStateSetResponse(new_sync_state_set_epoch=broker_set.sync_state_set_epoch)
+        return Reply(header, sync_state_set(broker_set))
+
+    async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
+        settled = await self._proposer.settle(
+            lambda state: decide_read(
+                state,
+                broker_name=request.broker_name,
+                master_broker_id=request.master_broker_id,
+                master_epoch=request.master_epoch,
+                fence_sync_state_set_epoch=request.fence_sync_state_set_epoch,
+            )
+        )
+        return Reply(master_info(settled.broker_set, self._replicator), sync_state_set(settled.broker_set))
+
+    async def get_sync_state_data(self, request: object, call: Call) -> Reply:
+        names = call.body
+        if not names:
+            invalid("getSyncStateSet needs a body: a JSON list of broker names")
+        if len(names) > NAMES_MAX:
+            invalid(f"{len(names)} broker names in one request, {NAMES_MAX} are allowed")
+        await self._proposer.barrier()
+        brokers = self._proposer.state.brokers
+        table = {name: self._replicas_info(brokers[name]) for name in names if name in brokers}
+        return Reply(None, wire.BrokerReplicasInfo(replicas_info_table=table))
+
+    def _replicas_info(self, broker_set: BrokerSet) -> wire.ReplicasInfo:
+        view = self._liveness_view.view(broker_set)
+        identities = {
+            broker_id: wire.ReplicaIdentity(
+                broker_name=broker_set.broker_name,
+                broker_id=broker_id,
+                broker_address=replica.address,
+                alive=view.is_alive(broker_id),
+            )
+            for broker_id, replica in sorted(broker_set.replicas.items())
+        }
+        members = broker_set.sync_state_set
+        return wire.ReplicasInfo(
+            master_broker_id=broker_set.master_broker_id,
+            master_address=broker_set.master_address,
+            master_epoch=broker_set.master_epoch,
+            sync_state_set_epoch=broker_set.sync_state_set_epoch,
+            in_sync_replicas=[each for broker_id, each in identities.items() if broker_id in members],
+            not_in_sync_replicas=[each for broker_id, each in identities.items() if broker_id not in members],
+        )

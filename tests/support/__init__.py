@@ -1,0 +1,1 @@
+"""Helpers that tests of several folders use. No tests are in here."""

@@ -1,0 +1,97 @@
+"""What came in is counted once in a group: by the broker that was master then."""
+
+from pathlib import Path
+
+from broker.admin.metrics import scrape
+from broker.stats.messages_in import InCount, MessagesIn
+from broker.store.message_store import MessageStore
+from tests.support.laid_by_parts import trio, until
+from tests.support.store_parts import open_store, put_many
+from tests.unit.broker.store.test_message_store import copy_log
+
+
+def begin(store: MessageStore, counted: MessagesIn) -> None:
+    store.become_master()
+    counted.term_begins()
+
+
+def end(store: MessageStore, counted: MessagesIn) -> None:
+    counted.term_ends()
+    store.become_slave()
+
+
+def follow(slave: MessageStore, master: MessageStore) -> None:
+    """The slave has, and may show, what its master has."""
+    copy_log(master, slave)
+    slave.set_confirm_offset(slave.commit_log.max_offset)
+    while slave.dispatch(100):
+        pass
+
+
+def test_two_brokers_take_turns(tmp_path: Path) -> None:
+    stores = [open_store(tmp_path / name, master=False, commit_log_file_bytes=1 << 20) for name in "ab"]
+    counters = [MessagesIn(store.queues) for store in stores]
+    for turn, taken in enumerate((10, 5, 7)):
+        master, slave = turn % 2, 1 - turn % 2
+        begin(stores[master], counters[master])
+        put_many(stores[master], taken)
+        follow(stores[slave], stores[master])
+        end(stores[master], counters[master])
+    (a,), (b,) = (counter.counts().values() for counter in counters)
+    assert (a.messages, b.messages) == (17, 5)
+    assert a.size + b.size == stores[0].commit_log.max_offset == stores[1].commit_log.max_offset
+    for store in stores:
+        store.close()
+
+
+def test_a_term_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    store = open_store(tmp_path, master=False)
+    counted = MessagesIn(store.queues)
+    assert counted.counts() == {}
+    begin(store, counted)
+    put_many(store, 4)
+    counted.term_begins()  # the same term is confirmed
+    assert counted.counts()["TopicA"].messages == 4
+    end(store, counted)
+    counted.term_ends()
+    assert counted.counts()["TopicA"] == InCount(4, store.put_bytes)
+    begin(store, counted)
+    assert counted.counts()["TopicA"] == InCount(4, store.put_bytes)
+    put_many(store, 1)
+    assert counted.counts()["TopicA"].messages == 5
+    store.close()
+
+
+async def test_a_sum_over_a_group_is_the_truth(tmp_path: Path) -> None:
+    async with trio(tmp_path, autoCreateTopicEnable=True) as group:
+        brokers = list(group._stops)
+
+        def total(name: str) -> list[float]:
+            return [
+                sample.value
+                for broker in brokers
+                for family in scrape(broker.metric_sources())
+                for sample in family.samples
+                if sample.name == name and sample.labels["topic"] == "T"
+            ]
+
+        def everywhere(count: int) -> bool:
+            return all(broker.store.max_queue_offset("T", 0) == count for broker in brokers)
+
+        for _ in range(5):
+            await group.send("T", b"x")
+        group.master.metadata.offsets.commit("g", "T", 0, 2)
+        await until(lambda: everywhere(5), "all replicas show all messages")
+        await until(
+            lambda: all("T@g" in broker.metadata.offsets.table.rows for broker in brokers),
+            "offsets everywhere",
+        )
+        assert total("rocketmq_messages_in_total") == [5]
+        assert total("rocketmq_throughput_in_total") == [group.master.store.put_bytes]
+        assert total("rocketmq_consumer_lag_messages") == [3]
+        brokers.remove(group.master)
+        await group.lose_master()
+        await group.send("T", b"x")
+        await until(lambda: everywhere(6), "all replicas show all messages")
+        assert total("rocketmq_messages_in_total") == [1]
+        assert total("rocketmq_consumer_lag_messages") == [4]

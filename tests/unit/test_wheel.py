@@ -1,0 +1,65 @@
+"""The wheel: the packages in it, and what a program outside of a checkout gets from them."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"analytics", "broker", "cli", "keelmq", "namesrv", "pytest_keelmq"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the wheel, unpacked as an installer does; without the compiled modules, which take a
+    minute."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    settings = os.environ | {"HATCH_BUILD_NO_HOOKS": "true"}
+    done = subprocess.run(build, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def outside(site: Path, cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Python in another folder, with the wheel's files before the checkout that the tests have installed."""
+    settings = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, *args]
+    return subprocess.run(command, cwd=cwd, env=settings, capture_output=True, text=True, timeout=50)
+
+
+def test_the_wheel_has_our_packages_and_nothing_else(site: Path) -> None:
+    assert {each.name for each in site.iterdir() if not each.name.endswith(".dist-info")} == PACKAGES
+
+
+def test_the_client_imports_no_server(site: Path, tmp_path: Path) -> None:
+    """Nor does a module of the program's own named client, web or remoting get in the way."""
+    for name in ("client", "remoting", "web"):
+        (tmp_path / f"{name}.py").write_text(
+            "raise AssertionError('KeelMQ imported the module of a program')"
+        )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import keelmq, keelmq.client; "
+        "assert keelmq.__file__.startswith(sys.argv[1]), keelmq.__file__; "
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = outside(site, tmp_path, "-c", code, str(site))
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) & (PACKAGES | {"client", "remoting", "web"}) == {"keelmq"}
+
+
+@pytest.mark.parametrize(("command", "args"), [("bench", ["send"]), ("sim", []), ("fuzz", ["frames"])])
+def test_what_needs_a_checkout_says_so_in_one_line(
+    site: Path, tmp_path: Path, command: str, args: list[str]
+) -> None:
+    done = outside(site, tmp_path, "-m", "cli.keelmq", command, *args)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"keelmq {command}: needs a source checkout")
+    assert line.endswith(f"use ./run keelmq {command}")
