@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -56,7 +56,8 @@ class RetentionService:
     """Owned by the event loop's thread.
 
     held_offset: returns the offset below which no connected replica needs the log. on_emptied: gets {(topic,
-    queueId): next offset} of the queues whose last message is about to be deleted. usage: disk_ratio.
+    queueId): next offset} of the queues whose last message is about to be deleted, which waits for it. usage:
+    disk_ratio.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class RetentionService:
         settings: StoreSettings,
         *,
         held_offset: Callable[[], int],
-        on_emptied: Callable[[Mapping[tuple[str, int], int]], None],
+        on_emptied: Callable[[Mapping[tuple[str, int], int]], Awaitable[None]],
         usage: Callable[[Path], float] = disk_ratio,
     ) -> None:
         self._store, self._gate, self._settings = store, gate, settings
@@ -183,7 +184,7 @@ class RetentionService:
             if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 await asyncio.sleep(0)
         if ends:
-            self._on_emptied(ends)
+            await self._on_emptied(ends)
 
     def _may_go(self, end_offset: int, *, must_go: bool) -> bool:
         """Returns False while a replica copies the file; if it must go, for HELD_MS_MAX at most."""

@@ -17,7 +17,7 @@ from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import LinkSettings, MasterLink
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.dispatcher import Dispatcher
-from broker.ha.epoch_file import EpochFile, EpochFileError
+from broker.ha.log_epochs import LogEpochs
 from broker.ha.log_truncation import truncate_partial_record
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
@@ -68,11 +68,9 @@ class HaService:
         self.check_master = check_master
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
-        self.epoch_list = Epochs()
         self.truncated_bytes = 0
         """Length of the partial record that the last change to master cut off the log."""
         self._settings, self._events, self._clock = settings, events, clock
-        self._epoch_file = EpochFile(epoch_path)
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
@@ -93,15 +91,16 @@ class HaService:
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
         self._dispatcher = Dispatcher(store)
-        self._epoch_fault: str | None = None
+        self.log_epochs = LogEpochs(epoch_path, self._use_epochs)
 
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Loads the epochs and binds the HA port. Raises OSError if the port is taken."""
-        self._load_epochs()
+        self.log_epochs.load()
         await self._server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
+        self._tasks.start("epochs of deleted files", self._drop_epochs_of_deleted_files)
         self._dispatcher.start()
 
     async def stop(self) -> None:
@@ -122,7 +121,6 @@ class HaService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._drop_epochs_of_deleted_files()
             if self.mastership is not None:
                 self._tick_as_master(self.mastership)
             self._dispatcher.wake()
@@ -146,32 +144,23 @@ class HaService:
     @property
     def epochs(self) -> tuple[EpochEntry, ...]:
         """The epochs of the log, ascending."""
-        return self.epoch_list.entries
+        return self.log_epochs.now.entries
 
     @property
     def last_epoch(self) -> int:
         """The masterEpoch of the newest bytes; -1: there is none yet."""
-        return self.epoch_list.last_epoch
+        return self.log_epochs.now.last_epoch
 
-    def _load_epochs(self) -> None:
-        """Without its epochs nobody can tell which history the log holds, so it is neither copied to nor
-        served."""
-        try:
-            self.epoch_list = self._epoch_file.load()
-        except EpochFileError as error:
-            self._epoch_fault = str(error)
-            logger.error("replication is stopped: %s", error)
-
-    def _drop_epochs_of_deleted_files(self) -> None:
-        kept = self.epoch_list.drop_below(self.store.commit_log.min_offset)
-        if len(kept.entries) < len(self.epoch_list.entries) and self.client is None:
-            self.save_epochs(kept)
-
-    def save_epochs(self, epochs: Epochs) -> None:
-        """Writes the epochs durably, then uses them. Raises OSError; the old ones stay in force then."""
-        self._epoch_file.save(epochs)
-        self.epoch_list = epochs
+    def _use_epochs(self, epochs: Epochs) -> None:
         self._server.state.epochs = epochs
+
+    async def _drop_epochs_of_deleted_files(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            epochs = self.log_epochs.now
+            kept = epochs.drop_below(self.store.commit_log.min_offset)
+            if len(kept.entries) < len(epochs.entries) and self.client is None:
+                await self.log_epochs.save(kept)
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -181,8 +170,8 @@ class HaService:
         Raises EpochPassed if `epoch` is below one of the log, LocalProtocolError if the epochs of the log
         cannot be read or a sync of the log has failed.
         """
-        if self._epoch_fault is not None:
-            raise LocalProtocolError(self._epoch_fault)
+        if self.log_epochs.fault is not None:
+            raise LocalProtocolError(self.log_epochs.fault)
         if fault := self.store.commit_log.sync_fault.text:
             raise LocalProtocolError(fault)
         if epoch < self.last_epoch:
@@ -196,18 +185,18 @@ class HaService:
             await truncate_partial_record(self.store)
         end = self.store.commit_log.max_offset
         self.truncated_bytes = before - end
-        epochs = self.epoch_list.drop_above(end).drop_below(self.store.commit_log.min_offset)
+        epochs = self.log_epochs.now.drop_above(end).drop_below(self.store.commit_log.min_offset)
         if epoch > epochs.last_epoch:
             epochs = epochs.append(epoch, end)
-        if epochs != self.epoch_list:
-            self.save_epochs(epochs)
+        if epochs != self.log_epochs.now:
+            await self.log_epochs.save(epochs)
         if not stays:
             self.store.become_master()
         self._begin_term(broker_id, epoch, sync_state_set)
 
     def _begin_term(self, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
-        log, state = self.store.commit_log, self._server.state
-        state.epochs, state.min_offset, state.max_offset = self.epoch_list, log.min_offset, log.max_offset
+        log, state, epochs = self.store.commit_log, self._server.state, self.log_epochs.now
+        state.epochs, state.min_offset, state.max_offset = epochs, log.min_offset, log.max_offset
         self.mastership = mastership = Mastership(
             self.store,
             self._server,
@@ -243,7 +232,7 @@ class HaService:
             return
         await self._leave_role("this broker is a slave now")
         self.store.become_slave()
-        if self._epoch_fault is not None:
+        if self.log_epochs.fault is not None:
             return
         self.client = client = self._new_client(address, broker_id)
         if same_file_size:
@@ -386,7 +375,7 @@ class HaService:
     @property
     def fault(self) -> str | None:
         """Why this replica copies nothing, and what an operator can do; None: it copies, or tries to."""
-        return self._epoch_fault or (self.client.fault if self.client is not None else None)
+        return self.log_epochs.fault or (self.client.fault if self.client is not None else None)
 
     def address_of(self, link: MasterLink) -> str:
         """Returns "host:port" of the slave's connection; empty if it is closed."""

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
-from broker.ha.core.epochs import Epochs
 from broker.ha.core.slave_link import (
     Close,
     Confirm,
@@ -22,6 +21,7 @@ from broker.ha.core.slave_link import (
     SlaveSettings,
     Truncate,
 )
+from broker.ha.log_epochs import LogEpochs
 from broker.ha.log_truncation import begin_truncation, truncate_partial_record
 from broker.ha.ports import Clock, ReplicatedStore
 from broker.store.log.group_commit import GroupCommit
@@ -46,12 +46,8 @@ class SlaveOwner(Protocol):
     """What the HA service keeps for its client."""
 
     @property
-    def epoch_list(self) -> Epochs:
+    def log_epochs(self) -> LogEpochs:
         """The epochs of the log."""
-        ...
-
-    def save_epochs(self, epochs: Epochs) -> None:
-        """Writes the epochs durably. Raises OSError."""
         ...
 
     def confirm_offset_received(self, offset: int) -> None:
@@ -82,8 +78,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._commit = commit
         self._is_direct = False  # the read in progress goes into the log
         self._close: Close | None = None
-        self._truncation: asyncio.Future[None] | None = None  # its disk part is running in a thread
-        self._pending = b""  # bytes that arrived behind it meanwhile
+        self._disk_job: asyncio.Future[None] | None = None  # of a truncation, or of new epochs; in a thread
+        self._pending = b""  # bytes that arrived meanwhile
         self._broken = False  # the log takes no more bytes: the connection is about to be closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,7 +91,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         wanted = self.link.body_wanted
         self._is_direct = (
-            wanted >= DIRECT_BYTES and self._close is None and self._truncation is None and not self._broken
+            wanted >= DIRECT_BYTES and self._close is None and self._disk_job is None and not self._broken
         )
         if not self._is_direct:
             return self._control
@@ -120,7 +116,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             self._store.commit_log.received(nbytes)
             self.link.body_received(nbytes, now_ms)
             self._perform(now_ms)
-        elif self._truncation is not None:
+        elif self._disk_job is not None:
             self._pending += self._control[:nbytes]
         elif not self._broken:
             try:
@@ -134,7 +130,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         link, log = self.link, self._store.commit_log
         at, end = 0, len(data)
         while at < end and self._close is None:
-            if self._truncation is not None:
+            if self._disk_job is not None:
                 self._pending = bytes(data[at:])
                 return
             if wanted := link.body_wanted:
@@ -170,9 +166,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         next_effect = self.link.next_effect
         try:
             while (
-                self._close is None
-                and self._truncation is None
-                and (effect := next_effect(now_ms)) is not None
+                self._close is None and self._disk_job is None and (effect := next_effect(now_ms)) is not None
             ):
                 self._perform_one(effect)
         except OSError as error:
@@ -188,7 +182,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             case Confirm():
                 self._owner.confirm_offset_received(effect.offset)
             case SaveEpochs(epochs):
-                self._owner.save_epochs(epochs)
+                save = self._owner.log_epochs.begin_save(epochs)
+                self._in_thread(save.write, save.use)
             case Truncate(offset):
                 if self._store.commit_log.is_record_start(offset):
                     self._truncate(offset)
@@ -203,26 +198,33 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         """Truncates durably before the ack is sent: the bytes must not come back after a crash."""
         before, confirmed = self._store.commit_log.max_offset, self._store.confirm_offset
         end = begin_truncation(self._store, offset)
-        self._finish_in_thread(lambda: self._truncated(before, confirmed, end))
+        self._finish_cut(lambda: self._truncated(before, confirmed, end))
 
-    def _finish_in_thread(self, then: Callable[[], None]) -> None:
-        """Runs write_cut() in a thread: a slow disk, or a flush in progress, must not block the loop. Reading
-        is paused until it is done."""
+    def _finish_cut(self, then: Callable[[], None]) -> None:
+        def cut_is_written() -> None:
+            self._store.end_cut()
+            then()
+
+        self._in_thread(self._store.write_cut, cut_is_written)
+
+    def _in_thread(self, write: Callable[[], None], then: Callable[[], None]) -> None:
+        """Runs `write` in a thread: a slow disk, or a flush in progress, must not block the loop. No byte is
+        read and no effect performed until it is done."""
         assert self._transport is not None
-        self._transport.pause_reading()
-        self._truncation = asyncio.get_running_loop().run_in_executor(None, self._store.write_cut)
-        self._truncation.add_done_callback(lambda future: self._truncation_ended(future, then))
+        if self._transport.is_reading():
+            self._transport.pause_reading()
+        self._disk_job = asyncio.get_running_loop().run_in_executor(None, write)
+        self._disk_job.add_done_callback(lambda future: self._disk_job_ended(future, then))
 
-    def _truncation_ended(self, future: "asyncio.Future[None]", then: Callable[[], None]) -> None:
-        self._truncation = None
+    def _disk_job_ended(self, future: "asyncio.Future[None]", then: Callable[[], None]) -> None:
+        self._disk_job = None
         if future.cancelled() or isinstance(error := future.exception(), OSError) or self._close is not None:
             if not future.cancelled():
                 self.close(f"cannot write here: {error}")
             return  # the next connection finishes it
         if error is not None:
-            self.close("the log could not be truncated")
+            self.close("the log or its epochs could not be written")
             raise error
-        self._store.end_cut()
         then()
         now_ms = self._clock()
         self._perform(now_ms)
@@ -231,7 +233,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             self._take(memoryview(pending), now_ms)
         except OSError as full:
             self.close(f"cannot write here: {full}")
-        if self._truncation is None and self._close is None and self._transport is not None:
+        if self._disk_job is None and self._close is None and self._transport is not None:
             self._transport.resume_reading()
 
     def _truncated(self, before: int, confirmed: int, end: int) -> None:
@@ -257,7 +259,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 offset,
             )
         self._store.begin_reset(offset)
-        self._finish_in_thread(lambda: None)
+        self._finish_cut(lambda: None)
 
     def close(self, reason: str) -> None:
         """Aborts the connection. The first reason counts."""
@@ -366,22 +368,23 @@ class SlaveClient:
         end or belong to deleted files. Returns why this is impossible; None: it is done."""
         try:
             end = await truncate_partial_record(self._store)
-            self._drop_epochs(end)
+            await self._drop_epochs(end)
         except OSError as error:
             return f"cannot write here: {error}"
         return None
 
-    def _drop_epochs(self, end: int) -> None:
-        epochs = self._owner.epoch_list.drop_above(end).drop_below(self._store.commit_log.min_offset)
-        if epochs != self._owner.epoch_list:
-            self._owner.save_epochs(epochs)
+    async def _drop_epochs(self, end: int) -> None:
+        log_epochs = self._owner.log_epochs
+        epochs = log_epochs.now.drop_above(end).drop_below(self._store.commit_log.min_offset)
+        if epochs != log_epochs.now:
+            await log_epochs.save(epochs)
 
     def _new_protocol(self) -> SlaveProtocol:
         log = self._store.commit_log
         link = SlaveLink(
             self.broker_id,
             self._settings,
-            epochs=self._owner.epoch_list,
+            epochs=self._owner.log_epochs.now,
             min_offset=log.min_offset,
             max_offset=log.max_offset,
             now_ms=self._clock(),

@@ -45,7 +45,7 @@ class QueueEndTable(FileStore[Row]):
                 yield topic, queue_id, end
 
     def remember(self, ends: Ends) -> None:
-        """Records the ends that are higher than the known ones, durably. Raises OSError."""
+        """Records the ends that are higher than the known ones."""
         rows: dict[str, Row] = {}
         for (topic, queue_id), end in ends.items():
             row = rows.get(topic, self.table.rows.get(topic, {}))

@@ -6,6 +6,7 @@ poll (29001): the versions that they name are their acknowledgement, the answer 
 counts as replicated when every replica has it whose log acknowledgements count (docs/adr/0007).
 """
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Collection
@@ -81,9 +82,10 @@ class Metadata:
                 self.queue_ends,
             )
         }  # fmt: skip
-        self.files: tuple[FileStore[Any], ...] = (self.topics, self.groups, self.request_modes)
-        """Tables that are written in the background. The ends of queues are not: they must be on disk before
-        retention deletes, and that table is small."""
+        self.files: tuple[FileStore[Any], ...] = (
+            self.topics, self.groups, self.request_modes, self.queue_ends,
+        )  # fmt: skip
+        """Tables that are written in the background."""
         self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays, self.timers)
         self._persistence = Persistence(
             self.files, self.journaled, flush_period_ms=flush_period_ms, clock=clock
@@ -135,7 +137,7 @@ class Metadata:
             store.begin_term(epoch)
         for topic, queue_id, end in self.queue_ends.each():
             self._queues.go_on_from(topic, queue_id, end)
-        self._remember_ends(self._queues.emptied())
+        self.queue_ends.remember(self._queues.emptied())
         self._clamp()
         self._replicas, self._on_released = replicas, on_released
         self._term = Term(
@@ -175,16 +177,15 @@ class Metadata:
 
     # -- emptied queues ----------------------------------------------------------------------------------
 
-    def remember_ends(self, ends: Ends) -> None:
-        """Called before retention deletes the last messages of these queues."""
-        if self._term is not None:
-            self._remember_ends(ends)
-
-    def _remember_ends(self, ends: Ends) -> None:
-        try:
-            self.queue_ends.remember(ends)
-        except OSError as error:  # a full disk: deleting helps, and the next round tries again
-            logger.error("cannot write %s: %s", self.queue_ends.path, error)
+    async def remember_ends(self, ends: Ends) -> None:
+        """Records the ends of these queues, on disk when it returns. Retention awaits it before it deletes
+        their last messages. If the file cannot be written (the table has logged why), the deletion goes on:
+        a full disk needs it, and the table is written again later."""
+        if self._term is None:
+            return
+        self.queue_ends.remember(ends)
+        with contextlib.suppress(OSError):
+            await self.queue_ends.saved()
 
     # -- offsets and cuts --------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 Holds the newest entries. An entry that cannot be written is logged, and nothing more.
 """
 
+import asyncio
 import json
 import logging
+import threading
 from pathlib import Path
 
 from broker.metadata.files import read_json
@@ -24,10 +26,11 @@ class TruncationHistory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
 
     def add(self, reason: str, beyond: list[Clamped], *, clamped: bool) -> None:
-        """Appends an entry. clamped: the offsets were set back to the ends of their queues; else they are as
-        the master has them."""
+        """Appends an entry; on a running event loop, in a thread. clamped: the offsets were set back to the
+        ends of their queues; else they are as the master has them."""
         note = {
             "timestamp": wall_ms(),
             "reason": reason,
@@ -39,9 +42,18 @@ class TruncationHistory:
             ],
         }
         try:
-            notes = [*self._read(), note][-NOTES_MAX:]
-            content = json.dumps({"notes": notes}, indent="\t", ensure_ascii=False)
-            replace_file(self.path, content.encode(), keep_backup=False, durable=False)
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a tool, or a test
+            self._append(note)
+        else:
+            loop.run_in_executor(None, self._append, note)
+
+    def _append(self, note: object) -> None:
+        try:
+            with self._lock:
+                notes = [*self._read(), note][-NOTES_MAX:]
+                content = json.dumps({"notes": notes}, indent="\t", ensure_ascii=False)
+                replace_file(self.path, content.encode(), keep_backup=False, durable=False)
         except OSError as error:
             logger.error("cannot write %s: %s", self.path, error)
 

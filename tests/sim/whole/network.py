@@ -196,6 +196,9 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.queued_bytes
 
+    def is_reading(self) -> bool:
+        return not self._reading_paused
+
     def pause_reading(self) -> None:
         self._reading_paused = True
 

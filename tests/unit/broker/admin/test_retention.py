@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
 
@@ -110,12 +110,17 @@ def retention_of(
     usage: Callable[[Path], float],
     *,
     held: int = 1 << 60,
+    on_emptied: Callable[[Mapping[tuple[str, int], int]], Awaitable[None]] | None = None,
     **settings: object,
 ) -> RetentionService:
     every_hour = ";".join(map(str, range(24)))
     made = StoreSettings.model_validate({"deleteWhen": every_hour} | settings)
+
+    async def nothing(ends: Mapping[tuple[str, int], int]) -> None:
+        pass
+
     return RetentionService(
-        store, gate, made, held_offset=lambda: held, on_emptied=lambda ends: None, usage=usage
+        store, gate, made, held_offset=lambda: held, on_emptied=on_emptied or nothing, usage=usage
     )
 
 

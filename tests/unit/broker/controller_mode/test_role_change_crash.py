@@ -67,7 +67,7 @@ def service_of(store: MessageStore) -> HaService:
         settings=FAST,
         events=Nobody(),
     )
-    service._load_epochs()
+    service.log_epochs.load()
     return service
 
 
@@ -81,10 +81,10 @@ async def check(store: MessageStore, *, complete: bool) -> None:
     service = service_of(store)
     await promote(service)
     end = store.commit_log.max_offset
-    epochs = service.epoch_list.pairs
+    epochs = service.log_epochs.now.pairs
     assert epochs[-1] == (EPOCH, end), "what is written from now on is of this epoch"
     assert [start for _, start in epochs] == sorted(start for _, start in epochs)
-    assert EpochFile(store.root / "epochFileCheckpoint").load() == service.epoch_list
+    assert EpochFile(store.root / "epochFileCheckpoint").load() == service.log_epochs.now
     while store.dispatch(64):
         pass
     found = [body for queue in range(2) for body in bodies(store, queue)]

@@ -278,7 +278,7 @@ async def test_fail_over_cuts_the_old_tail_and_both_agree(tmp_path: Path) -> Non
         one.put(b"lost" * 30, 3)
         two.service = ha_service(
             two.store,
-            epoch_path=two.service._epoch_file.path,
+            epoch_path=two.service.log_epochs.path,
             settings=FAST,
             events=two,
         )
@@ -418,7 +418,7 @@ async def test_a_damaged_epoch_file_stops_with_an_explanation(tmp_path: Path, co
         await until(lambda: same(one, two), "copy")
         await two.service.stop()
         before = two.log_bytes()
-        path = two.service._epoch_file.path
+        path = two.service.log_epochs.path
         path.write_bytes(content)
         two.service = ha_service(two.store, epoch_path=path, port=0, settings=FAST, events=two)
         await two.service.start()
@@ -449,7 +449,7 @@ async def test_a_slave_below_the_masters_minimum_starts_over_with_a_note(
         log.min_offset = log._files[0].start_offset
         two.service = ha_service(
             two.store,
-            epoch_path=two.service._epoch_file.path,
+            epoch_path=two.service.log_epochs.path,
             settings=FAST,
             events=two,
         )
@@ -594,7 +594,7 @@ async def test_role_changes_can_be_repeated(tmp_path: Path) -> None:
         await one.service.stop()
         one.service = ha_service(
             one.store,
-            epoch_path=one.service._epoch_file.path,
+            epoch_path=one.service.log_epochs.path,
             settings=FAST,
             events=one,
         )
@@ -657,7 +657,7 @@ async def test_a_lost_link_is_dialled_again_only_while_our_group_has_the_address
         await other.service.stop()
         other.service = ha_service(
             other.store,
-            epoch_path=other.service._epoch_file.path,
+            epoch_path=other.service.log_epochs.path,
             port=port,
             settings=FAST,
             events=other,

@@ -2,14 +2,18 @@
 
 import asyncio
 import random
+import threading
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock, patch
 
 import pytest
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, MasterHandshake, TransferHeader
 from broker.ha.core.slave_link import SlaveLink
+from broker.ha.epoch_file import EpochFile
+from broker.ha.log_epochs import EpochSave, LogEpochs
 from broker.ha.slave_client import CONTROL_BYTES, SlaveProtocol
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
@@ -22,6 +26,17 @@ class Transport:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.aborted = False
+        self.reading = asyncio.Event()
+        self.reading.set()
+
+    def is_reading(self) -> bool:
+        return self.reading.is_set()
+
+    def pause_reading(self) -> None:
+        self.reading.clear()
+
+    def resume_reading(self) -> None:
+        self.reading.set()
 
     def is_closing(self) -> bool:
         return self.aborted
@@ -31,6 +46,7 @@ class Transport:
 
     def abort(self) -> None:
         self.aborted = True
+        self.reading.set()  # nobody waits any more
 
     @property
     def acks(self) -> list[int]:
@@ -38,11 +54,10 @@ class Transport:
 
 
 class Owner:
-    epoch_list = Epochs()
     confirm = 0
 
-    def save_epochs(self, epochs: Epochs) -> None:
-        self.epoch_list = epochs
+    def __init__(self, root: Path) -> None:
+        self.log_epochs = LogEpochs(root / "epochFileCheckpoint", lambda epochs: None)
 
     def confirm_offset_received(self, offset: int) -> None:
         self.confirm = offset
@@ -55,14 +70,14 @@ class Slave:
     def __init__(self, root: Path) -> None:
         self.store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
         self.store.load()
-        self.owner, self.transport = Owner(), Transport()
+        self.owner, self.transport = Owner(root), Transport()
         link = SlaveLink(2, slave_settings(FILE_BYTES), epochs=Epochs(), min_offset=0, max_offset=0, now_ms=0)
         self.protocol = SlaveProtocol(link, self.store, self.owner, lambda: 0, None)
         self.protocol.connection_made(cast(asyncio.BaseTransport, self.transport))
         self.reads = 0
 
-    def receive(self, stream: bytes, step: int) -> None:
-        """As a socket does: never more than there is room for, or has come."""
+    async def receive(self, stream: bytes, step: int) -> None:
+        """As a socket does: never more than there is room for, or has come, and nothing while paused."""
         while stream and not self.transport.aborted:
             buffer = self.protocol.get_buffer(-1)
             count = min(step, len(buffer), len(stream))
@@ -71,6 +86,8 @@ class Slave:
             self.protocol.buffer_updated(count)
             stream = stream[count:]
             self.reads += 1
+            if not self.transport.aborted:
+                await self.transport.reading.wait()
 
     def log_bytes(self) -> bytes:
         log, content = self.store.commit_log, b""
@@ -95,22 +112,24 @@ async def test_every_byte_gets_to_its_place_wherever_a_read_ends(tmp_path: Path,
     sizes = [1, 0, 400, 3_000, 2_047, 2_048, 2_049, CONTROL_BYTES, 5_000, 30_000, 60_000, 60_000, 500, 500, 0]
     stream, log = make_stream(sizes)
     slave = Slave(tmp_path)
-    slave.receive(stream, step)
+    await slave.receive(stream, step)
     assert slave.log_bytes() == log
     assert slave.transport.acks == sorted(set(slave.transport.acks))
     assert slave.transport.acks[-1] == len(log)
     assert slave.owner.confirm == len(log)
+    assert EpochFile(tmp_path / "epochFileCheckpoint").load() == slave.owner.log_epochs.now
+    assert slave.owner.log_epochs.now.pairs == ((1, 0),)
     slave.store.close()
 
 
 async def test_small_packets_are_one_read_and_large_ones_go_straight_into_the_log(tmp_path: Path) -> None:
     slave = Slave(tmp_path)
-    slave.receive(make_stream([])[0], 1 << 20)
+    await slave.receive(make_stream([])[0], 1 << 20)
     packet = TransferHeader(400, 0, 1, 0, 0).encode() + bytes(400)
     slave.reads = 0
-    slave.receive(packet, 1 << 20)
+    await slave.receive(packet, 1 << 20)
     assert slave.reads == 1
-    slave.receive(TransferHeader(50_000, 400, 1, 0, 0).encode() + bytes(50_000), 1 << 20)
+    await slave.receive(TransferHeader(50_000, 400, 1, 0, 0).encode() + bytes(50_000), 1 << 20)
     assert slave.reads == 3
     slave.store.close()
 
@@ -118,7 +137,7 @@ async def test_small_packets_are_one_read_and_large_ones_go_straight_into_the_lo
 async def test_nothing_reaches_the_log_after_the_role_has_changed(tmp_path: Path) -> None:
     slave = Slave(tmp_path)
     stream, _ = make_stream([400, 400, 9_000])
-    slave.receive(stream[:-10_000], 1 << 20)
+    await slave.receive(stream[:-10_000], 1 << 20)
     buffer = slave.protocol.get_buffer(-1)
     before = slave.store.commit_log.max_offset
     slave.protocol.close("the role changes")
@@ -135,9 +154,9 @@ async def test_a_full_disk_ends_the_link(tmp_path: Path, monkeypatch: pytest.Mon
     def full() -> memoryview:
         raise OSError(28, "No space left on device")
 
-    slave.receive(make_stream([])[0], 1 << 20)
+    await slave.receive(make_stream([])[0], 1 << 20)
     monkeypatch.setattr(slave.store.commit_log, "receive_view", full)
-    slave.receive(TransferHeader(400, 0, 1, 0, 0).encode() + bytes(400), 1 << 20)
+    await slave.receive(TransferHeader(400, 0, 1, 0, 0).encode() + bytes(400), 1 << 20)
     assert slave.transport.aborted
     slave.store.close()
 
@@ -145,10 +164,10 @@ async def test_a_full_disk_ends_the_link(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("size", [400, 50_000])
 async def test_a_log_that_somebody_else_has_changed_takes_nothing(tmp_path: Path, size: int) -> None:
     slave = Slave(tmp_path)
-    slave.receive(make_stream([400])[0], 1 << 20)
-    slave.receive(TransferHeader(size, 400, 1, 0, 0).encode(), 1 << 20)
+    await slave.receive(make_stream([400])[0], 1 << 20)
+    await slave.receive(TransferHeader(size, 400, 1, 0, 0).encode(), 1 << 20)
     slave.store.commit_log.received(8)
-    slave.receive(bytes(size), 1 << 20)
+    await slave.receive(bytes(size), 1 << 20)
     await asyncio.sleep(0)  # a close in get_buffer() is for the next turn
     assert slave.transport.aborted
     assert slave.store.commit_log.max_offset == 408
@@ -165,3 +184,39 @@ async def test_a_master_that_reads_no_acks_is_left(tmp_path: Path) -> None:
         assert slave.transport.aborted
     finally:
         slave.store.close(clean=True)
+
+
+async def test_a_new_epoch_is_written_by_a_thread_before_a_byte_of_it_is_read(tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    disk = threading.Lock()
+    begin_save = slave.owner.log_epochs.begin_save
+
+    def on_a_slow_disk(epochs: Epochs) -> EpochSave:
+        save = begin_save(epochs)
+
+        def write() -> None:
+            with disk:
+                save.write()
+
+        return EpochSave(write, save.use)
+
+    with patch.object(slave.owner.log_epochs, "begin_save", on_a_slow_disk):
+        with disk:
+            receiving = asyncio.ensure_future(slave.receive(make_stream([400])[0], 1 << 20))
+            await asyncio.sleep(0)
+            assert not slave.transport.is_reading(), "the loop goes on, and the link waits for the disk"
+            assert (slave.log_bytes(), slave.transport.acks) == (b"", [0])
+        await receiving
+    assert slave.log_bytes() == make_stream([400])[1]
+    slave.store.close()
+
+
+async def test_an_epoch_that_cannot_be_written_ends_the_link(tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    full = OSError(28, "No space left on device")
+    failing = EpochSave(Mock(side_effect=full), Mock(side_effect=AssertionError("it is not on disk")))
+    with patch.object(slave.owner.log_epochs, "begin_save", return_value=failing):
+        await slave.receive(make_stream([400])[0], 1 << 20)
+    assert slave.transport.aborted
+    assert slave.log_bytes() == b""
+    slave.store.close()

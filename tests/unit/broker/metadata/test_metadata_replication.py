@@ -418,7 +418,9 @@ async def test_offsets_beyond_the_log_are_set_back_and_reported(
         master.lead(2)
         assert offsets.query("billing", "T", 0) == 10 and offsets.query("audit", "T", 0) == 7
         assert "affected groups: billing" in caplog.text
-        notes = (tmp_path / "1" / "config" / "truncation.json").read_text()
+        truncations = tmp_path / "1" / "config" / "truncation.json"
+        await until(lambda: truncations.exists() and "set back" in truncations.read_text())
+        notes = truncations.read_text()
         assert '"the log was truncated from 5000 to 400"' in notes and '"queueEnd": 10' in notes
         replica.follow(master, 2)
         await until(lambda: replica.same(master))

@@ -1,11 +1,15 @@
 """Queues that retention has emptied: how far they count is written down, and a new master counts on."""
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from broker.metadata.ports import StoreQueues
+from broker.metadata.queue_ends import Ends
 from broker.store.message_store import MessageStore
 from tests.support.handler_context import send_gate
 from tests.support.metadata_parts import begin_term, open_metadata
@@ -33,8 +37,11 @@ def emptied(store: MessageStore) -> dict[tuple[str, int], int]:
 async def test_ends_are_told_before_the_last_message_goes(tmp_path: Path) -> None:
     store, told = emptied_store(tmp_path), list[tuple[int, dict[tuple[str, int], int]]]()
     make_old(store, 1)
-    retention = retention_of(store, send_gate(), lambda _: 0.1)
-    retention._on_emptied = lambda ends: told.append((store.commit_log.min_offset, dict(ends)))
+
+    async def on_emptied(ends: Ends) -> None:
+        told.append((store.commit_log.min_offset, dict(ends)))
+
+    retention = retention_of(store, send_gate(), lambda _: 0.1, on_emptied=on_emptied)
     await retention.clean()
     assert told == [(0, {("TopicA", EMPTY): 3})], "the others have later messages"
     assert store.commit_log.min_offset == FILE_BYTES
@@ -42,14 +49,14 @@ async def test_ends_are_told_before_the_last_message_goes(tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_master_writes_them_down_and_a_replica_counts_on(tmp_path: Path) -> None:
+async def test_a_master_writes_them_down_and_a_replica_counts_on(tmp_path: Path) -> None:
     master, replica = open_metadata(tmp_path / "1"), open_metadata(tmp_path / "2")
-    master.remember_ends({("TopicA", EMPTY): 3})
+    await master.remember_ends({("TopicA", EMPTY): 3})
     assert not master.queue_ends.table.rows, "a slave writes nothing down"
     begin_term(master, 1)
-    master.remember_ends({("TopicA", EMPTY): 3, ("B", 0): 1})
+    await master.remember_ends({("TopicA", EMPTY): 3, ("B", 0): 1})
     version = master.queue_ends.table.version
-    master.remember_ends({("TopicA", EMPTY): 2})
+    await master.remember_ends({("TopicA", EMPTY): 2})
     assert master.queue_ends.table.version == version, "no lower number, no new version"
     update = master.queue_ends.updates_since(None)
     assert update is not None and replica.queue_ends.accept(update) is None
@@ -98,12 +105,32 @@ async def test_a_new_master_writes_down_what_it_deleted_as_a_slave(tmp_path: Pat
     store.close()
 
 
-def test_on_a_full_disk_deleting_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_on_a_full_disk_deleting_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     metadata = open_metadata(tmp_path)
+    metadata.write_in_background()
     begin_term(metadata, 1)
-    with patch.object(metadata.queue_ends, "_persist", side_effect=OSError(28, "No space left on device")):
-        metadata.remember_ends({("TopicA", EMPTY): 3})
+    with patch.object(metadata.queue_ends.file, "save", side_effect=OSError(28, "No space left on device")):
+        await metadata.remember_ends({("TopicA", EMPTY): 3})
     assert "queueEnds.json: [Errno 28] No space left" in caplog.text
-    assert not metadata.queue_ends.table.rows
-    metadata.remember_ends({("TopicA", EMPTY): 3})
-    assert list(metadata.queue_ends.each()) == [("TopicA", EMPTY, 3)]
+    assert not metadata.queue_ends.is_saved
+    await metadata.remember_ends({("TopicA", EMPTY): 4})
+    assert metadata.queue_ends.is_saved
+    again = open_metadata(tmp_path)
+    assert list(again.queue_ends.each()) == [("TopicA", EMPTY, 4)]
+
+
+async def test_the_ends_are_written_by_a_thread_and_awaited(tmp_path: Path) -> None:
+    metadata = open_metadata(tmp_path)
+    metadata.write_in_background()
+    begin_term(metadata, 1)
+    writers: list[bool] = []
+    save = metadata.queue_ends.file.save
+
+    def spy(content: Mapping[str, Any], turn: int) -> bool:
+        writers.append(threading.current_thread() is threading.main_thread())
+        return save(content, turn)
+
+    with patch.object(metadata.queue_ends.file, "save", side_effect=spy):
+        await metadata.remember_ends({("TopicA", EMPTY): 3})
+    assert writers == [False], "the event loop waits for no disk"
+    assert list(open_metadata(tmp_path).queue_ends.each()) == [("TopicA", EMPTY, 3)]
