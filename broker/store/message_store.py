@@ -121,6 +121,7 @@ class MessageStore(DispatchingStore):
         )  # after a clean exit, too: a replica may have stopped in the middle of a record
         if abnormal:  # rebuild and check everything that is not known to be durable
             self.commit_log.sync_from(start)
+            self.commit_log.drop_cached(start)
             self.queues.truncate(start, crashed=True)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
             self.dispatch_offset = start

@@ -356,6 +356,13 @@ class CommitLog(CuttableLog):
         self._synced_offset, self._directory_dirty = min(self._synced_offset, offset), True
         self.sync()
 
+    def drop_cached(self, offset: int) -> None:
+        """Makes the system read the files from `offset` on from the disk again. After a failed write-back the
+        page cache holds bytes that the disk does not have, and calls them clean (docs/durability.md)."""
+        for file in self._files:
+            if file.end_offset > offset:
+                file.drop_cached()
+
     def sync(self) -> int:
         """Syncs what was written since the last call; any thread. Returns the offset up to which the log is
         durable. SyncError: a sync has failed, now or earlier, and nothing counts as durable any more."""

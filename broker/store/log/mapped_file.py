@@ -190,6 +190,11 @@ class MappedFile:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, _ZEROS[: end - at], at)
 
+    def drop_cached(self) -> None:
+        """Makes the system read the file from the disk again. Pages that are not written yet stay."""
+        self.map.madvise(mmap.MADV_DONTNEED)  # a page that is mapped here would not be dropped
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def sync(self) -> None:
         """Makes the file's content durable. SyncError: it may not be."""
         sync_file(self._fd, self.path)

@@ -19,7 +19,7 @@ from broker.store.log.sync_fault import SyncError
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok
-from tests.support.store_parts import BORN_HOST, TOPIC, crash, open_store, put, put_many
+from tests.support.store_parts import BORN_HOST, TOPIC, bodies, crash, open_store, put, put_many
 from tests.unit.broker.app.test_broker_app import config, send
 from tests.unit.broker.controller_mode.test_durability_group import Settings, groups
 from tests.unit.broker.ha.test_ha_service import until
@@ -221,3 +221,35 @@ async def test_a_master_whose_disk_failed_hands_over_and_copies_nothing_more(
         assert new.role_name == "master" and old.role_name == "slave"
     assert (old.config.store_path_root_dir / "abort").exists()
     assert not (new.config.store_path_root_dir / "abort").exists()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_after_a_crash_the_log_is_read_from_the_disk_and_not_from_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    """A page whose write-back failed stays in the cache as if it were clean: recovery would find it whole."""
+    store = open_store(tmp_path)
+    put_many(store, 100)
+    store.flush()
+    store.flush_checkpoint()
+    store.close() if clean else crash(store)
+    done: list[tuple[str, str]] = []
+    for name in ("fdatasync", "fsync", "posix_fadvise"):
+        real = getattr(os, name)
+
+        def spy(descriptor: int, *rest: int, name: str = name, real: Callable[..., None] = real) -> None:
+            done.append((name, os.readlink(f"/proc/self/fd/{descriptor}")))
+            real(descriptor, *rest)
+
+        monkeypatch.setattr(os, name, spy)
+    store = open_store(tmp_path)
+    dropped = [path for name, path in done if name == "posix_fadvise"]
+    if clean:
+        assert dropped == []
+    else:
+        last = str(sorted((tmp_path / "commitlog").iterdir())[-1])
+        assert last in dropped
+        synced = [path for name, path in done[: done.index(("posix_fadvise", last))]]
+        assert last in synced, "what is only in the cache is written first"
+    assert len(bodies(store, 0)) + len(bodies(store, 1)) == 100
+    store.close()
