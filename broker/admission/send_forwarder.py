@@ -9,6 +9,7 @@ forward it for ever.
 
 import asyncio
 import logging
+import random
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, response_frame
 from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
@@ -32,11 +34,11 @@ TAKEN_BYTES_MAX: Final = 64 << 20
 """Limits of the messages that are held or being forwarded; more are refused."""
 FORWARD_TIMEOUT_MS: Final = 2_500
 """Below the clients' timeout of 3 s."""
-RETRY_MIN_MS: Final = 2
-RETRY_MAX_MS: Final = 20
+RETRY: Final = Backoff(first_ms=2, max_ms=20)
 MOVE_MS_MAX: Final = 2_000
 """How long a request waits for a mastership that moves; below the clients' timeout of 3 s."""
 MOVE_STEP_MS: Final = 10
+"""A fixed period: the look whether the mastership has moved must not slow down."""
 
 NOT_YET: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Codes of messages that were not stored for sure; the new master may take them in a moment."""
@@ -144,7 +146,7 @@ class SendForwarder:
         self._bytes = 0
         self._master_refuses = False
         self._probe = asyncio.Lock()
-        self._pause_ms = RETRY_MIN_MS
+        self._failures = 0
         self.forwarded = 0
         self.last_taken_ms = 0
         self.senders: weakref.WeakSet[FastPathPeer] = weakref.WeakSet()
@@ -242,8 +244,8 @@ class SendForwarder:
                 async with self._probe:
                     if not self._master_refuses:
                         continue
-                    await asyncio.sleep(self._pause_ms / 1000)
-                    self._pause_ms = min(2 * self._pause_ms, RETRY_MAX_MS)
+                    self._failures += 1
+                    await asyncio.sleep(RETRY.pause_ms(self._failures, random.random()) / 1000)
                     outcome = await self._attempt(command, body, deadline_ms)
             if not _is_too_early(outcome):
                 return outcome
@@ -259,7 +261,7 @@ class SendForwarder:
             outcome = await self._client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=left_ms)
         self._master_refuses = _is_too_early(outcome)
         if not self._master_refuses:
-            self._pause_ms = RETRY_MIN_MS
+            self._failures = 0
             self.forwarded += 1
         return outcome
 

@@ -26,12 +26,12 @@ from keelmq.remoting.operations.controller import (
     RegisterBrokerToControllerRequest,
     SyncStateSet,
 )
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import wall_ms
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_FIRST_MS = 50
-BACKOFF_MAX_MS = 2_000
+AGAIN = Backoff(first_ms=50, max_ms=2_000)
 EXPLAIN_EVERY = 30
 """A hopeless situation is explained again after so many tries."""
 
@@ -95,7 +95,7 @@ class Identity:
     async def settle(self) -> RoleUpdate:
         """Registers, and returns what the controller knows about the master. Never gives up."""
         assert self._is_loaded, "a broker that forgot its id would take another one"
-        backoff_ms = BACKOFF_FIRST_MS
+        failures = 0
         role_update = RoleUpdate(master_epoch=0)
         while self.now.state is not RegisterState.REGISTERED:
             if self.now.effect is Effect.REGISTER_TO_CONTROLLER:
@@ -106,8 +106,8 @@ class Identity:
                 event, broker_id = await self._perform(self.now)
             self.now = step(self.now, event, broker_id)
             if event is Event.UNKNOWN:
-                await asyncio.sleep(random.uniform(0.5, 1.0) * backoff_ms / 1000)
-                backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+                failures += 1
+                await asyncio.sleep(AGAIN.pause_ms(failures, random.random()) / 1000)
         self._is_new = False
         self._on_registered()
         logger.info("registered with the controller as brokerId %d", self.now.broker_id)

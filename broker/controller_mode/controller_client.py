@@ -9,6 +9,7 @@ controllers that joined later as well; the leader names those in its answers.
 
 import asyncio
 import logging
+import random
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire, in_short
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata, MasterInfo
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tasks import TaskSet, wait_for_event
 
@@ -28,8 +30,7 @@ CALL_TIMEOUT_MS = 3_000
 LOOKUP_TIMEOUT_MS = 1_000
 LOOKUP_HEARSAY_MS = 200
 """How long the answer of a follower, which names the active one, waits for that one's own answer."""
-BACKOFF_FIRST_MS = 50
-BACKOFF_MAX_MS = 200
+AGAIN = Backoff(first_ms=50, max_ms=200)
 REDIAL_MS = 500
 LEARNED_MAX = 16
 """Controllers beside the configured ones; a group has seven at most, if it is well."""
@@ -76,7 +77,7 @@ class ControllerClient:
     ) -> Outcome[Any]:
         """Sends a request to the active controller, and looks for it until timeout_ms is over. An Unknown is
         not repeated here: the caller knows whether it may be."""
-        deadline_ms, backoff_ms = now_ms() + timeout_ms, BACKOFF_FIRST_MS
+        deadline_ms, failures = now_ms() + timeout_ms, 0
         outcome: Outcome[Any] = Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, "no active controller found")
         while (left_ms := deadline_ms - now_ms()) > 0:
             address = await self._find_active()
@@ -93,8 +94,8 @@ class ControllerClient:
                 self._forget(address, outcome)
                 if isinstance(outcome, Unknown):
                     return outcome
-            await asyncio.sleep(backoff_ms / 1000)
-            backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+            failures += 1
+            await asyncio.sleep(AGAIN.pause_ms(failures, random.random()) / 1000)
         return outcome
 
     def learn(self, added: str | None) -> None:

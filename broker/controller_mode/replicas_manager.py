@@ -14,6 +14,7 @@ see and report a group without a master. It goes on trying. Source: RIP-44, Rock
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 
 from broker.controller_mode.broker_id_registration import Identity, role_update_of
@@ -51,13 +52,13 @@ from keelmq.remoting.operations.controller import (
     ReplicaInfoRequest,
     SyncStateSet,
 )
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet, Trouble, wait_for_event
 
 logger = logging.getLogger(__name__)
 
-ELECT_BACKOFF_FIRST_MS = 100
-ELECT_BACKOFF_MAX_MS = 1_000
+ELECT_AGAIN = Backoff(first_ms=100, max_ms=1_000)
 PROMOTIONS_MAX = 3
 """Failures of one promotion until the mastership is given back."""
 
@@ -303,15 +304,15 @@ class ReplicasManager:
 
     async def _elect_when_wanted(self) -> None:
         """Sends 1002, with a back-off, for as long as no master is known."""
-        backoff_ms = ELECT_BACKOFF_FIRST_MS
+        failures = 0
         while True:
             await self._master_wanted.wait()
             if await self._ask_for_election():
                 self._master_wanted.clear()
-                backoff_ms = ELECT_BACKOFF_FIRST_MS
+                failures = 0
                 continue
-            await asyncio.sleep(backoff_ms / 1000)
-            backoff_ms = min(backoff_ms * 2, ELECT_BACKOFF_MAX_MS)
+            failures += 1
+            await asyncio.sleep(ELECT_AGAIN.pause_ms(failures, random.random()) / 1000)
 
     async def _ask_for_election(self) -> bool:
         request = ElectMasterRequest(

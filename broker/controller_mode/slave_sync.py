@@ -11,6 +11,7 @@ before every link to it, and is followed only if it is of this group.
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ from keelmq.remoting.operations.broker_metadata import (
 )
 from keelmq.remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE
 from keelmq.remoting.operations.timers import GET_TIMER_CHECK_POINT
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
@@ -44,8 +46,7 @@ and does not ask each time."""
 WAIT_MS = 1_000
 HURRY_MS = 50
 """Unknown topics come in bursts: one fetch is for all that arrived meanwhile."""
-RETRY_FIRST_MS = 20
-RETRY_MAX_MS = 500
+RETRY = Backoff(first_ms=20, max_ms=500)
 
 Resp = TypeVar("Resp", bound=Wire)
 
@@ -114,7 +115,7 @@ class SlaveSync:
 
     async def _follow(self, leader: Leader | None) -> None:
         """Asks this master until the task is cancelled: by long polls, or, if it is RocketMQ's, by polls."""
-        retry_ms = RETRY_FIRST_MS
+        failures = 0
         problem: str | None = None
         if leader is None:
             await asyncio.Event().wait()
@@ -123,7 +124,7 @@ class SlaveSync:
             unverified_peer = await self.unverified_peer() if problem is not None else None
             problem = unverified_peer or await self._pull(leader)
             if problem is None:
-                retry_ms = RETRY_FIRST_MS
+                failures = 0
                 self._last_problem = ""
                 continue
             if problem == _IS_ROCKETMQ:
@@ -134,8 +135,8 @@ class SlaveSync:
                     "metadata of master %s at masterEpoch %d: %s", leader.address, leader.epoch, problem
                 )
                 self._last_problem = problem
-            await asyncio.sleep(retry_ms / 1000)
-            retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+            failures += 1
+            await asyncio.sleep(RETRY.pause_ms(failures, random.random()) / 1000)
 
     async def _pull(self, leader: Leader) -> str | None:
         """Sends one long poll and applies the answer. Returns why that failed; None: it did not.

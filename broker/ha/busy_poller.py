@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable
 
 from broker.ha.ports import Clock
+from keelmq.runtime.backoff import Backoff
 
 TURNS_MAX = 100
 """Turns of the event loop, each with a poll of the sockets: about 250 us together."""
-PAUSE_FIRST_MS, PAUSE_MAX_MS = 2, 1_000
-"""Pause after a polling that ended without an ack; it doubles with each further one in a row."""
+PAUSE = Backoff(first_ms=2, max_ms=1_000)
+"""After pollings that ended without an ack. No jitter: the pause spares this process, and no other one."""
 
 
 class BusyPoller:
@@ -25,7 +26,7 @@ class BusyPoller:
     def __init__(self, is_needed: Callable[[], bool], clock: Clock) -> None:
         self._is_needed, self._clock = is_needed, clock
         self._turns = 0
-        self._not_before_ms, self._pause_ms = 0, PAUSE_FIRST_MS
+        self._not_before_ms = self._failures = 0
 
     def begin(self) -> None:
         """Starts to poll, or polls on. Called after the message was sent to the replicas."""
@@ -38,9 +39,9 @@ class BusyPoller:
     def _turn(self) -> None:
         self._turns -= 1
         if not self._is_needed():
-            self._turns, self._pause_ms = 0, PAUSE_FIRST_MS
+            self._turns = self._failures = 0
         elif self._turns:
             asyncio.get_running_loop().call_soon(self._turn)
         else:
-            self._not_before_ms = self._clock() + self._pause_ms
-            self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
+            self._failures += 1
+            self._not_before_ms = self._clock() + int(PAUSE.limit_ms(self._failures))

@@ -8,6 +8,7 @@ shrinks or expands it is in broker/core/sync_state_set.py.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 
 from broker.core.confirm_offset import confirm_offset, replicated_offset
@@ -16,12 +17,12 @@ from broker.ha.core.master_link import MasterLink
 from broker.ha.master_server import MasterServer
 from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
 from keelmq.remoting.operations.controller import SyncStateSet as SyncStateSetBody
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
-RETRY_FIRST_MS = JOIN_PAUSE_FIRST_MS // 2
-RETRY_MAX_MS = 1_000
+RETRY = Backoff(first_ms=JOIN_PAUSE_FIRST_MS // 2, max_ms=1_000)
 CHECK_PERIOD_MS = 100
 """The task checks the set this often; acks and lost links wake it at once."""
 
@@ -176,14 +177,14 @@ class Mastership:
 
         Retries with a growing pause while the outcome of a proposal is unknown.
         """
-        retry_ms = RETRY_FIRST_MS
+        failures = 0
         while not self._is_over:
             if await self._propose_once():
-                retry_ms = RETRY_FIRST_MS
+                failures = 0
                 await wait_for_event(self._wake, CHECK_PERIOD_MS)
             else:
-                await asyncio.sleep(retry_ms / 1000)
-                retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+                failures += 1
+                await asyncio.sleep(RETRY.pause_ms(failures, random.random()) / 1000)
 
     async def _propose_once(self) -> bool:
         """Makes at most one proposal and one read. Returns True if nothing is in doubt and nothing was

@@ -7,6 +7,7 @@ SlaveLink are performed in its order, before the bytes behind them are looked at
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
@@ -25,6 +26,7 @@ from broker.ha.log_epochs import LogEpochs
 from broker.ha.log_truncation import begin_truncation, truncate_partial_record
 from broker.ha.ports import Clock, ReplicatedStore
 from broker.store.log.group_commit import GroupCommit
+from keelmq.runtime.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +34,8 @@ CONTROL_BYTES = 4_096
 DIRECT_BYTES = 2_048
 """A body of this length or more is read into the log itself; a shorter one is read with what follows it."""
 CONNECT_TIMEOUT_MS = 1_000
-RETRY_FIRST_MS = 20
-RETRY_MAX_MS = 300
-"""The longest pause between two attempts to connect. RocketMQ waits 5 s."""
+RECONNECT = Backoff(first_ms=20, max_ms=300)
+"""The pause between two attempts to connect. RocketMQ waits 5 s."""
 
 TICK_MS = 100
 
@@ -315,7 +316,7 @@ class SlaveClient:
 
     async def run(self) -> None:
         """Connects, receives, and connects again. Returns after a fatal close: an operator must act."""
-        retry_ms = RETRY_FIRST_MS
+        failures = 0
         refused = await self._prepare()
         refusal: str | None = None
         while not self._stopped:
@@ -332,10 +333,8 @@ class SlaveClient:
             if close.fatal:
                 self.give_up(close.reason)
                 return
-            if received:
-                retry_ms = RETRY_FIRST_MS
-            await asyncio.sleep(retry_ms / 1000)
-            retry_ms = min(retry_ms * 2, RETRY_MAX_MS)
+            failures = 1 if received else failures + 1
+            await asyncio.sleep(RECONNECT.pause_ms(failures, random.random()) / 1000)
             refused = await self._prepare()
             refusal = None if refused else await self._check_master()
 

@@ -1,7 +1,9 @@
 """The pause before the next attempt: exponential, with full jitter.
 
-Pure: the caller counts the failures and draws the random number. Full jitter spreads the clients of one
-broker evenly over the pause, so they do not all return at once.
+Every loop that repeats a failed attempt takes its pauses from here; a period that a protocol or the
+configuration fixes stays one. Full jitter spreads the clients of one broker evenly over the pause, so they do
+not all return at once. Pure: the caller counts the failures and draws the random number, from `random`, which
+the simulator seeds.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 

@@ -5,15 +5,16 @@
 
 import asyncio
 import logging
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_FIRST_MS = 100
-BACKOFF_MAX_MS = 5_000
+RESTART = Backoff(first_ms=100, max_ms=5_000)
 HEALTHY_AFTER_MS = 10_000
 """A task that ran this long starts again with the first back-off."""
 
@@ -26,22 +27,21 @@ async def supervise(
     name: str, factory: Callable[[], Awaitable[None]], deaths: Counter[str] | None = None
 ) -> None:
     """Runs `factory()` until it returns; each exception is logged, then it runs again."""
-    backoff_ms = BACKOFF_FIRST_MS
+    failures = 0
     while True:
         started_ms = now_ms()
         try:
             return await factory()
         except Exception as error:
-            if now_ms() - started_ms >= HEALTHY_AFTER_MS:
-                backoff_ms = BACKOFF_FIRST_MS
+            failures = 1 if now_ms() - started_ms >= HEALTHY_AFTER_MS else failures + 1
+            pause_ms = RESTART.pause_ms(failures, random.random())
             if deaths is not None:
                 deaths[name] += 1
             if isinstance(error, Trouble):
-                logger.error("%s: %s; again in %d ms", name, error, backoff_ms)
+                logger.error("%s: %s; again in %d ms", name, error, pause_ms)
             else:
-                logger.exception("background task %s died; it starts again in %d ms", name, backoff_ms)
-        await asyncio.sleep(backoff_ms / 1000)
-        backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
+                logger.exception("background task %s died; it starts again in %d ms", name, pause_ms)
+        await asyncio.sleep(pause_ms / 1000)
 
 
 class TaskSet:

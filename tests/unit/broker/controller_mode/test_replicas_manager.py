@@ -34,6 +34,7 @@ from keelmq.remoting.operations.controller import (
     ReplicaInfoRequest,
     SyncStateSet,
 )
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tasks import TaskSet
 from tests.unit.broker.ha.test_ha_service import until
 
@@ -231,9 +232,10 @@ async def test_only_a_demotion_sends_clients_away(broker: Broker) -> None:
 
 
 async def test_a_failed_change_stays_fenced_and_is_repeated(
-    broker: Broker, caplog: pytest.LogCaptureFixture
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upstream stores the epoch first, so that a failed change is final (pitfall 25)."""
+    monkeypatch.setattr("keelmq.runtime.tasks.random.random", lambda: 1.0)
     broker.scene.fail_next = 1
     broker.controller.elect(2, epoch=4)
     manager = broker.start()
@@ -431,8 +433,7 @@ async def test_the_same_master_with_a_new_ha_port_is_dialled_again(broker: Broke
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor's pauses."""
-    monkeypatch.setattr("keelmq.runtime.tasks.BACKOFF_FIRST_MS", 1)
-    monkeypatch.setattr("keelmq.runtime.tasks.BACKOFF_MAX_MS", 2)
+    monkeypatch.setattr("keelmq.runtime.tasks.RESTART", Backoff(first_ms=1, max_ms=2))
 
 
 @pytest.mark.usefixtures("quick")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.ha.busy_poller import PAUSE_FIRST_MS, PAUSE_MAX_MS, TURNS_MAX, BusyPoller
+from broker.ha.busy_poller import PAUSE, TURNS_MAX, BusyPoller
 
 TURNS_ENOUGH = 2 * TURNS_MAX
 
@@ -57,27 +57,27 @@ async def test_the_next_message_begins_anew() -> None:
 
 
 async def test_in_vain_it_is_tried_less_and_less() -> None:
-    wait, pause_ms = Wait(), PAUSE_FIRST_MS
+    wait, pause_ms = Wait(), PAUSE.first_ms
     assert await wait.begin() == 1 + TURNS_MAX
     for _ in range(12):
         wait.now_ms += pause_ms - 1
         assert await wait.begin() == 1
         wait.now_ms += 1
         assert await wait.begin() == 1 + TURNS_MAX
-        pause_ms = min(2 * pause_ms, PAUSE_MAX_MS)
-    assert pause_ms == PAUSE_MAX_MS
+        pause_ms = min(2 * pause_ms, PAUSE.max_ms)
+    assert pause_ms == PAUSE.max_ms
 
 
 async def test_an_ack_in_time_ends_the_pauses() -> None:
     wait = Wait()
     for _ in range(4):
         await wait.begin()
-        wait.now_ms += PAUSE_MAX_MS
+        wait.now_ms += PAUSE.max_ms
     wait.busy_poller.begin()
     wait.is_waiting = False
     await asyncio.sleep(0)
     wait.is_waiting = True
     await wait.begin()  # in vain
     assert await wait.begin() == 1
-    wait.now_ms += PAUSE_FIRST_MS
+    wait.now_ms += PAUSE.first_ms
     assert await wait.begin() == 1 + TURNS_MAX

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import random
 
 import pytest
 
-from keelmq.runtime.tasks import TaskSet, Trouble, wait_for_event
+from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.tasks import TaskSet, Trouble, supervise, wait_for_event
 
 
 @pytest.mark.promise("S14")
@@ -30,7 +32,10 @@ async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCa
     assert "background task mortal died" in caplog.text and "on purpose" in caplog.text
 
 
-async def test_trouble_of_the_machine_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_trouble_of_the_machine_is_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.5)
     alive_again = asyncio.Event()
 
     async def full_once() -> None:
@@ -43,8 +48,29 @@ async def test_trouble_of_the_machine_is_one_line(caplog: pytest.LogCaptureFixtu
     async with asyncio.timeout(5):
         await alive_again.wait()
     await tasks.stop()
-    assert [record.getMessage() for record in caplog.records] == ["writer: the disk is full; again in 100 ms"]
+    assert [record.getMessage() for record in caplog.records] == ["writer: the disk is full; again in 50 ms"]
     assert "Traceback" not in caplog.text and tasks.deaths == {"writer": 1}
+
+
+async def test_a_task_that_keeps_dying_starts_again_more_slowly_until_it_lived_for_long(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keelmq.runtime.tasks.RESTART", Backoff(first_ms=1, max_ms=4))
+    monkeypatch.setattr(random, "random", lambda: 1.0)
+    lives = 0
+
+    async def dies_five_times() -> None:
+        nonlocal lives
+        lives += 1
+        if lives == 5:
+            monkeypatch.setattr("keelmq.runtime.tasks.HEALTHY_AFTER_MS", 0)
+        if lives <= 5:
+            raise Trouble("the disk is full")
+
+    async with asyncio.timeout(5):
+        await supervise("writer", dies_five_times)
+    pauses = [record.getMessage().split("again in ")[1] for record in caplog.records]
+    assert pauses == ["1 ms", "2 ms", "4 ms", "4 ms", "1 ms"]
 
 
 async def test_stop_waits_for_all() -> None:
