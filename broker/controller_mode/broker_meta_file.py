@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from keelmq.runtime.durable_file import replace_file, sync_directory
+
 META_NAME = ".broker.meta"
 TEMP_NAME = ".broker.meta.temp"
-WRITING_SUFFIX = ".writing"
 META_BYTES_MAX = 65_536
 
 
@@ -50,7 +51,7 @@ class MetaFiles:
     def write_temp(self, broker_id: int, register_check_code: str) -> BrokerMeta:
         """Durable when it returns: only then may the id be applied for."""
         meta = BrokerMeta(self._cluster_name, self._broker_name, broker_id, register_check_code)
-        write_durably(self.temp_path, encode_meta(meta))
+        replace_file(self.temp_path, encode_meta(meta), keep_backup=False)
         return meta
 
     def delete_temp(self) -> None:
@@ -125,23 +126,3 @@ def decode_meta(raw: bytes) -> BrokerMeta:
 
 def _dump(members: dict[str, object]) -> bytes:
     return json.dumps(members, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: write beside, fsync, rename, fsync the directory."""
-    writing = path.with_name(path.name + WRITING_SUFFIX)
-    with writing.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(writing, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renames and deletions in it durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,5 +1,6 @@
 """The identity file: durable, checked, never silently replaced."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,33 @@ def test_delete_temp_twice_is_fine(tmp_path: Path) -> None:
 def test_a_crash_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
     disk = files(tmp_path)
     disk.write_temp(3, META.register_check_code)
-    (tmp_path / ".broker.meta.temp.writing").write_bytes(b'{"brok')
+    (tmp_path / ".broker.meta.temp.tmp").write_bytes(b'{"brok')
     assert disk.load() == (META, None)
     disk.write_temp(4, "y;2")
     assert disk.load()[0] == BrokerMeta("C", "b", 4, "y;2")
+
+
+def test_what_a_power_failure_must_not_reorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content is on disk before its name, and each name before the next step of the registration."""
+    steps: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+
+    def renamed(source: Path, target: Path) -> None:
+        rename(source, target)
+        steps.append(f"rename {source.name} {target.name}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    disk = files(tmp_path)
+    disk.write_temp(3, META.register_check_code)
+    temp, directory = ".broker.meta.temp", f"sync {tmp_path.name}"
+    assert steps == [f"sync {temp}.tmp", f"rename {temp}.tmp {temp}", directory]
+    disk.replace_temp_by_meta()
+    assert steps[3:] == [f"rename {temp} .broker.meta", directory]
 
 
 @pytest.mark.parametrize("name", [".broker.meta", ".broker.meta.temp"])
