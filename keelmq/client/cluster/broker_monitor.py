@@ -1,4 +1,14 @@
-"""BrokerMonitor: finds brokers that hang or cannot be reached. Each client has one monitor.
+"""BrokerMonitor: decides what a client does about brokers that die, hang or are replaced.
+
+Each client has one. Sends (producer/sender.py), reads (queue_reader.py) and heartbeats (heartbeats.py) report
+to it what became of them; closed connections and changed routes are reported as well. It alone decides:
+
+- A send got no connection, or lost it: sends to the broker take turns (`recoveries`), and the broker is asked
+  in the background until it answers, so no message has to try it.
+- A send is overdue: the same, and the route is asked for.
+- A read failed: it is repeated after a pause, by a fresh route, or at once if the route names a new address.
+- A broker that knew this client does not any more: a heartbeat is due, and the routes are doubted.
+- The route names another master: the connection to the old one is cut if the client permits it.
 
 A broker that hangs keeps its connections, so no lost connection tells its clients. The monitor watches two
 kinds of requests:
@@ -10,14 +20,15 @@ kinds of requests:
 
 While a send is overdue, or the question is unanswered, the monitor asks for the route. When the route names
 another master, it cuts the connection to the silent one, so everything that waits there goes on at once. A
-broker that is only slow stays master, and keeps its connection. A broker that is silent or unreachable is
-asked in the background until it answers, so no message has to try it. Owns neither the client nor the routes.
+broker that is only slow stays master, and keeps its connection. Owns neither the client nor the routes.
 """
 
 import asyncio
 import contextlib
 import math
 import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 
 from keelmq.client.cluster.broker_recovery import Key, Recoveries, Recovery
@@ -44,18 +55,46 @@ LOOK_AGAIN_MS = 200
 PROBE_TIMEOUT_MS = 3_000
 PING = Backoff(first_ms=200, max_ms=2_000)
 PING_TIMEOUT_MS = 1_000
+READ_AGAIN = Backoff(first_ms=20, max_ms=500, factor=1.5)
+READ_AGAIN_BUSY = Backoff(first_ms=100, max_ms=2_000)
+"""After SYSTEM_BUSY: the broker asks for less."""
+
+
+Choose = Callable[[TopicRoute], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PausedRead:
+    """A read of a topic that waits for its next attempt. `choose`: which broker of a route it asks. `tried`:
+    the addresses that failed."""
+
+    topic: str
+    choose: Choose
+    tried: Collection[str]
 
 
 class BrokerMonitor:
-    """`recoveries`: the brokers and topics at which sends fail; senders use it. The task starts with the
-    first request that it is told of. `probe_interval_ms` of 0 or less is a ValueError."""
+    """`recoveries`: the brokers and topics at which sends fail; senders take their turns there.
+    `cuts_replaced`: cut the connection to a master when the route names another one. Not for a producer: a
+    send that is cut may be stored already, and is sent again. The task starts with the first request that it
+    is told of. `probe_interval_ms` of 0 or less is a ValueError."""
 
     def __init__(
-        self, client: RemotingClient, routes: RouteCache, *, probe_interval_ms: int = PROBE_INTERVAL_MS
+        self,
+        client: RemotingClient,
+        routes: RouteCache,
+        *,
+        cuts_replaced: bool,
+        probe_interval_ms: int = PROBE_INTERVAL_MS,
     ) -> None:
         if probe_interval_ms <= 0:
             raise ValueError(f"the probe interval is {probe_interval_ms} ms: it must be above 0")
         self.recoveries = Recoveries()
+        self.heartbeat_due, self.routes_doubted = asyncio.Event(), asyncio.Event()
+        """Membership waits for the one, and RoutePoll for the other."""
+        self._cuts_replaced = cuts_replaced
+        self._registered: set[str] = set()  # addresses of brokers that know this client
+        self._paused_reads: dict[asyncio.Future[None], PausedRead] = {}
         self._client, self._routes, self._probe_interval_ms = client, routes, probe_interval_ms
         self._sends: dict[int, tuple[int, str, MessageQueue]] = {}  # token -> since when, address, queue
         self._polls: dict[int, tuple[int, str, MessageQueue]] = {}
@@ -74,7 +113,7 @@ class BrokerMonitor:
         self._closed = True
         await self._tasks.stop()
 
-    # -- inputs ------------------------------------------------------------------------------------------
+    # -- sends -------------------------------------------------------------------------------------------
 
     def expect_answer(self, address: str, queue: MessageQueue, sent_ms: int) -> int:
         """A send is out. Returns the token for settled()."""
@@ -85,6 +124,43 @@ class BrokerMonitor:
         self._sends[token] = (sent_ms, address, queue)
         return token
 
+    def settled(self, token: int) -> None:
+        """The send ended, by an answer or without one."""
+        del self._sends[token]
+
+    def accepted(self, address: str, broker_name: str, topic: str, sent_ms: int, *, forwarded: bool) -> None:
+        """The broker acknowledged a send. sent_ms: when that was sent. `forwarded`: another broker stored it,
+        so this one is master no more; the route is asked for."""
+        self._answered[address] = sent_ms
+        if self.recoveries:
+            self.recoveries.succeeded(broker_name, topic)
+        if forwarded:
+            self._routes.refresh_soon(topic)
+
+    def refused(
+        self, address: str, broker_name: str, topic: str, sent_ms: int, code: int, *, sends_again: bool
+    ) -> None:
+        """The broker refused a send. `sends_again`: another attempt may succeed, so sends to the broker, or
+        of this topic to it, take turns. False: the refusal is final, and says nothing about other messages.
+        """
+        self._answered[address] = sent_ms
+        if sends_again:
+            self.recoveries.refused(broker_name, topic, code, now_ms=now_ms())
+
+    def unreachable(self, queue: MessageQueue, *, sends_again: bool) -> None:
+        """A send to the queue's master lost its connection, or got none. `sends_again`: its next attempt asks
+        for the route; else that is done in the background."""
+        self._ask_until_there(*self.recoveries.unreachable(queue.broker_name, now_ms=now_ms()), queue)
+        if not sends_again:
+            self._routes.refresh_soon(queue.topic)
+
+    def no_master(self, broker_name: str, topic: str) -> tuple[Key, Recovery]:
+        """A send found no master of this broker name; "": its topic has no route. Returns the entry at which
+        it takes its turn."""
+        return self.recoveries.no_route(broker_name, topic, now_ms=now_ms())
+
+    # -- reads -------------------------------------------------------------------------------------------
+
     def expect_poll(self, address: str, queue: MessageQueue, sent_ms: int) -> int:
         """A long poll is out. Returns the token for settled_poll()."""
         self._watch_every(self._probe_interval_ms / LOOKS)
@@ -92,34 +168,82 @@ class BrokerMonitor:
         self._polls[token] = (sent_ms, address, queue)
         return token
 
-    def settled(self, token: int) -> None:
-        """The send ended, by an answer or without one."""
-        del self._sends[token]
-
     def settled_poll(self, token: int) -> None:
         """The long poll ended, by an answer or without one."""
         del self._polls[token]
 
-    def answered(self, address: str, sent_ms: int) -> None:
-        """The broker answered a send. sent_ms: when that was sent."""
-        self._answered[address] = sent_ms
-
     def heard(self, address: str) -> None:
-        """The broker answered something else."""
+        """The broker answered a read."""
         self._heard_ms[address] = now_ms()
 
-    def unreachable(self, queue: MessageQueue) -> None:
-        """A send to the queue's master lost its connection, or got none."""
-        self._ask_until_there(*self.recoveries.unreachable(queue.broker_name, now_ms=now_ms()), queue)
+    async def read_failed(self, read: PausedRead, *, failures: int, code: int | None) -> bool:
+        """Returns when the read may be repeated. True: after a pause, and with a fresh route. False: before
+        that, because the cached route now names an address that the read has not tried. `failures`: of this
+        read, in a row. `code`: of the refusal; None: no answer.
+
+        Not every change of the route ends the pause: while name servers disagree, each failure brings one.
+        """
+        policy = READ_AGAIN_BUSY if code == ResponseCode.SYSTEM_BUSY else READ_AGAIN
+        pause_ms = policy.pause_ms(failures, random.random())
+        woken = asyncio.get_running_loop().create_future()
+        self._paused_reads[woken] = read
+        try:
+            await asyncio.wait((woken,), timeout=pause_ms / 1_000)
+        finally:
+            del self._paused_reads[woken]
+        return not woken.done()
+
+    # -- connections, heartbeats, routes -----------------------------------------------------------------
+
+    async def route(self, topic: str, *, fresh: bool, of_send: bool) -> TopicRoute:
+        """Returns the route for a send or a read. `fresh`: an attempt failed, so the next name server is
+        asked: the last one may know old things only. RouteError."""
+        if fresh:
+            return await self._routes.refresh(topic, borrow=of_send, rotate=True)
+        return await self._routes.find(topic, borrow=of_send)
+
+    def registered(self, address: str) -> None:
+        """The broker accepted a heartbeat over the present connection."""
+        self._registered.add(address)
+
+    @property
+    def registered_at(self) -> Collection[str]:
+        """Addresses of the brokers that know this client."""
+        return self._registered
+
+    def registers_at(self, addresses: Collection[str]) -> None:
+        """Other brokers than these need not know this client any more."""
+        self._registered.intersection_update(addresses)
+
+    def heartbeat_failed(self, address: str) -> None:
+        """The broker did not accept a heartbeat. If it knew this client, it may be master no more."""
+        if address in self._registered:
+            self._registered.discard(address)
+            self.routes_doubted.set()
+
+    def connection_lost(self, address: str) -> None:
+        """A connection closed. Its broker has forgotten this client, so a heartbeat is due; and it may be
+        dead, so the routes are doubted."""
+        if address in self._registered:
+            self._registered.discard(address)
+            self.heartbeat_due.set()
+            self.routes_doubted.set()
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Cuts the connections to masters that the route names no more: one that hangs keeps them, and pulls
-        that wait there would not go on."""
+        """Reads that pause go on if there is a new broker to ask. A master that was replaced may hang, and
+        keep its connections: they are cut if the client permits it, so that pulls which wait there go on."""
+        for woken, read in self._paused_reads.items():
+            if read.topic == route.topic and not woken.done():
+                found = read.choose(route)
+                if found is not None and found not in read.tried:
+                    woken.set_result(None)
         for name in route.addresses:
             master = route.master(name)
-            if master is not None and self._masters.setdefault(name, master) != master:
-                self._client.drop(self._masters[name])
-                self._masters[name] = master
+            if master is None:
+                continue
+            replaced, self._masters[name] = self._masters.get(name, master), master
+            if self._cuts_replaced and replaced != master:
+                self._client.drop(replaced)
 
     # -- overdue requests --------------------------------------------------------------------------------
 

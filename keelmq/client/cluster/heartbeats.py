@@ -1,6 +1,6 @@
 """Registers a client at brokers: heartbeats (34) to all of them, and unregistration (35).
 
-A broker forgets a client whose connection closes, so a lost connection is answered with a heartbeat at once,
+A broker forgets a client whose connection closes, so the broker monitor then asks for a heartbeat at once,
 not at the next tick: otherwise the group would rebalance without this client, and the broker would have no
 producer to check transactions with.
 """
@@ -14,6 +14,7 @@ import random
 import socket
 from collections.abc import Callable, Collection
 
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Ok
 from keelmq.remoting.operations.clients import (
@@ -46,43 +47,29 @@ def make_client_id(instance_name: str | None = None) -> str:
 
 class Membership:
     """`data`: the content of a heartbeat, asked for each one. `addresses`: the brokers that should know this
-    client. `on_lost`: a broker that knew it does not any more; its route may be old."""
+    client. `monitor`: is told which brokers do, and says when a heartbeat is due before its time."""
 
     def __init__(
         self,
         client: RemotingClient,
+        monitor: BrokerMonitor,
         *,
         data: Callable[[], HeartbeatData],
         addresses: Callable[[], Collection[str]],
         interval_ms: int = HEARTBEAT_INTERVAL_MS,
-        on_lost: Callable[[], None] | None = None,
     ) -> None:
         self._client, self._data, self._addresses, self._interval_ms = client, data, addresses, interval_ms
-        self._on_lost = on_lost
-        self._known: set[str] = set()
-        self._wake = asyncio.Event()
+        self._monitor = monitor
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """Sends heartbeats now: subscriptions, routes or a connection changed."""
-        self._wake.set()
-
-    def lost(self, address: str) -> None:
-        """The connection to this address closed."""
-        if address in self._known:
-            self._forget(address)
-            self._wake.set()
+        """Sends heartbeats now: subscriptions or routes changed."""
+        self._monitor.heartbeat_due.set()
 
     def all_know(self) -> bool:
         """Whether every broker that should know this client accepted a heartbeat over its present
         connection."""
-        return self._known.issuperset(self._addresses())
-
-    def _forget(self, address: str) -> None:
-        if address in self._known:
-            self._known.discard(address)
-            if self._on_lost is not None:
-                self._on_lost()
+        return set(self._addresses()) <= set(self._monitor.registered_at)
 
     async def run(self) -> None:
         """Sends heartbeats every interval, and after changes, until cancelled."""
@@ -90,20 +77,20 @@ class Membership:
         while True:
             failures = 0 if await self.beat() else failures + 1
             pause_ms = math.ceil(AGAIN.pause_ms(failures, random.random()))
-            await wait_for_event(
-                self._wake, min(pause_ms, self._interval_ms) if failures else self._interval_ms
-            )
+            timeout_ms = min(pause_ms, self._interval_ms) if failures else self._interval_ms
+            await wait_for_event(self._monitor.heartbeat_due, timeout_ms)
 
     async def beat(self) -> bool:
         """Sends one heartbeat to every broker, all at once. False: a broker did not accept it."""
         addresses = set(self._addresses())
         answers = await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
-        self._known &= addresses
+        self._monitor.registers_at(addresses)
         return all(answers)
 
     async def tell(self, addresses: Collection[str]) -> None:
         """Sends a heartbeat to those of the brokers that do not know this client yet."""
-        await asyncio.gather(*(self._beat(address) for address in sorted(set(addresses) - self._known)))
+        unaware = set(addresses).difference(self._monitor.registered_at)
+        await asyncio.gather(*(self._beat(address) for address in sorted(unaware)))
 
     async def _beat(self, address: str) -> bool:
         async with self._gate:
@@ -111,9 +98,9 @@ class Membership:
                 address, HEART_BEAT, Empty(), self._data(), timeout_ms=HEARTBEAT_TIMEOUT_MS
             )
         if isinstance(outcome, Ok):
-            self._known.add(address)
+            self._monitor.registered(address)
             return True
-        self._forget(address)
+        self._monitor.heartbeat_failed(address)
         logger.debug("heartbeat to %s: %s", address, outcome.remark)
         return False
 
@@ -124,7 +111,8 @@ class Membership:
         header = UnregisterClientRequest(
             clientID=client_id, producer_group=producer_group, consumer_group=consumer_group
         )
-        known, self._known = sorted(self._known), set()
+        known = sorted(self._monitor.registered_at)
+        self._monitor.registers_at(())
         await asyncio.gather(
             *(
                 self._client.call(address, UNREGISTER_CLIENT, header, timeout_ms=FAREWELL_TIMEOUT_MS)

@@ -1,19 +1,18 @@
 """QueueReader: requests about one queue, repeated with a fresh route until they are answered.
 
-Every request here is safe to repeat, so each failure (lost connection, timeout, refusal) refreshes the route
-and asks again until the deadline. A queue is read from its master, from the replica that the broker
-suggests, or from any replica while there is no master. Requests that change offsets go to the master only.
+Every request here is safe to repeat, so each failure (lost connection, timeout, refusal) is reported to the
+broker monitor, which says when and by which route to ask again, until the deadline. A queue is read from its
+master, from the replica that the broker suggests, or from any replica while there is no master. Requests that
+change offsets go to the master only.
 """
 
-import asyncio
-import random
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, TypeVar
 
-from keelmq.client.cluster.broker_monitor import BrokerMonitor
-from keelmq.client.cluster.routes import RouteCache, RouteError
+from keelmq.client.cluster.broker_monitor import BrokerMonitor, Choose, PausedRead
+from keelmq.client.cluster.routes import RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import MessageExt, decode_messages
@@ -36,14 +35,10 @@ from keelmq.remoting.operations.broker_metadata import (
     ConsumerOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
-from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 
 READ_TIMEOUT_MS = 5_000
 ATTEMPT_TIMEOUT_MS = 3_000
-RETRY = Backoff(first_ms=20, max_ms=500, factor=1.5)
-BUSY_RETRY = Backoff(first_ms=100, max_ms=2_000)
-"""After SYSTEM_BUSY: the broker asks for less."""
 PULL_SUSPEND_FLAG = 0x2
 PULL_SUBSCRIPTION_FLAG = 0x4
 PULL_MAX_NUMS = 32
@@ -90,12 +85,10 @@ class PullError(Exception):
 
 
 class QueueReader:
-    """Of one consumer group. Owns neither the client, nor the routes, nor the monitor."""
+    """Of one consumer group. Owns neither the client nor the monitor."""
 
-    def __init__(
-        self, client: RemotingClient, routes: RouteCache, monitor: BrokerMonitor, group: str
-    ) -> None:
-        self._client, self._routes, self._monitor, self._group = client, routes, monitor, group
+    def __init__(self, client: RemotingClient, monitor: BrokerMonitor, group: str) -> None:
+        self._client, self._monitor, self._group = client, monitor, group
         self._suggested: dict[MessageQueue, int] = {}
 
     async def pull(
@@ -216,10 +209,17 @@ class QueueReader:
         at the deadline. `may_wait`: the broker may leave the request unanswered for long."""
         deadline_ms = now_ms() + timeout_ms
         problem = PullError(PullErrorKind.UNREACHABLE, "no attempt was made")
+        tried: set[str] = set()
         fresh, failures = False, 0
+
+        def choose(route: TopicRoute) -> str | None:
+            if master_only:
+                return route.master(queue.broker_name)
+            suggested = self._suggested.get(queue, MASTER_ID) if from_suggested else MASTER_ID
+            return route.replica(queue.broker_name, suggested)
+
         while (left_ms := deadline_ms - now_ms()) > 0:
-            broker_id = self._suggested.get(queue, MASTER_ID) if from_suggested else MASTER_ID
-            found = await self._address(queue, broker_id, fresh=fresh, master_only=master_only)
+            found = await self._address(queue, choose, fresh=fresh, master_only=master_only)
             if isinstance(found, PullError):
                 problem = found
             else:
@@ -239,26 +239,23 @@ class QueueReader:
                     self._monitor.heard(found)
                 if from_suggested:
                     self._suggested.pop(queue, None)
-            fresh, failures = True, failures + 1
-            policy = BUSY_RETRY if problem.code == ResponseCode.SYSTEM_BUSY else RETRY
-            await asyncio.sleep(policy.pause_ms(failures, random.random()) / 1_000)
+                tried.add(found)
+            failures += 1
+            read = PausedRead(queue.topic, choose, tried)
+            fresh = await self._monitor.read_failed(read, failures=failures, code=problem.code)
         raise problem
 
     async def _address(
-        self, queue: MessageQueue, broker_id: int, *, fresh: bool, master_only: bool
+        self, queue: MessageQueue, choose: Choose, *, fresh: bool, master_only: bool
     ) -> str | PullError:
         try:
-            if fresh:
-                route = await self._routes.refresh(queue.topic, rotate=True)
-            else:
-                route = await self._routes.find(queue.topic)
+            route = await self._monitor.route(queue.topic, fresh=fresh, of_send=False)
         except RouteError as error:
             return PullError(PullErrorKind.NO_ROUTE, error.remark, error.code)
-        name = queue.broker_name
-        address = route.master(name) if master_only else route.replica(name, broker_id)
+        address = choose(route)
         if address is None:
             what = "master" if master_only else "replica"
-            return PullError(PullErrorKind.NO_ROUTE, f"no {what} of {name} is registered")
+            return PullError(PullErrorKind.NO_ROUTE, f"no {what} of {queue.broker_name} is registered")
         return address
 
     def _suggest(self, queue: MessageQueue, broker_id: int) -> None:

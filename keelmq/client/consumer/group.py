@@ -93,8 +93,10 @@ class GroupMember:
             table, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
         self.routes = RouteCache(self.client, namesrv_addr, on_change=self._route_changed)
-        self.monitor = BrokerMonitor(self.client, self.routes, probe_interval_ms=settings.probe_interval_ms)
-        self.reader = QueueReader(self.client, self.routes, self.monitor, group)
+        self.monitor = BrokerMonitor(
+            self.client, self.routes, cuts_replaced=True, probe_interval_ms=settings.probe_interval_ms
+        )
+        self.reader = QueueReader(self.client, self.monitor, group)
         self.offsets = self._offset_store()
         self.process_queues: dict[MessageQueue, ProcessQueue] = {}
         self.running = asyncio.Event()
@@ -108,6 +110,7 @@ class GroupMember:
         self._subscriptions: dict[str, Subscription] = {}
         self._membership = Membership(
             self.client,
+            self.monitor,
             data=self._heartbeat,
             addresses=self.routes.addresses,
             interval_ms=settings.heartbeat_interval_ms,
@@ -339,7 +342,7 @@ class GroupMember:
             self._wake.set()
 
     def _connection_lost(self, address: str) -> None:
-        self._membership.lost(address)
+        self.monitor.connection_lost(address)
         self._locks.wake()
 
     def _route_changed(self, route: TopicRoute) -> None:

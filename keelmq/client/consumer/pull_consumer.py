@@ -19,7 +19,7 @@ from keelmq.client.cluster.queue_reader import (
     QueueReader,
     subscription_of,
 )
-from keelmq.client.cluster.routes import RouteCache, RouteError
+from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.remoting.client import RemotingClient
@@ -43,9 +43,11 @@ class PullConsumer:
         self.group = group
         self._own_client = client is None
         self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS)
-        self._routes = RouteCache(self._client, namesrv_addr)
-        self._monitor = BrokerMonitor(self._client, self._routes, probe_interval_ms=probe_interval_ms)
-        self._reader = QueueReader(self._client, self._routes, self._monitor, group)
+        self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
+        self._monitor = BrokerMonitor(
+            self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms
+        )  # not replaced masters: a producer may send over a shared client
+        self._reader = QueueReader(self._client, self._monitor, group)
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,3 +111,6 @@ class PullConsumer:
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
         """`offset`: of the next message that the group is to consume."""
         await self._reader.commit(queue, offset, timeout_ms=timeout_ms)
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        self._monitor.route_changed(route)

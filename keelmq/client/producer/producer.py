@@ -97,18 +97,19 @@ class Producer:
             self._pushed, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
         )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
-        self._monitor = BrokerMonitor(self._client, self._routes)
-        self._reader = QueueReader(self._client, self._routes, self._monitor, group)
+        self._monitor = BrokerMonitor(self._client, self._routes, cuts_replaced=False)
+        self._reader = QueueReader(self._client, self._monitor, group)
         faults = FaultTable() if avoid_slow_brokers else None
         self._sender = Sender(self._client, self._routes, self._monitor, group, faults=faults)
         self._membership = Membership(
             self._client,
+            self._monitor,
             data=self._heartbeat,
             addresses=lambda: self._routes.addresses(masters_only=True),
-            on_lost=self._master_lost,
         )
         self._route_poll = RoutePoll(
             self._routes,
+            doubted=self._monitor.routes_doubted,
             settled=self._membership.all_know,
             poll_ms=route_poll_interval_ms,
             also=self._topics,
@@ -386,11 +387,9 @@ class Producer:
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(clientID=self.client_id, producer_data_set=[ProducerData(group_name=self.group)])
 
-    def _route_changed(self, _: TopicRoute) -> None:
+    def _route_changed(self, route: TopicRoute) -> None:
+        self._monitor.route_changed(route)
         self._membership.wake()
 
     def _connection_lost(self, address: str) -> None:
-        self._membership.lost(address)
-
-    def _master_lost(self) -> None:
-        self._route_poll.wake()
+        self._monitor.connection_lost(address)

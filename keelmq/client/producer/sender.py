@@ -111,9 +111,8 @@ class Sender:
             address, SEND_MESSAGE_V2, self._header(pending_send, queue), pending_send.body
         ):
             self._note_failure(queue)
-            self._monitor.unreachable(queue)
+            self._monitor.unreachable(queue, sends_again=False)
             pending_send.fail(SendErrorKind.REFUSED, f"{address} cannot be reached")
-            self._routes.refresh_soon(pending_send.topic)
             raise pending_send.error()
 
     # -- attempts ----------------------------------------------------------------------------------------
@@ -125,7 +124,7 @@ class Sender:
             found = None
             if queue is None or address is None:
                 name = queue.broker_name if queue is not None else ""
-                found = self._recoveries.no_route(name, pending_send.topic, now_ms=now_ms())
+                found = self._monitor.no_master(name, pending_send.topic)
             elif self._recoveries:
                 found = self._recoveries.find(queue.broker_name, pending_send.topic, now_ms=now_ms())
             if queue is not None and address is not None and (found is None or not found[1].failures):
@@ -170,7 +169,7 @@ class Sender:
 
     async def _refresh(self, pending_send: PendingSend) -> None:
         try:
-            await self._routes.refresh(pending_send.topic, borrow=True, rotate=True)
+            await self._monitor.route(pending_send.topic, fresh=True, of_send=True)
         except RouteError as error:
             pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
 
@@ -256,14 +255,16 @@ class Sender:
         pending_send.in_doubt = False
         match outcome:
             case Ok(header=answer):
-                self._monitor.answered(address, started_ms)
-                if self._recoveries:
-                    self._recoveries.succeeded(queue.broker_name, pending_send.topic)
+                self._monitor.accepted(
+                    address,
+                    queue.broker_name,
+                    pending_send.topic,
+                    started_ms,
+                    forwarded=answer.master_address is not None,
+                )
                 if self._faults is not None:
                     now = now_ms()
                     self._faults.answered(queue.broker_name, now - started_ms, now_ms=now)
-                if answer.master_address is not None:
-                    self._routes.refresh_soon(pending_send.topic)
                 return SendResult(
                     status=SendStatus.SEND_OK,
                     msg_id=pending_send.unique_key,
@@ -283,16 +284,17 @@ class Sender:
                 pending_send.fail(SendErrorKind.REFUSED, f"{address} answered {code} {remark}".rstrip())
                 if code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
                     pending_send.fail(SendErrorKind.REFUSED, remark)
-                    self._monitor.unreachable(queue)
+                    self._monitor.unreachable(queue, sends_again=True)
                 else:
-                    self._monitor.answered(address, started_ms)
-                    if code not in RETRY_CODES:
+                    again = code in RETRY_CODES
+                    name, topic = queue.broker_name, pending_send.topic
+                    self._monitor.refused(address, name, topic, started_ms, code, sends_again=again)
+                    if not again:
                         raise pending_send.error()
-                    self._recoveries.refused(queue.broker_name, pending_send.topic, code, now_ms=now_ms())
             case Unknown(remark=remark):
                 pending_send.uncertain += 1
                 pending_send.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}")
-                self._monitor.unreachable(queue)
+                self._monitor.unreachable(queue, sends_again=True)
         self._note_failure(queue)
         return None
 

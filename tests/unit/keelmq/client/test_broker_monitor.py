@@ -65,7 +65,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def monitored(namesrv_addr: str) -> AsyncIterator[BrokerMonitor]:
     client = RemotingClient()
     routes = RouteCache(client, namesrv_addr)
-    monitor = BrokerMonitor(client, routes, probe_interval_ms=PROBE_MS)
+    monitor = BrokerMonitor(client, routes, cuts_replaced=True, probe_interval_ms=PROBE_MS)
     try:
         yield monitor
     finally:
@@ -140,7 +140,10 @@ async def test_answers_to_other_requests_keep_a_broker_from_being_asked(
         server.routes["T"] = {0: master.address}
         monitor.expect_poll(master.address, QUEUE, now_ms() - PROBE_MS)
         for number in range(3 * PROBE_MS):
-            (monitor.answered(master.address, now_ms()) if number % 2 else monitor.heard(master.address))
+            if number % 2:
+                monitor.accepted(master.address, "broker-a", "T", now_ms(), forwarded=False)
+            else:
+                monitor.heard(master.address)
             await asyncio.sleep(0.001)
         assert master.probes == 0
         await until(lambda: master.probes == 1, "a question when nothing else is heard")
@@ -151,5 +154,5 @@ async def test_a_closed_monitor_starts_nothing() -> None:
         await monitor.close()
         monitor.settled_poll(monitor.expect_poll("127.0.0.1:1", QUEUE, now_ms()))
         monitor.settled(monitor.expect_answer("127.0.0.1:1", QUEUE, now_ms()))
-        monitor.unreachable(QUEUE)
+        monitor.unreachable(QUEUE, sends_again=True)
         assert not [task for task in asyncio.all_tasks() if "broker" in task.get_name()]

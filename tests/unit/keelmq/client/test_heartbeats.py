@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.heartbeats import Membership, make_client_id
+from keelmq.client.cluster.routes import RouteCache
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Reply
@@ -50,6 +52,11 @@ async def brokers() -> AsyncIterator[tuple[Registrar, Registrar]]:
         yield one, two
 
 
+def monitor_of(client: RemotingClient) -> BrokerMonitor:
+    """Its routes are not asked for here."""
+    return BrokerMonitor(client, RouteCache(client, "127.0.0.1:1"), cuts_replaced=False)
+
+
 async def test_only_brokers_of_the_routes_are_told(brokers: tuple[Registrar, Registrar]) -> None:
     """clients.md pitfall 21: one that has left the routes hears nothing more, and no farewell."""
     one, two = brokers
@@ -57,7 +64,7 @@ async def test_only_brokers_of_the_routes_are_told(brokers: tuple[Registrar, Reg
     data = HeartbeatData(clientID="me", producer_data_set=[ProducerData(group_name="g")])
     client = RemotingClient()
     try:
-        member = Membership(client, data=lambda: data, addresses=lambda: addresses)
+        member = Membership(client, monitor_of(client), data=lambda: data, addresses=lambda: addresses)
         assert await member.beat() and (one.beats, two.beats) == (1, 1)
         addresses.remove(two.address)
         assert await member.beat() and (one.beats, two.beats) == (2, 1)
@@ -74,8 +81,9 @@ async def test_after_a_lost_connection_the_next_heartbeat_is_at_once(
     one, _ = brokers
     monkeypatch.setattr("keelmq.client.cluster.heartbeats.AGAIN", Backoff(first_ms=10, max_ms=10))
     data = HeartbeatData(clientID="me", producer_data_set=[ProducerData(group_name="g")])
-    client = RemotingClient(on_closed=lambda address: member.lost(address))
-    member = Membership(client, data=lambda: data, addresses=lambda: {one.address})
+    client = RemotingClient(on_closed=lambda address: monitor.connection_lost(address))
+    monitor = monitor_of(client)
+    member = Membership(client, monitor, data=lambda: data, addresses=lambda: {one.address})
     running = asyncio.create_task(member.run())
     try:
         await until(lambda: one.beats == 1)
