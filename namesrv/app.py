@@ -71,8 +71,13 @@ class Namesrv:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._clock = clock
-        self.settings = ConfigStore(config, path=config_path, environ=environ, overrides=overrides)
-        self.settings.on_change = self._settings_changed
+        self.settings = ConfigStore(
+            config,
+            on_change=self._settings_changed,
+            path=config_path,
+            environ=environ,
+            overrides=overrides,
+        )
         self.kv = KvStore(config.kv_config_path or DEFAULT_PATH)
         self.liveness = HeartbeatTable()
         self.routes = RouteTable(

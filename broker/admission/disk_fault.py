@@ -22,6 +22,7 @@ class DiskFault:
         self._store, self._gate, self._pending = store, gate, pending
         self._first = ""
         self._on_fault = on_fault
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def text(self) -> str:
@@ -29,13 +30,13 @@ class DiskFault:
         return self._store.sync_fault.text or self._first
 
     def watch(self) -> None:
-        """Listens for the store's fault, which any thread may find."""
-        loop = asyncio.get_running_loop()
+        """Called by the start, in the thread of the event loop, before the store is loaded."""
+        self._loop = asyncio.get_running_loop()
 
-        def found(fault: str) -> None:
-            loop.call_soon_threadsafe(self.failed, fault)
-
-        self._store.sync_fault.on_fault = found
+    def found(self, fault: str) -> None:
+        """Takes the store's sync fault, which any thread may find."""
+        assert self._loop is not None, "the store is not loaded before the start"
+        self._loop.call_soon_threadsafe(self.failed, fault)
 
     def failed(self, fault: str) -> None:
         """Closes the gate, and answers the replies that wait with code 10: their messages cannot become as

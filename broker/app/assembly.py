@@ -33,9 +33,14 @@ MEMORY_PERCENT = 40
 
 
 def make_store(
-    config: BrokerConfig, topics: TopicTable, *, on_queue: Callable[[str, int], None]
+    config: BrokerConfig,
+    topics: TopicTable,
+    *,
+    on_queue: Callable[[str, int], None],
+    on_sync_fault: Callable[[str], None],
 ) -> MessageStore:
-    """Returns the store, not loaded. on_queue(topic, queueId): a record of a new queue was dispatched."""
+    """Returns the store, not loaded. on_queue(topic, queueId): a record of a new queue was dispatched.
+    on_sync_fault(text): called in the thread whose sync failed."""
     return MessageStore(
         StoreConfig(
             root=config.store_path_root_dir,
@@ -53,6 +58,7 @@ def make_store(
         ),
         topics=topics,
         on_queue=on_queue,
+        on_sync_fault=on_sync_fault,
     )
 
 

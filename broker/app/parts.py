@@ -120,13 +120,16 @@ class BrokerParts:
         )
         self.pending = PendingReplies(self.gate, replicas=config.waits_for_replicas, disk=config.sync_flush)
         self.topics = make_topics(config, on_change=self._routes.trigger)
-        self.store = make_store(config, self.topics, on_queue=self._replicated_queue)
+        self.store = make_store(
+            config, self.topics, on_queue=self._replicated_queue, on_sync_fault=self._sync_failed
+        )
         self.metadata = make_metadata(config, self.topics, self.gate, self.store)
         self.disk_fault = DiskFault(self.store, self.gate, self.pending, on_fault=self._disk_failed)
         self.commit: GroupCommit | None = None
         if config.sync_flush:
-            self.commit = GroupCommit(self.store.commit_log.sync, on_fault=self.disk_fault.failed)
-            self.commit.listeners.append(self._flushed)
+            self.commit = GroupCommit(
+                self.store.commit_log.sync, on_flushed=self._flushed, on_fault=self.disk_fault.failed
+            )
 
     def _make_services(self) -> None:
         """Clients, statistics, retention, and the role without controllers."""
@@ -190,6 +193,10 @@ class BrokerParts:
         else:
             self._stand_alone.flushed(offset)
         self.pending.flushed(offset)
+
+    def _sync_failed(self, fault: str) -> None:
+        """Called in any thread."""
+        self.disk_fault.found(fault)
 
     def _disk_failed(self) -> None:
         if self._controlled is not None:

@@ -303,9 +303,11 @@ class HaService:
             self._busy_poller.begin()
 
     def flushed(self) -> None:
-        """Called when more of the log is on disk; advances a master's confirmOffset."""
+        """Called when more of the log is on disk: a master's confirmOffset advances, and a slave acks."""
         if self.mastership is not None:
             self.mastership.advance_confirm_offset()
+        if self.client is not None and self.client.protocol is not None:
+            self.client.protocol.flushed()
 
     def _acked(self, link: MasterLink) -> None:
         if self.mastership is not None and link.slave_id is not None:

@@ -85,8 +85,6 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
-        if self._commit is not None:
-            self._commit.listeners.append(self._flushed)
         self._perform(self._clock())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -159,7 +157,10 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self.link.tick(now_ms)
         self._perform(now_ms)
 
-    def _flushed(self) -> None:
+    def flushed(self) -> None:
+        """More of the log is on disk: it can be acknowledged."""
+        if self._transport is None or self._close is not None:
+            return
         self.link.flushed(self._store.commit_log.flushed_offset)
         self._perform(self._clock())
 
@@ -273,8 +274,6 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._commit is not None and self._flushed in self._commit.listeners:
-            self._commit.listeners.remove(self._flushed)
         if self._close is None:
             self._close = Close(str(exc or "the master closed the connection"))
         if not self.ended.done():
@@ -350,8 +349,8 @@ class SlaveClient:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 _, protocol = await loop.create_connection(self._new_protocol, *self.address)
         except (OSError, UnicodeError, TimeoutError) as error:
+            self.protocol = None
             return Close(f"cannot connect: {error or 'timeout'}"), False
-        self.protocol = protocol
         try:
             while not protocol.ended.done():
                 await asyncio.wait([protocol.ended], timeout=TICK_MS / 1000)
@@ -388,7 +387,9 @@ class SlaveClient:
             max_offset=log.max_offset,
             now_ms=self._clock(),
         )
-        return SlaveProtocol(link, self._store, self._owner, self._clock, self._commit)
+        # kept at once: a round of the group commit may end before create_connection() returns
+        self.protocol = SlaveProtocol(link, self._store, self._owner, self._clock, self._commit)
+        return self.protocol
 
     def stop(self) -> None:
         """Not a byte reaches the log after this call."""

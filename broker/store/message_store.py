@@ -47,13 +47,18 @@ class MessageStore(DispatchingStore):
     """Call load() first; then become_master() for put(), or commit_log.receive_view() at a replica."""
 
     def __init__(
-        self, config: StoreConfig, *, topics: BatchTopics, on_queue: Callable[[str, int], None]
+        self,
+        config: StoreConfig,
+        *,
+        topics: BatchTopics,
+        on_queue: Callable[[str, int], None],
+        on_sync_fault: Callable[[str], None],
     ) -> None:
         """topics: says which topics have queue.type=BatchCQ. on_queue: called for each (topic, queueId) whose
-        first record a replica, or a start, finds in the log."""
+        first record a replica, or a start, finds in the log. on_sync_fault: of the store's SyncFault."""
         self.config = config
         self.root = config.root
-        self.sync_fault = SyncFault()
+        self.sync_fault = SyncFault(on_sync_fault)
         self.commit_log = commit_log = CommitLog(
             config.commit_log_path or config.root / "commitlog",
             config.commit_log_file_bytes,

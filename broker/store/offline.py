@@ -20,6 +20,10 @@ def _ignore(topic: str, queue_id: int) -> None:
     """There is no topic table to which the queue could be added."""
 
 
+def _checked_by_the_store(fault: str) -> None:
+    """The fault is logged and latched: every later write and sync raises it."""
+
+
 def offline_store(config: StoreConfig) -> MessageStore:
     """The store of these files, not loaded yet."""
-    return MessageStore(config, topics=NoTopics(), on_queue=_ignore)
+    return MessageStore(config, topics=NoTopics(), on_queue=_ignore, on_sync_fault=_checked_by_the_store)

@@ -69,14 +69,14 @@ class ConfigStore(Generic[S]):
         self,
         config: S,
         *,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None],
         path: Path | None = None,
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.current = config
         self.version = 0
-        self.on_change = on_change
+        self._on_change = on_change
         self._path = store_path(config, path)
         self.sources = _sources(config, path, environ or {}, overrides or {})
         self._environ, self._overrides = environ or {}, overrides or {}
@@ -103,7 +103,7 @@ class ConfigStore(Generic[S]):
             where = "" if self._path is None else f", kept in {self._path}"
             self.sources |= dict.fromkeys(settings, f"changed at run time{where}")
         log.info("settings changed: %s", ", ".join(f"{key}={value}" for key, value in settings.items()))
-        self.on_change()
+        self._on_change()
         return IN_MEMORY_ONLY if self._path is None else None
 
     def _check_allowed(self, settings: Mapping[str, str]) -> None:

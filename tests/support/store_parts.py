@@ -26,7 +26,9 @@ def new_store(root: Path, topics: BatchTopics | None = None, **settings: int) ->
     config = StoreConfig(root=root, **sizes)  # type: ignore[arg-type]
     if topics is None:
         return offline_store(config)
-    return MessageStore(config, topics=topics, on_queue=lambda topic, queue_id: None)
+    return MessageStore(
+        config, topics=topics, on_queue=lambda topic, queue_id: None, on_sync_fault=lambda fault: None
+    )
 
 
 def open_store(

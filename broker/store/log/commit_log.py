@@ -42,13 +42,13 @@ class CommitLog(CuttableLog):
         directory: Path,
         file_bytes: int,
         *,
+        sync_fault: SyncFault,
         zeros_ahead: bool = False,
-        sync_fault: SyncFault | None = None,
     ) -> None:
         """zeros_ahead: fill the next file with zeros while this one is in use. An fdatasync of blocks that
         were written before takes a quarter of the time, which is worth twice the bytes with SYNC_FLUSH only.
         sync_fault: shared with the store that this log belongs to."""
-        self.sync_fault = sync_fault or SyncFault()
+        self.sync_fault = sync_fault
         self.directory = directory
         self.file_bytes = file_bytes
         self.allocator = FileAllocator(directory, file_bytes, zeros_ahead=zeros_ahead)

@@ -16,14 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class GroupCommit:
-    """Owned by the event loop's thread. Listeners must ask the log how far it is durable: what a round has
-    synced may have been cut off since."""
+    """Owned by the event loop's thread."""
 
-    def __init__(self, sync: Callable[[], int], *, on_fault: Callable[[str], None] = lambda _: None) -> None:
-        """sync: CommitLog.sync, called in the thread. on_fault: called once, with the text of the failure."""
-        self._sync, self._on_fault = sync, on_fault
-        self.listeners: list[Callable[[], None]] = []
-        """Called after each successful round."""
+    def __init__(
+        self, sync: Callable[[], int], *, on_flushed: Callable[[], None], on_fault: Callable[[str], None]
+    ) -> None:
+        """sync: CommitLog.sync, called in the thread. on_flushed: called after each successful round; it must
+        ask the log how far it is durable, for what a round has synced may have been cut off since. on_fault:
+        called once, with the text of the failure."""
+        self._sync, self._on_flushed, self._on_fault = sync, on_flushed, on_fault
         self._thread = ThreadPoolExecutor(1, "group-commit")
         self._round: asyncio.Future[int] | None = None
         self._wanted = False
@@ -55,8 +56,7 @@ class GroupCommit:
         self.rounds += 1
         if self._closed:
             return
-        for listener in list(self.listeners):
-            listener()
+        self._on_flushed()
         if self._wanted:
             self.want()
 

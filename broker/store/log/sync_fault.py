@@ -40,10 +40,10 @@ class SyncFault:
     """`text` says what failed; it is empty until a sync has failed. latch() and check() may be called in any
     thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_fault: Callable[[str], None]) -> None:
+        """on_fault: called once, with the text, in the thread whose sync failed."""
         self.text = ""
-        self.on_fault: Callable[[str], None] = lambda text: None
-        """Called once, in the thread whose sync failed."""
+        self._on_fault = on_fault
         self._error: OSError | None = None
         self._lock = threading.Lock()
 
@@ -57,7 +57,7 @@ class SyncFault:
             self._error = error
             self.text = f"{error.filename} could not be synced: {error.strerror}"
         log.critical("%s; nothing that is written from now on counts: restart the broker", self.text)
-        self.on_fault(self.text)
+        self._on_fault(self.text)
 
     @contextmanager
     def latching(self) -> Iterator[None]:

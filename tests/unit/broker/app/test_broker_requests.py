@@ -17,6 +17,7 @@ from broker.controller_mode.role_change_notifications import (
     RoleHints,
 )
 from broker.store.log.commit_log import CommitLog
+from broker.store.log.sync_fault import SyncFault
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Call, Empty, Failed, Ok, Operation, Outcome
@@ -175,7 +176,7 @@ async def test_pages_ahead_are_read_or_not(
 
 
 def test_the_system_takes_the_advice(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path / "log", 65_536)
+    log = CommitLog(tmp_path / "log", 65_536, sync_fault=SyncFault(pytest.fail))
     log.load()
     log._roll()
 

@@ -159,8 +159,8 @@ class SlowDisk:
 
 async def test_one_fdatasync_for_all_that_wait() -> None:
     disk = SlowDisk()
-    commit, seen = GroupCommit(disk.sync), list[int]()
-    commit.listeners.append(lambda: seen.append(disk.durable))
+    seen = list[int]()
+    commit = GroupCommit(disk.sync, on_flushed=lambda: seen.append(disk.durable), on_fault=pytest.fail)
     disk.end = 100
     commit.want()
     await until(lambda: disk.calls == 1)
@@ -177,9 +177,8 @@ async def test_one_fdatasync_for_all_that_wait() -> None:
 
 
 async def test_a_disk_that_failed_once_is_not_believed_again() -> None:
-    disk, faults = SlowDisk(), list[str]()
-    commit, seen = GroupCommit(disk.sync, on_fault=faults.append), list[int]()
-    commit.listeners.append(lambda: seen.append(disk.durable))
+    disk, faults, seen = SlowDisk(), list[str](), list[int]()
+    commit = GroupCommit(disk.sync, on_flushed=lambda: seen.append(disk.durable), on_fault=faults.append)
     disk.end, disk.error = 100, OSError(5, "Input/output error")
     commit.want()
     disk.let.release()
@@ -201,7 +200,7 @@ async def test_a_replica_acks_what_is_on_disk(tmp_path: Path) -> None:
             assert gate.acquire(timeout=5)
             return slave.store.commit_log.sync()
 
-        commit = GroupCommit(sync)
+        commit = GroupCommit(sync, on_flushed=slave.service.flushed, on_fault=pytest.fail)
         slave.service._commit = commit
         await master.lead(1)
         first = master.put()

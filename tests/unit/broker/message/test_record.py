@@ -22,6 +22,7 @@ from broker.message.record import (
     topic_bytes,
 )
 from broker.store.log.commit_log import CommitLog
+from broker.store.log.sync_fault import SyncFault
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "store"
 FILE_BYTES = 65_536
@@ -75,7 +76,7 @@ def test_all_of_the_peers_records_decode_as_its_consumer_saw_them() -> None:
 
 def test_re_encoded_records_are_equal_byte_for_byte(tmp_path: Path) -> None:
     """The whole first file of the peer, blank record included."""
-    log = CommitLog(tmp_path, FILE_BYTES)
+    log = CommitLog(tmp_path, FILE_BYTES, sync_fault=SyncFault(pytest.fail))
     log.load()
     for raw, record in RECORDS:
         assert encode(record) == raw
@@ -108,7 +109,7 @@ def test_queue_units_point_at_the_peers_records() -> None:
 )
 @pytest.mark.parametrize("hosts", ["10.0.0.1", "fd00::1"])
 def test_topic_lengths_and_host_widths(tmp_path: Path, topic: str, magic: int, hosts: str) -> None:
-    log = CommitLog(tmp_path, FILE_BYTES)
+    log = CommitLog(tmp_path, FILE_BYTES, sync_fault=SyncFault(pytest.fail))
     log.load()
     host = host_bytes(hosts, 10911)
     sys_flag = 0x30 if ":" in hosts else 0

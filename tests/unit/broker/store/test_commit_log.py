@@ -11,13 +11,14 @@ from broker.message.record import MAGIC_BLANK, decode, parse, topic_bytes
 from broker.store.log.commit_log import PREPARE_FILE_BYTES_MIN, CommitLog
 from broker.store.log.file_allocator import PREPARED_NAME
 from broker.store.log.mapped_file import MappedFile, StoreError, file_name
+from broker.store.log.sync_fault import SyncFault
 from tests.support.store_parts import BORN_HOST, FILE_BYTES
 
 RAW = topic_bytes("TopicA")
 
 
 def open_log(path: Path, file_bytes: int = FILE_BYTES) -> CommitLog:
-    log = CommitLog(path, file_bytes)
+    log = CommitLog(path, file_bytes, sync_fault=SyncFault(pytest.fail))
     log.load()
     return log
 
@@ -208,7 +209,7 @@ def test_zeros_are_written_ahead_into_the_next_file_and_never_into_the_log(
         real(file, start, end, stop)
 
     monkeypatch.setattr(MappedFile, "write_zeros", noted)
-    log = CommitLog(tmp_path, size, zeros_ahead=True)
+    log = CommitLog(tmp_path, size, zeros_ahead=True, sync_fault=SyncFault(pytest.fail))
     log.load()
     bodies = 0
     while log.max_offset < 3 * size:

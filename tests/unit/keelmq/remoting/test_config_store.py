@@ -15,6 +15,10 @@ from namesrv.config import AT_RUN_TIME, NamesrvConfig
 CONF = "# ours\nlistenPort = 9876\n\nenableTopicList=true\ncontrollerDLegerGroup=g\n"
 
 
+def nothing() -> None:
+    """The change is seen in the store itself."""
+
+
 async def refusal(store: ConfigStore, text: str) -> tuple[int, str]:
     before = store.current
     with pytest.raises(CommandError) as refused:
@@ -32,9 +36,10 @@ def conf(tmp_path: Path) -> Path:
 
 
 async def test_a_change_is_kept_in_the_configuration_file(conf: Path) -> None:
-    store = ConfigStore(NamesrvConfig(), path=conf)
     seen: list[bool] = []
-    store.on_change = lambda: seen.append(store.current.enable_topic_list)
+    store = ConfigStore(
+        NamesrvConfig(), path=conf, on_change=lambda: seen.append(store.current.enable_topic_list)
+    )
     assert await store.update(b"enableTopicList=false\nscanNotActiveBrokerInterval=700\n") is None
     assert not store.current.enable_topic_list and store.current.scan_not_active_broker_interval == 700
     assert seen == [False]
@@ -47,7 +52,7 @@ async def test_a_change_is_kept_in_the_configuration_file(conf: Path) -> None:
 
 
 async def test_without_a_file_the_answer_says_so() -> None:
-    store = ConfigStore(NamesrvConfig())
+    store = ConfigStore(NamesrvConfig(), on_change=nothing)
     assert await store.update(b"enableTopicList=false") == IN_MEMORY_ONLY
     assert not store.current.enable_topic_list
 
@@ -65,7 +70,9 @@ async def test_without_a_file_the_answer_says_so() -> None:
 )
 async def test_the_black_list_comes_before_anything_is_applied(conf: Path, key: str) -> None:
     """Pitfall 17 (#6733, #7584): paths were a way in; whatever configBlackList says, they stay blocked."""
-    store = ConfigStore(NamesrvConfig(config_black_list=" enableTopicList ; x"), path=conf)
+    store = ConfigStore(
+        NamesrvConfig(config_black_list=" enableTopicList ; x"), path=conf, on_change=pytest.fail
+    )
     answer = await refusal(store, f"supportActingMaster=true\n{key}=/tmp/evil\n")
     assert answer == (16, "Can not update config in black list.")
     assert conf.read_text() == CONF
@@ -86,6 +93,7 @@ async def test_the_black_list_comes_before_anything_is_applied(conf: Path, key: 
 async def test_a_bad_change_is_refused_as_a_whole(conf: Path, text: str, remark: str) -> None:
     store = ConfigStore(
         NamesrvConfig(),
+        on_change=pytest.fail,
         path=conf,
         overrides={"orderMessageEnable": "false"},
         environ={"KEELMQ_notifyMinBrokerIdChanged": "false"},
@@ -97,11 +105,11 @@ async def test_a_bad_change_is_refused_as_a_whole(conf: Path, text: str, remark:
 
 async def test_not_utf_8() -> None:
     with pytest.raises(CommandError, match="string2Properties error"):
-        await ConfigStore(NamesrvConfig()).update(b"\xff=1")
+        await ConfigStore(NamesrvConfig(), on_change=pytest.fail).update(b"\xff=1")
 
 
 async def test_an_empty_body_changes_nothing(conf: Path) -> None:
-    store = ConfigStore(NamesrvConfig(), path=conf)
+    store = ConfigStore(NamesrvConfig(), path=conf, on_change=pytest.fail)
     assert await store.update(b"") is None and store.version == 0
 
 
@@ -110,7 +118,7 @@ async def test_what_cannot_be_stored_is_not_applied(conf: Path, monkeypatch: pyt
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(durable_file.os, "replace", read_only)
-    store = ConfigStore(NamesrvConfig(), path=conf)
+    store = ConfigStore(NamesrvConfig(), path=conf, on_change=pytest.fail)
     code, remark = await refusal(store, "enableTopicList=false")
     assert code == 1 and "namesrv.conf: Read-only file system; nothing was changed" in remark
     assert conf.read_text() == CONF
@@ -121,7 +129,9 @@ async def test_a_store_of_its_own_is_read_over_the_configuration_file(conf: Path
     stored = tmp_path / "run-time" / "namesrv.properties"
     config = NamesrvConfig(config_store_path=stored)
     assert with_stored(config, conf, {}, {}) is config, "nothing was stored yet"
-    await ConfigStore(config, path=conf).update(b"enableTopicList=false\nsupportActingMaster=true")
+    await ConfigStore(config, path=conf, on_change=nothing).update(
+        b"enableTopicList=false\nsupportActingMaster=true"
+    )
     assert conf.read_text() == CONF
     again = with_stored(config, conf, {}, {"supportActingMaster": "false"})
     assert not again.enable_topic_list
