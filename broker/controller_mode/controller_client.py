@@ -32,6 +32,7 @@ LOOKUP_HEARSAY_MS = 200
 """How long the answer of a follower, which names the active one, waits for that one's own answer."""
 AGAIN = Backoff(first_ms=50, max_ms=200)
 REDIAL_MS = 500
+"""How often a controller is dialled for a heartbeat while it cannot be reached."""
 LEARNED_MAX = 16
 """Controllers beside the configured ones; a group has seven at most, if it is well."""
 _ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")

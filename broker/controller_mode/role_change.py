@@ -17,7 +17,8 @@ from keelmq.remoting.operations.controller import SyncStateSet
 
 logger = logging.getLogger(__name__)
 
-HA_ADDRESS_RETRY_MS = 200
+HA_ADDRESS_PERIOD_MS = 200
+"""How often the HA address of a master is asked for while nobody knows it, and a newer update looked for."""
 PROMOTION_MS = 10_000
 """A promotion takes some milliseconds. One that takes longer than this is taken for stuck."""
 
@@ -92,7 +93,7 @@ class RoleChange:
             self._effects.send_clients_away()
         while (master := await self._effects.find_master(update.master_address)) is None:
             logger.info("the HA address of master %s is not known yet", update.master_address)
-            await asyncio.sleep(HA_ADDRESS_RETRY_MS / 1000)
+            await asyncio.sleep(HA_ADDRESS_PERIOD_MS / 1000)
             if is_superseded():
                 return False
         await self._follow(after.broker_id, update.master_epoch, master)

@@ -26,7 +26,8 @@ from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS = 1_000
+UNREGISTERED_PERIOD_MS = 1_000
+"""How often a name server is asked that did not accept the last registration."""
 UNREGISTER_TIMEOUT_MS = 1_000
 FIND_TIMEOUT_MS = 1_000
 
@@ -98,7 +99,7 @@ class RouteRegistration:
             registered = registration is None or await self._register_broker(address, registration)
             if not registered:
                 wake.clear()  # a name server that closes the connection is not asked again at once
-            await wait_for_event(wake, self._period_ms if registered else RETRY_MS)
+            await wait_for_event(wake, self._period_ms if registered else UNREGISTERED_PERIOD_MS)
 
     async def _register_broker(self, address: str, registration: Registration) -> bool:
         header, body = registration

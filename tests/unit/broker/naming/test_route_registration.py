@@ -84,7 +84,7 @@ async def test_every_name_server_hears_every_change_and_the_end() -> None:
 
 
 async def test_a_restarted_name_server_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.naming.route_registration.RETRY_MS", 20)
+    monkeypatch.setattr("broker.naming.route_registration.UNREGISTERED_PERIOD_MS", 20)
     server = FakeNameServer()
     address = await server.start()
     tasks = TaskSet()
@@ -113,7 +113,7 @@ async def test_a_restarted_name_server_is_told_again(monkeypatch: pytest.MonkeyP
 async def test_a_refusal_is_logged_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("broker.naming.route_registration.RETRY_MS", 10)
+    monkeypatch.setattr("broker.naming.route_registration.UNREGISTERED_PERIOD_MS", 10)
     server = FakeNameServer()
     server.refuse = True
     address = await server.start()

@@ -1,6 +1,8 @@
 """keelmq/runtime/backoff.py: what the pauses are, and what no policy may be."""
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,20 @@ def test_full_jitter() -> None:
     policy, dice = Backoff(first_ms=100, max_ms=100), random.Random(1)
     pauses = sorted(policy.pause_ms(1, dice.random()) for _ in range(1_000))
     assert 0 <= pauses[0] < 5 and 95 < pauses[-1] < 100 and 45 < pauses[500] < 55
+
+
+def test_no_loop_grows_a_pause_of_its_own() -> None:
+    """Without jitter, all replicas that lost one master come back at the same moments. A core cannot import
+    the policy; it draws no random numbers either."""
+    pause = r"[\w.]*(pause|retry|backoff|delay)\w*"
+    doubled = re.compile(rf"min\(({pause} \* 2|2 \* {pause}), |{pause} \*= 2")
+    root = Path(__file__).parents[4]
+    sources = [
+        path for part in ("keelmq", "broker", "namesrv", "cli") for path in (root / part).rglob("*.py")
+    ]
+    assert len(sources) > 100
+    own = [str(path.relative_to(root)) for path in sources if doubled.search(path.read_text())]
+    assert not own
 
 
 def test_nothing_failed() -> None:
