@@ -24,9 +24,9 @@ from broker.pop.consumption import PopConsumption
 from broker.stats.service import BrokerStats
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
-from broker.timers.service import Timers
+from broker.timers.service import TimerService
 from broker.transactions.core.state import End
-from broker.transactions.service import Transactions
+from broker.transactions.service import TransactionService
 from keelmq.remoting.servers.metrics import (
     TELEMETRY_METRICS,
     Metric,
@@ -158,8 +158,8 @@ class MetricSources:
     metadata: Metadata
     stats: BrokerStats
     registry: ClientRegistry
-    transactions: Transactions
-    timers: Timers
+    transactions: TransactionService
+    timers: TimerService
     pop: PopConsumption
     write_buffers: WriteBuffers
     controlled: ControllerMode | None

@@ -1,8 +1,8 @@
 """Repair of a replica that stopped copying: inspects its store, truncates it, or moves it aside.
 
-Works on the files of a stopped broker. survey() and what_goes() only read. wipe_after() and resync() change
-files, in an order that allows a crash and a second call, and both keep a copy of the epoch file. resync()
-moves the log aside and deletes nothing.
+Works on the files of a stopped broker. inspect_store() and loss_of() only read. wipe_after() and resync()
+change files, in an order that allows a crash and a second call, and both keep a copy of the epoch file.
+resync() moves the log aside and deletes nothing.
 """
 
 import mmap
@@ -74,7 +74,7 @@ class Loss:
     last_stored_ms: int | None
 
 
-def survey(root: Path, epoch_path: Path | None = None) -> StoreReport:
+def inspect_store(root: Path, epoch_path: Path | None = None) -> StoreReport:
     """RepairError: there is no store."""
     epoch_path = epoch_path or root / "epochFileCheckpoint"
     files = listed_files(root / "commitlog")
@@ -164,7 +164,7 @@ def _end_of(path: Path) -> int:
     return int(path.name) + end
 
 
-def what_goes(found: StoreReport, cut: int) -> Loss:
+def loss_of(found: StoreReport, cut: int) -> Loss:
     """Behind a cut."""
     count, first, last = 0, None, None
     for path in listed_files(found.root / "commitlog"):

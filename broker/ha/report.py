@@ -2,7 +2,7 @@
 and replica_samples() for telemetry. They read and change nothing."""
 
 from broker.ha.core.master_link import MasterLink
-from broker.ha.core.progress import Progress
+from broker.ha.core.progress import ReplicationProgress
 from broker.ha.mastership import Mastership
 from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
@@ -37,10 +37,10 @@ def _slave(client: SlaveClient) -> dict[str, object]:
         "masterMaxOffset": link.master_max_offset if link is not None else None,
         "receivedBytes": link.received_bytes if link is not None else 0,
         "lastCloseReason": client.last_reason,
-    } | _progress(link.progress if link is not None else Progress())
+    } | _progress(link.progress if link is not None else ReplicationProgress())
 
 
-def _progress(progress: Progress) -> dict[str, object]:
+def _progress(progress: ReplicationProgress) -> dict[str, object]:
     """etaMs: time until the replica has everything, at its present rate; None: it does not catch up."""
     return {
         "bytesBehind": progress.bytes_behind,

@@ -19,8 +19,8 @@ from broker.pop.core.handles import ORDER_REVIVE_QUEUE, BadHandle, Handle, bits_
 from broker.pop.core.order import QueueOfGroup
 from broker.pop.core.state import INVISIBLE_MS_MAX, Key
 from broker.pop.long_polling import PollingKey, PopLongPolling, Waiter
-from broker.pop.reading import MESSAGES_MAX, Popper, Take, Wish
-from broker.pop.service import Pop
+from broker.pop.reading import MESSAGES_MAX, PopParameters, PopReader, PopResult
+from broker.pop.service import PopService
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
@@ -63,14 +63,14 @@ class PopHandlers:
         context: HandlerContext,
         metadata: Metadata,
         writer: MessageWriter,
-        pop: Pop,
+        pop: PopService,
         polling: PopLongPolling,
     ) -> None:
         self._context, self._metadata, self._writer, self._pop = context, metadata, writer, pop
-        self._popper = Popper(context, pop)
+        self._reader = PopReader(context, pop)
         self.polling = polling
         self._unfinished: dict[PollingKey, None] = {}  # their filters have more to look at, in this order
-        self._is_look_scheduled = False
+        self._is_continue_scheduled = False
 
     def bind(self, table: OperationTable) -> None:
         table.bind(POP_MESSAGE, self.pop)
@@ -98,18 +98,18 @@ class PopHandlers:
         if call.is_oneway:  # its messages would go out to nobody
             raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop that nobody wants the answer of")
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
-        wish = Wish(
+        params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
             min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
             header.order, header.attempt_id or "",
         )  # fmt: skip
         await self._must_serve()
-        if self._is_full(wish):
+        if self._is_full(params):
             remark = "too many messages are out already: none more before some are acknowledged"
             raise CommandError(ResponseCode.SYSTEM_BUSY, remark)
-        if self._pop_now(wish, call):
+        if self._pop_now(params, call):
             return None
-        return self._wait(wish, header.poll_time, call)
+        return self._wait(params, header.poll_time, call)
 
     def _readable(self, group_name: str, topic_name: str, queue_id: int) -> Topic:
         if not self._context.readable:
@@ -158,52 +158,52 @@ class PopHandlers:
         if not gate.writable or not (self._pop.is_ready or await self._pop.ready(READY_MS)):
             raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, gate.unavailable)
 
-    def _pop_now(self, wish: Wish, call: Call) -> bool:
+    def _pop_now(self, params: PopParameters, call: Call) -> bool:
         """False: there is nothing."""
-        if not self._pop.is_ready or self._is_full(wish):
+        if not self._pop.is_ready or self._is_full(params):
             return False
-        take = self._popper.pop(wish, wall_ms())
-        if not take.messages:
-            if take.refused is None:
-                if take.looks_on:
-                    self._look_on_later(_polling_key(wish))
+        popped = self._reader.pop(params, wall_ms())
+        if not popped.messages:
+            if popped.refused is None:
+                if popped.is_unfinished:
+                    self._continue_later(_polling_key(params))
                 return False
-            call.peer.send(response_frame(call.opaque, *take.refused))
+            call.peer.send(response_frame(call.opaque, *popped.refused))
             return True
-        reply = self._found(wish, take, call)
-        if take.end and self._context.gate.wait:
-            self._context.pending.add(take.end, call.peer, reply, self._writer.tick.ms)
+        reply = self._found(params, popped, call)
+        if popped.end and self._context.gate.wait:
+            self._context.pending.add(popped.end, call.peer, reply, self._writer.tick.ms)
         else:
             call.peer.send(reply)
         return True
 
-    def _look_on_later(self, key: PollingKey) -> None:
+    def _continue_later(self, key: PollingKey) -> None:
         """The filter passes little: what is behind it is looked at while the consumer waits, a slice for one
         place in each turn of the loop."""
         self._unfinished[key] = None
-        self._schedule_look()
+        self._schedule_continue()
 
-    def _schedule_look(self) -> None:
-        if self._unfinished and not self._is_look_scheduled:
-            self._is_look_scheduled = True
-            self._context.call_soon(self._look_on)
+    def _schedule_continue(self) -> None:
+        if self._unfinished and not self._is_continue_scheduled:
+            self._is_continue_scheduled = True
+            self._context.call_soon(self._continue)
 
-    def _look_on(self) -> None:
-        self._is_look_scheduled = False
+    def _continue(self) -> None:
+        self._is_continue_scheduled = False
         key = next(iter(self._unfinished))
         del self._unfinished[key]  # it goes behind the others if there is still more
         self.polling.serve(key)
-        self._schedule_look()
+        self._schedule_continue()
 
-    def _is_full(self, wish: Wish) -> bool:
-        return self._pop.order.is_full if wish.is_ordered else self._pop.state.is_full
+    def _is_full(self, params: PopParameters) -> bool:
+        return self._pop.order.is_full if params.is_ordered else self._pop.state.is_full
 
-    def _found(self, wish: Wish, take: Take, call: Call) -> bytes:
-        body = b"".join(take.bodies)
-        return response_frame(call.opaque, ResponseCode.SUCCESS, "FOUND", take.header(wish), body)
+    def _found(self, params: PopParameters, popped: PopResult, call: Call) -> bytes:
+        body = b"".join(popped.bodies)
+        return response_frame(call.opaque, ResponseCode.SUCCESS, "FOUND", popped.header(params), body)
 
-    def _wait(self, wish: Wish, poll_ms: int, call: Call) -> Reply | None:
-        nothing = PopMessageResponse(invisible_time=wish.invisible_ms)
+    def _wait(self, params: PopParameters, poll_ms: int, call: Call) -> Reply | None:
+        nothing = PopMessageResponse(invisible_time=params.invisible_ms)
 
         def give_up() -> None:
             code = ResponseCode.POLLING_TIMEOUT
@@ -213,7 +213,7 @@ class PopHandlers:
             return Reply(nothing, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
         deadline_ms = self._context.now_ms() + min(poll_ms, self._context.settings.suspend_ms_max)
         waiter = Waiter(
-            _polling_key(wish), call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up
+            _polling_key(params), call.peer, deadline_ms, lambda: self._pop_now(params, call), give_up
         )
         if self.polling.add(waiter):
             return None
@@ -342,21 +342,23 @@ class PopHandlers:
     async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         messages = min(max(header.max_msg_nums, 1), MESSAGES_MAX)
-        wish = Wish(header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0)
-        take = self._popper.peek(wish, wall_ms())
-        answer = PopMessageResponse(pop_time=take.pop_ms, rest_num=take.rest)
-        if not take.messages:
+        params = PopParameters(
+            header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0
+        )
+        popped = self._reader.peek(params, wall_ms())
+        answer = PopMessageResponse(pop_time=popped.pop_ms, rest_num=popped.rest)
+        if not popped.messages:
             return Reply(answer, code=ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE")
-        return Reply(answer, b"".join(take.bodies), remark="FOUND")
+        return Reply(answer, b"".join(popped.bodies), remark="FOUND")
 
     async def notification(self, header: NotificationRequest, call: Call) -> Reply | None:
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         await self._must_serve()
-        wish = Wish(
+        params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, 1, 0,
             is_ordered=header.order,
         )  # fmt: skip
-        if self._popper.has_any(wish, wall_ms()):
+        if self._reader.has_any(params, wall_ms()):
             return Reply(NotificationResponse(has_msg=True))
         if header.poll_time <= 0 or call.is_oneway:
             return Reply(NotificationResponse(has_msg=False))
@@ -366,13 +368,13 @@ class PopHandlers:
             call.peer.send(response_frame(call.opaque, ResponseCode.SUCCESS, None, answer))
 
         def look() -> bool:
-            found = self._popper.has_any(wish, wall_ms())
+            found = self._reader.has_any(params, wall_ms())
             if found:
                 tell(True)
             return found
 
         deadline_ms = self._context.now_ms() + min(header.poll_time, self._context.settings.suspend_ms_max)
-        if self.polling.add(Waiter(_polling_key(wish), call.peer, deadline_ms, look, lambda: tell(False))):
+        if self.polling.add(Waiter(_polling_key(params), call.peer, deadline_ms, look, lambda: tell(False))):
             return None
         return Reply(NotificationResponse(has_msg=False, polling_full=True))
 
@@ -381,5 +383,5 @@ class PopHandlers:
         return PollingInfoResponse(polling_num=self.polling.count_at(key))
 
 
-def _polling_key(wish: Wish) -> PollingKey:
-    return PollingKey(wish.group, wish.topic, max(wish.queue_id, -1))
+def _polling_key(params: PopParameters) -> PollingKey:
+    return PollingKey(params.group, params.topic, max(params.queue_id, -1))

@@ -61,7 +61,7 @@ REPLAY_MAX: Final = 50_000
 """Records of one revive queue between its position and its end: a new master reads about so many."""
 
 
-class Pop(TermService):
+class PopService(TermService):
     """Owned by the event loop's thread."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Pop(TermService):
         self._settle()
         while (queue := self.order.next_free(self._clock())) is not None:
             self._on_free(queue.group, queue.topic)
-        self._hold_nothing_back()
+        self._rewrite_old_checkpoints()
         return self._revive_due()
 
     # -- terms -------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Pop(TermService):
         now = self._writer.tick.wall_ms or self._clock()
         return revive_message(self.topic, revive_queue, tag, body, self._store.store_host, now)
 
-    def _hold_nothing_back(self) -> None:
+    def _rewrite_old_checkpoints(self) -> None:
         """Writes old open checkpoints again at the end of their queue: a new master reads from the oldest."""
         for queue_id in range(REVIVE_QUEUES):
             for _ in range(BATCH_MAX):

@@ -37,7 +37,7 @@ FIRST_OFFSET_PERIOD_MS: Final = 60_000
 """How often the offset of the oldest undelivered timer is computed: it looks at every slot."""
 
 
-class Timers(TermService):
+class TimerService(TermService):
     """Owned by the event loop's thread."""
 
     def __init__(

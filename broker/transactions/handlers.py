@@ -14,7 +14,7 @@ from broker.put.message_writer import MessageWriter
 from broker.store.querying import record_at
 from broker.transactions.core.state import End
 from broker.transactions.messages import COMMIT, GIVEN_UP_TOPIC, HALF_TOPIC, ROLLBACK
-from broker.transactions.service import Transactions
+from broker.transactions.service import TransactionService
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import response_frame
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
@@ -34,7 +34,9 @@ _ENDS: Final = {COMMIT: End.COMMITTED, ROLLBACK: End.ROLLED_BACK}
 
 
 class EndTransactionHandler:
-    def __init__(self, context: HandlerContext, writer: MessageWriter, transactions: Transactions) -> None:
+    def __init__(
+        self, context: HandlerContext, writer: MessageWriter, transactions: TransactionService
+    ) -> None:
         self._context, self._writer, self._transactions = context, writer, transactions
 
     def bind(self, table: OperationTable) -> None:

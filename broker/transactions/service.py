@@ -50,10 +50,10 @@ BATCH_MAX: Final = 256
 """Records read, or producers asked, in one round: the event loop has other work."""
 ABSENT_MS: Final = 1_000
 """Pause before the next look for a producer that is not connected; longer when many transactions are open."""
-HELD_MAX: Final = 10_000
+ENDED_BEHIND_OPEN_MAX: Final = 10_000
 """Half messages, most of them ended, that a new master may have to read because an open one is before
 them."""
-MOVE_ON_MS: Final = 60_000
+COPY_PERIOD_MS: Final = 60_000
 """Period of the copies of a half message whose producer is absent: they let the queue positions advance."""
 
 
@@ -66,7 +66,7 @@ class _Replay:
     early: list[Half] = field(default_factory=list)
 
 
-class Transactions(TermService):
+class TransactionService(TermService):
     """Owned by the event loop's thread."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Transactions(TermService):
             return self._read_on(self._replay)
         self._write_ops()
         self._settle()
-        has_more = self._hold_nothing_back()
+        has_more = self._copy_old_half_messages()
         return self._check_due() or has_more
 
     # -- terms -------------------------------------------------------------------------------------------
@@ -262,11 +262,11 @@ class Transactions(TermService):
         group = (property_value(record.properties, b"PGROUP") or b"").decode("utf-8", "replace")
         peer = self._find_producer(group)
         wait_ms = min(self._settings.transaction_check_interval, ABSENT_MS + len(self.state) // 10)
-        if peer is None and now - half.stored_ms < MOVE_ON_MS:
+        if peer is None and now - half.stored_ms < COPY_PERIOD_MS:
             self.state.put_off(half.root, now + wait_ms)
             return True
         if peer is None:  # nobody was asked, so it is no check: the copy only lets the position advance
-            return self._move_on(half, record, now + wait_ms)
+            return self._put_copy(half, record, now + wait_ms)
         to_store = copy_message(record, half, half.checks + 1)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):
@@ -283,7 +283,7 @@ class Transactions(TermService):
             self.state.end(half.root, End.GIVEN_UP)
         return record
 
-    def _move_on(self, half: Half, record: Record, due_ms: int) -> bool:
+    def _put_copy(self, half: Half, record: Record, due_ms: int) -> bool:
         """Puts a copy whose producer is not asked before due_ms. False: nothing can be written now."""
         to_store = copy_message(record, half, half.checks)
         stored = self._writer.put(to_store)
@@ -293,15 +293,15 @@ class Transactions(TermService):
         self.state.put_off(half.root, due_ms)
         return True
 
-    def _hold_nothing_back(self) -> bool:
+    def _copy_old_half_messages(self) -> bool:
         """Copies old open half messages to the end of the queue: the next master reads the queue from the
         oldest one. True: there is more to do."""
         for _ in range(BATCH_MAX):
-            half = self.state.holding(HELD_MAX)
+            half = self.state.holding(ENDED_BEHIND_OPEN_MAX)
             if half is None:
                 return False
             record = self._half_record(half)
-            if record is not None and not self._move_on(half, record, half.due_ms):
+            if record is not None and not self._put_copy(half, record, half.due_ms):
                 return False
         return True
 

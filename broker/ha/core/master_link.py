@@ -22,7 +22,7 @@ from broker.ha.core.frames import (
     SlaveStreamDecoder,
     encode_transfer,
 )
-from broker.ha.core.progress import Progress
+from broker.ha.core.progress import ReplicationProgress
 from broker.ha.core.throttle import Throttle
 from keelmq.remoting.operation import RemoteProtocolError
 
@@ -94,7 +94,7 @@ class MasterLink:
         self.close_reason: str | None = None
         self.began_at = -1  # offset of the first byte sent over this link
         self.restarted_from: int | None = None  # end of the slave's log, if it is below our minOffset
-        self.progress = Progress()
+        self.progress = ReplicationProgress()
         self._log = log
         self._settings = settings
         self._decoder = SlaveStreamDecoder()

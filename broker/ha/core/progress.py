@@ -9,7 +9,7 @@ WINDOW_MS = 10_000
 STEP_MS = 500
 
 
-class Progress:
+class ReplicationProgress:
     """The progress of one link. Readings that go back (the log was truncated or deleted) restart it."""
 
     __slots__ = ("_readings",)

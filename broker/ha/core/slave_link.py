@@ -21,7 +21,7 @@ import msgspec
 from broker.ha.core import frames
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import MasterHandshake, SlaveHandshake, TransferHeader
-from broker.ha.core.progress import Progress
+from broker.ha.core.progress import ReplicationProgress
 from broker.ha.core.truncation import CommonPoint, truncation_point
 from keelmq.remoting.operation import RemoteProtocolError
 
@@ -109,7 +109,7 @@ class SlaveLink:
         self.received_bytes = 0
         self.transferring = False
         self.closed = False
-        self.progress = Progress()
+        self.progress = ReplicationProgress()
         self._settings = settings
         self._log_is_empty = min_offset >= max_offset
         self._empty_at = max_offset  # where an empty log stands until the master says where to begin
