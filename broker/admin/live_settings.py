@@ -35,7 +35,8 @@ class ConfigurableHandlers(Protocol):
         permits_write: bool,
         accept_from_ms: int,
         flush_timeout_ms: int,
-    ) -> None: ...
+    ) -> None:
+        """Replaces the kept values. accept_from_ms: wall time before which sends are refused."""
 
 
 class LiveSettings:
@@ -66,15 +67,18 @@ class LiveSettings:
         self._changed_ms = 0
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 25 (UPDATE_BROKER_CONFIG) and 26 (GET_BROKER_CONFIG)."""
         table.bind(UPDATE_BROKER_CONFIG, self.update)
         table.bind(GET_BROKER_CONFIG, self.get)
 
     async def get(self, header: Empty, call: Call) -> Reply:
+        """Returns the settings in force as key=value lines, and their DataVersion in the header (26)."""
         version = {"counter": self._store.version, "stateVersion": 0, "timestamp": self._changed_ms}
         text = json.dumps(version, separators=(",", ":"))
         return Reply(header=BrokerConfigResponse(version=text), body=self._properties().encode())
 
     async def update(self, header: Empty, call: Call) -> Reply:
+        """Changes settings, all that are given or none (25). Raises CommandError if one is refused."""
         return Reply(remark=await self._store.update(call.raw_body))
 
     def _properties(self) -> str:

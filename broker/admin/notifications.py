@@ -27,6 +27,7 @@ class Notifications:
         self._broker_name, self._hint, self._ha_info = broker_name, hint, ha_info
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 905 (NOTIFY_MIN_BROKER_ID_CHANGE) and 906 (EXCHANGE_BROKER_HA_INFO)."""
         table.bind(NOTIFY_MIN_BROKER_ID_CHANGE, self.notify_min_broker_id_change)
         table.bind(EXCHANGE_BROKER_HA_INFO, self.exchange_ha_info)
 

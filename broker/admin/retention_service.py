@@ -36,7 +36,8 @@ DISPATCH_RECORDS: Final = 512
 
 
 class Deletable(Protocol):
-    def delete(self) -> None: ...
+    def delete(self) -> None:
+        """Deletes the file or files. Raises OSError."""
 
 
 def disk_ratio(path: Path) -> float:

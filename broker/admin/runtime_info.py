@@ -51,9 +51,11 @@ class RuntimeInfo:
         self._booted_at = wall_s()
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 28 (GET_BROKER_RUNTIME_INFO)."""
         table.bind(GET_BROKER_RUNTIME_INFO, self.get)
 
     async def get(self, header: Empty, call: Call) -> Reply:
+        """Returns {"table": {key: text}}, sorted by key (28)."""
         return Reply(body={"table": dict(sorted(self.table().items()))})
 
     def table(self) -> dict[str, str]:

@@ -54,6 +54,7 @@ class MetaFiles:
         return meta
 
     def delete_temp(self) -> None:
+        """Deletes .broker.meta.temp durably, if it exists. Raises OSError."""
         with suppress(FileNotFoundError):
             self.temp_path.unlink()
         sync_directory(self.temp_path.parent)

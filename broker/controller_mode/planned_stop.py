@@ -30,13 +30,16 @@ class StopSettings(Protocol):
     """The keys of these names (broker/config/broker_config.py); they can change while the broker runs."""
 
     @property
-    def shutdown_hand_over_timeout(self) -> int: ...
+    def shutdown_hand_over_timeout(self) -> int:
+        """How long the stop waits for another master, in ms."""
 
     @property
-    def shutdown_forward_timeout(self) -> int: ...
+    def shutdown_forward_timeout(self) -> int:
+        """How long late sends are forwarded after the hand-over, in ms."""
 
     @property
-    def forward_late_sends(self) -> bool: ...
+    def forward_late_sends(self) -> bool:
+        """Whether sends of clients with an old route are forwarded to the new master."""
 
 
 class PlannedStop:

@@ -25,11 +25,16 @@ PROMOTION_MS = 10_000
 class HaRoles(Protocol):
     """What a role change needs of the HA service."""
 
-    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None: ...
+    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+        """Begins a term as master (HaService.become_master)."""
+
     async def become_slave(
         self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
-    ) -> None: ...
-    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None: ...
+    ) -> None:
+        """Begins to copy from this master. master_file_bytes: its mappedFileSizeCommitLog; None: unknown."""
+
+    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
+        """Takes the controller's SyncStateSet; an older one than the known is ignored."""
 
 
 class RoleChangeEffects(Protocol):

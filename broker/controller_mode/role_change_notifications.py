@@ -58,6 +58,7 @@ class RoleChangeNotifications:
         self._manager.notify_broker_role_changed(request, call.body)
 
     async def hinted(self, header: NotifyBrokerRoleChangedRequest, call: Call) -> Reply:
+        """Takes a 1008 from an unverified peer as a hint: the broker asks its controllers for the role."""
         if header.broker_name in (None, "", self._broker_name):
             self._hints.hint()
         return Reply()

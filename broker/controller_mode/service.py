@@ -321,6 +321,7 @@ class ControllerMode:
 
     @property
     def ha_port(self) -> int:
+        """The port on which slaves connect."""
         return self.ha.address[1]
 
     def runtime_info(self) -> Mapping[str, str]:

@@ -74,6 +74,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     offset: int
 
     def encode(self) -> bytes:
+        """Returns the 12 bytes."""
         return encode_ack(self.offset)
 
 
@@ -95,6 +96,7 @@ class MasterHandshake:
         return self.epochs[-1][0] if self.epochs else -1
 
     def encode(self) -> bytes:
+        """Returns header and epoch list."""
         body = b"".join(EPOCH.pack(epoch, start) for epoch, start in self.epochs)
         return MASTER_HANDSHAKE.pack(STATE_HANDSHAKE, len(body), self.max_offset, self.last_epoch) + body
 
@@ -113,6 +115,7 @@ class TransferHeader(msgspec.Struct, frozen=True, gc=False):
     confirm_offset: int
 
     def encode(self) -> bytes:
+        """Returns the header's bytes, without the body."""
         return encode_transfer(
             self.body_bytes, self.offset, self.epoch, self.epoch_start_offset, self.confirm_offset
         )
