@@ -67,13 +67,16 @@ class GroupTable(FileStore[Group]):
     # -- JSON --------------------------------------------------------------------------------------------
 
     def row_of(self, value: Any) -> Group:
+        """Returns the row of {"config": SubscriptionGroupConfig, "forbidden": {topic: bits}}."""
         config = SubscriptionGroupConfig.model_validate(value["config"])
         return Group(config, {str(topic): int(bits) for topic, bits in value.get("forbidden", {}).items()})
 
     def json_of(self, row: Group) -> Any:
+        """Returns the JSON that row_of() reads."""
         return {"config": _plain(row.config), "forbidden": dict(row.forbidden)}
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Group], dict[str, int]]:
+        """Returns the rows of subscriptionGroup.json; there are no tombstones."""
         groups = SubscriptionGroups.model_validate(value)
         rows = {
             name: Group(config, groups.forbidden_table.get(name, {}))
@@ -82,6 +85,7 @@ class GroupTable(FileStore[Group]):
         return rows, {}
 
     def file_of(self, rows: Mapping[str, Group], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of subscriptionGroup.json."""
         return {
             "subscriptionGroupTable": self.texts(rows, lambda row: _plain(row.config)),
             "forbiddenTable": {
@@ -91,6 +95,7 @@ class GroupTable(FileStore[Group]):
         }
 
     def built_in(self) -> dict[str, Group]:
+        """Returns RocketMQ's system groups, with default settings."""
         return {name: Group(SubscriptionGroupConfig(group_name=name)) for name in BUILT_IN}
 
     def body(self) -> SubscriptionGroups:

@@ -48,15 +48,19 @@ class ConsumerOffsetTable(JournaledStore[Row]):
     # -- JSON --------------------------------------------------------------------------------------------
 
     def row_of(self, value: Any) -> Row:
+        """Returns the row of {"queueId": offset}."""
         return {int(queue_id): int(offset) for queue_id, offset in value.items()}
 
     def json_of(self, row: Row) -> Any:
+        """Returns {"queueId": offset}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
+        """Returns the rows of consumerOffset.json; there are no tombstones."""
         return {key: self.row_of(row) for key, row in (value.get("offsetTable") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of consumerOffset.json."""
         return {
             "dataVersion": _plain_version(version),
             "offsetTable": {key: self.json_of(rows[key]) for key in sorted(rows)},
@@ -145,16 +149,20 @@ class DelayOffsetTable(JournaledStore[int]):
     rows_max: ClassVar[int] = LEVELS_MAX
 
     def row_of(self, value: Any) -> int:
+        """Returns the offset."""
         return int(value)
 
     def json_of(self, row: int) -> Any:
+        """Returns the offset."""
         return row
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the rows of delayOffset.json; there are no tombstones."""
         table = value.get("offsetTable") or {}
         return {str(int(level)): int(offset) for level, offset in table.items()}, {}
 
     def file_of(self, rows: Mapping[str, int], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of delayOffset.json, sorted by level."""
         levels = sorted(rows, key=int)
         return {
             "dataVersion": _plain_version(version),

@@ -24,15 +24,19 @@ class QueueEndTable(FileStore[Row]):
     what: ClassVar[str] = "the table of emptied queues"
 
     def row_of(self, value: Any) -> Row:
+        """Returns the row of {"queueId": end}."""
         return {int(queue_id): int(end) for queue_id, end in value.items()}
 
     def json_of(self, row: Row) -> Any:
+        """Returns {"queueId": end}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
+        """Returns the rows of queueEnds.json; there are no tombstones."""
         return {topic: self.row_of(row) for topic, row in (value.get("queueEnds") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of queueEnds.json."""
         return {
             "dataVersion": data_version(version).model_dump(by_alias=True),
             "queueEnds": {topic: self.json_of(rows[topic]) for topic in sorted(rows)},

@@ -22,12 +22,15 @@ class RequestModeTable(FileStore[RequestModeBody]):
     what: ClassVar[str] = "the table of message request modes"
 
     def row_of(self, value: Any) -> RequestModeBody:
+        """Returns the row of a MessageRequestModeSerializeWrapper's entry."""
         return RequestModeBody.model_validate(value)
 
     def json_of(self, row: RequestModeBody) -> Any:
+        """Returns the JSON that row_of() reads."""
         return row.model_dump(by_alias=True, exclude_none=True, mode="json")
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, RequestModeBody], dict[str, int]]:
+        """Returns the rows of messageRequestMode.json; there are no tombstones."""
         modes = RequestModes.model_validate(value).message_request_mode_map
         rows = {
             f"{topic}{SEPARATOR}{group}": mode
@@ -39,6 +42,7 @@ class RequestModeTable(FileStore[RequestModeBody]):
     def file_of(
         self, rows: Mapping[str, RequestModeBody], gone: Mapping[str, int], version: Version
     ) -> dict[str, Any]:
+        """Returns the content of messageRequestMode.json."""
         body = _body(rows).model_dump(by_alias=True, mode="json")
         return {"dataVersion": data_version(version).model_dump(by_alias=True)} | body
 

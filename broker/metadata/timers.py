@@ -31,15 +31,19 @@ class TimerProgressTable(JournaledStore[int]):
     rows_max: ClassVar[int] = 16
 
     def row_of(self, value: Any) -> int:
+        """Returns the number."""
         return int(value)
 
     def json_of(self, row: int) -> Any:
+        """Returns the number."""
         return row
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the rows of timerProgress.json; there are no tombstones."""
         return {str(name): int(row) for name, row in (value.get("progress") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, int], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of timerProgress.json."""
         return {
             "dataVersion": {
                 "counter": version.counter,

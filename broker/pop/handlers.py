@@ -1,8 +1,8 @@
-"""Pop consumption (200050..200055, 200151) for clients: checks in RocketMQ's order, waiting, answers.
+"""Handlers of pop consumption (200050..200055, 200151). Requests are checked in RocketMQ's order.
 
-A pop is answered when its checkpoint is as safe as a message would be, and so is an acknowledgement: a handle
-that a client has is known to every master to come, and what it was told is done stays done. Source: RocketMQ
-5.3.3 PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
+A pop or an acknowledgement is answered when its record is as safe as an acknowledged message. So every later
+master knows the handles that clients have, and the acknowledgements. Source: RocketMQ 5.3.3
+PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
 """
 
 from typing import Final
@@ -51,9 +51,9 @@ from keelmq.remoting.operations.pop import (
 from keelmq.runtime.clock import wall_ms
 
 STALE_MS: Final = 500
-"""A request that is older than its wait and so much: its client has given it up."""
+"""A pop that is older than its pollTime by this much is refused: its client has given up."""
 READY_MS: Final = 2_000
-"""How long a request waits for a new master to have read what its predecessor left."""
+"""How long a request waits while a new master reads the revive queues."""
 NO_SQL: Final = "the broker does not support consumer to filter message by SQL92: enablePropertyFilter"
 
 
@@ -69,10 +69,11 @@ class PopHandlers:
         self._context, self._metadata, self._writer, self._pop = context, metadata, writer, pop
         self._reader = PopReader(context, pop)
         self.polling = polling
-        self._unfinished: dict[PollingKey, None] = {}  # their filters have more to look at, in this order
+        self._unfinished: dict[PollingKey, None] = {}  # their filters have more to read, in this order
         self._is_continue_scheduled = False
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 200050 to 200055, and 200151."""
         table.bind(POP_MESSAGE, self.pop)
         table.bind(ACK_MESSAGE, self.ack)
         table.bind(BATCH_ACK_MESSAGE, self.batch_ack)
@@ -82,21 +83,22 @@ class PopHandlers:
         table.bind(POLLING_INFO, self.polling_info)
 
     def expire(self, now: int) -> None:
-        """Several times a second."""
+        """Answers the requests whose time is over. Called several times a second."""
         if len(self.polling):
             self.polling.expire(now)
 
     # -- popping -----------------------------------------------------------------------------------------
 
     async def pop(self, header: PopMessageRequest, call: Call) -> Reply | None:
+        """Pops messages, or waits up to pollTime for some (200050). Raises CommandError if refused."""
         if wall_ms() - header.born_time - header.poll_time > STALE_MS:
-            remark = "the pop is older than the time that it may wait"
+            remark = "the pop is older than its pollTime"
             raise CommandError(ResponseCode.POLLING_TIMEOUT, remark, PopMessageResponse())
         if not 0 < header.max_msg_nums <= MESSAGES_MAX:
             remark = f"maxMsgNums {header.max_msg_nums} is not in 1..{MESSAGES_MAX}"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
-        if call.is_oneway:  # its messages would go out to nobody
-            raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop that nobody wants the answer of")
+        if call.is_oneway:  # nobody would get its messages
+            raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop must not be oneway")
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
@@ -105,7 +107,7 @@ class PopHandlers:
         )  # fmt: skip
         await self._must_serve()
         if self._is_full(params):
-            remark = "too many messages are out already: none more before some are acknowledged"
+            remark = "too many popped messages are not acknowledged yet"
             raise CommandError(ResponseCode.SYSTEM_BUSY, remark)
         if self._pop_now(params, call):
             return None
@@ -152,14 +154,14 @@ class PopHandlers:
             raise CommandError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
     async def _must_serve(self) -> None:
-        """As for messages: nothing is promised that fewer replicas than minInSyncReplicas would keep."""
+        """Raises CommandError unless this master accepts sends, by minInSyncReplicas too, and is ready."""
         gate, context = self._context.gate, self._context
         context.gate.require_durability()
         if not gate.writable or not (self._pop.is_ready or await self._pop.ready(READY_MS)):
             raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, gate.unavailable)
 
     def _pop_now(self, params: PopParameters, call: Call) -> bool:
-        """False: there is nothing."""
+        """Answers the pop with messages or a refusal. False: there are no messages."""
         if not self._pop.is_ready or self._is_full(params):
             return False
         popped = self._reader.pop(params, wall_ms())
@@ -178,8 +180,7 @@ class PopHandlers:
         return True
 
     def _continue_later(self, key: PollingKey) -> None:
-        """The filter passes little: what is behind it is looked at while the consumer waits, a slice for one
-        place in each turn of the loop."""
+        """Reads on for waiting pops whose filters matched nothing so far, one key per turn of the loop."""
         self._unfinished[key] = None
         self._schedule_continue()
 
@@ -217,11 +218,12 @@ class PopHandlers:
         )
         if self.polling.add(waiter):
             return None
-        return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many consumers wait already")
+        return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many pops are waiting")
 
     # -- acknowledging -----------------------------------------------------------------------------------
 
     async def ack(self, header: AckMessageRequest, call: Call) -> Reply | None:
+        """Acknowledges one message (200051). Raises CommandError if handle, queue or offset are wrong."""
         if not self._context.gate.writable and await ask_master(self._context, ACK_MESSAGE, header):
             return Reply()
         handle, key = self._named(header)
@@ -231,7 +233,7 @@ class PopHandlers:
         return self._acked(self._pop.ack(key, handle.revive_queue, [header.offset]), call)
 
     def _named(self, header: AckMessageRequest | ChangeInvisibleTimeRequest) -> tuple[Handle, Key]:
-        """The handle, and the checkpoint that it belongs to."""
+        """Returns the handle and the key of its checkpoint. Raises CommandError."""
         try:
             handle = parse_handle(header.extra_info)
         except BadHandle as error:
@@ -258,7 +260,7 @@ class PopHandlers:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
     def _acked(self, end: int | PutRefused, call: Call, header: Wire | None = None) -> Reply | None:
-        """When it is as safe as a message would be."""
+        """Answers when the log is as safe up to `end` as sync flush and replicas require for a message."""
         if isinstance(end, PutRefused):
             raise CommandError(*end)
         if not end or not self._context.gate.wait or call.is_oneway:
@@ -268,13 +270,13 @@ class PopHandlers:
         return None
 
     async def _ack_ordered(self, key: Key, offsets: list[int], call: Call) -> Reply:
-        """What is acknowledged is the group's offset: it counts when the replicas have it."""
+        """Advances the group's offset. Answered when the replicas have it."""
         place = QueueOfGroup(key.group, key.topic, key.queue_id)
         block = None
         for offset in offsets:
             block = self._pop.order.ack(place, offset, key.pop_ms) or block
         if block is None:
-            return Reply()  # of an earlier pop: it went out again since
+            return Reply()  # of an earlier pop: the messages were popped again
         self._pop.offsets.commit(place, block.progress)
         if not self._pop.order.is_blocked(place, "", now_ms=wall_ms()):
             self.polling.free(key.group, key.topic)
@@ -284,6 +286,7 @@ class PopHandlers:
         return Reply()
 
     async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
+        """Acknowledges messages of several checkpoints (200151). Raises CommandError as ack()."""
         body = call.body if isinstance(call.body, BatchAckBody) else BatchAckBody()
         if not body.acks:
             return Reply()
@@ -310,6 +313,7 @@ class PopHandlers:
         return end
 
     async def change_invisible_time(self, header: ChangeInvisibleTimeRequest, call: Call) -> Reply | None:
+        """Sets when a popped message is visible again (200053). Raises CommandError as ack()."""
         handle, key = self._named(header)
         await self._must_serve()
         invisible_ms = min(header.invisible_time, INVISIBLE_MS_MAX)
@@ -325,11 +329,12 @@ class PopHandlers:
         return self._acked(end, call, answer)
 
     def _change_ordered(self, handle: Handle, key: Key, offset: int, invisible_ms: int) -> Reply:
-        """The pop stays the same; its invisible time is counted from then."""
+        """Keeps the pop time; the invisible time in the answer is counted from it."""
         place = QueueOfGroup(key.group, key.topic, key.queue_id)
         visible_ms = wall_ms() + invisible_ms
         if self._pop.order.change(place, offset, handle.pop_ms, visible_ms) is None:
-            raise CommandError(ResponseCode.NO_MESSAGE, "the receipt handle is over: it went out again since")
+            remark = "the receipt handle has expired: the message was acknowledged or popped again"
+            raise CommandError(ResponseCode.NO_MESSAGE, remark)
         answer = ChangeInvisibleTimeResponse(
             pop_time=handle.pop_ms,
             invisible_time=visible_ms - handle.pop_ms,
@@ -337,9 +342,10 @@ class PopHandlers:
         )
         return Reply(answer)
 
-    # -- looking -----------------------------------------------------------------------------------------
+    # -- peek and notification ---------------------------------------------------------------------------
 
     async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
+        """Returns the next messages without popping them (200052)."""
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         messages = min(max(header.max_msg_nums, 1), MESSAGES_MAX)
         params = PopParameters(
@@ -352,6 +358,7 @@ class PopHandlers:
         return Reply(answer, b"".join(popped.bodies), remark="FOUND")
 
     async def notification(self, header: NotificationRequest, call: Call) -> Reply | None:
+        """Tells whether a pop would find messages; waits up to pollTime for some (200054)."""
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         await self._must_serve()
         params = PopParameters(
@@ -379,6 +386,7 @@ class PopHandlers:
         return Reply(NotificationResponse(has_msg=False, polling_full=True))
 
     async def polling_info(self, header: PollingInfoRequest, call: Call) -> PollingInfoResponse:
+        """Returns how many requests of the group wait (200055)."""
         key = PollingKey(header.consumer_group, header.topic, max(header.queue_id, -1))
         return PollingInfoResponse(polling_num=self.polling.count_at(key))
 

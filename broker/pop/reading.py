@@ -1,7 +1,7 @@
-"""Taking messages out of queues for a group: where it goes on, what it gets, and what is written about it.
+"""Pops messages from queues for a group: reads and filters them, and writes their checkpoints.
 
-Nothing of this waits, so no two pops can meet in a queue (broker-ops pitfall 17). Source: RocketMQ 5.3.3
-PopMessageProcessor.popMsgFromQueue.
+No function here awaits, so two pops never interleave in a queue (broker-ops pitfall 17). Source: RocketMQ
+5.3.3 PopMessageProcessor.popMsgFromQueue.
 """
 
 import random
@@ -36,21 +36,21 @@ from keelmq.remoting.operations.pop import PopMessageResponse
 BODY_BYTES_MAX: Final = 262_144
 MESSAGES_MAX: Final = 32
 READS_MAX: Final = 16
-"""Times that one pop looks at a queue where the filter passes nothing; the next pop goes on, or the next turn
-of the loop for one that waits."""
+"""Reads of a queue in one pop while the filter matches nothing. The next pop continues there; for a waiting
+pop, the next turn of the event loop does."""
 RETRY_FIRST_ONE_IN: Final = 5
-"""So often the retry topic comes before the topic itself: neither starves the other."""
+"""One pop in this many reads the retry topics first, so that neither they nor the topic starve."""
 MIN_MODE: Final = 0
 TABLE_IS_FULL: Final = PutRefused(
     ResponseCode.SYSTEM_ERROR,
-    "the table of consumer offsets is full, and where this group goes on could not be kept: delete groups or "
-    "topics that are not used any more",
+    "the table of consumer offsets is full, so the offset of this group cannot be stored: delete groups or "
+    "topics that are no longer used",
 )
 
 
 @dataclass(slots=True)
 class PopParameters:
-    """What a consumer asks for. queue_id -1: of any queue."""
+    """The parameters of a pop. queue_id -1: any queue; queues: their number; messages: how many at most."""
 
     group: str
     topic: str
@@ -65,7 +65,7 @@ class PopParameters:
 
     @property
     def queue_ids(self) -> Sequence[int]:
-        """In an order that favours none."""
+        """The queues to read, from a random one on, so that none is favoured."""
         if self.queue_id >= 0:
             return (self.queue_id,)
         start = random.randrange(max(self.queues, 1))
@@ -74,8 +74,8 @@ class PopParameters:
 
 @dataclass(slots=True)
 class PopResult:
-    """What it gets. end: where the log must be safe up to before it is told. is_unfinished: the filter passed
-    nothing so far, and there is more behind that."""
+    """The messages of a pop. end: the log must be safe up to here before the pop is answered. is_unfinished:
+    the filter matched nothing so far, and a queue has more messages."""
 
     pop_ms: int
     revive_queue: int
@@ -91,6 +91,7 @@ class PopResult:
     refused: PutRefused | None = None
 
     def header(self, params: PopParameters) -> PopMessageResponse:
+        """Returns the header of the response."""
         return PopMessageResponse(
             pop_time=self.pop_ms,
             invisible_time=params.invisible_ms,
@@ -103,11 +104,14 @@ class PopResult:
 
 
 class PopReader:
+    """Pops messages for groups. Owned by the event loop's thread."""
+
     def __init__(self, context: HandlerContext, pop: PopService) -> None:
         self._context, self._store, self._pop = context, context.store, pop
         self._turn = 0
 
     def pop(self, params: PopParameters, now_ms: int) -> PopResult:
+        """Pops up to params.messages messages, and stores their checkpoints."""
         self._turn += 1
         queue = ORDER_REVIVE_QUEUE if params.is_ordered else self._turn % REVIVE_QUEUES
         popped = PopResult(now_ms, queue)
@@ -121,7 +125,7 @@ class PopReader:
         return popped
 
     def _pop_retries(self, params: PopParameters, popped: PopResult) -> None:
-        """Whatever tags they have: what was out once passed the filter."""
+        """Pops from the retry topics without the filter, which their messages have passed before."""
         for name in retry_topics(params.group, params.topic):
             topic = self._context.topics.get(name)
             for queue_id in range(topic.read_queue_nums) if topic is not None else ():
@@ -130,7 +134,7 @@ class PopReader:
     # -- one queue ---------------------------------------------------------------------------------------
 
     def has_any(self, params: PopParameters, now_ms: int) -> bool:
-        """For notifications: perhaps the filter passes nothing of it."""
+        """Returns whether any message waits, for notifications. The filter is not applied."""
         retries = () if params.is_ordered else retry_topics(params.group, params.topic)
         places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in params.queue_ids]
         places += [QueueOfGroup(params.group, name, 0) for name in retries]
@@ -142,6 +146,7 @@ class PopReader:
         return self.rest(place, self._start(place, MIN_MODE, ordered=ordered)) > 0
 
     def rest(self, place: QueueOfGroup, start: int) -> int:
+        """Returns how many messages the queue has from offset `start` on."""
         return max(self._store.max_queue_offset(place.topic, place.queue_id) - start, 0)
 
     def _pop_queue(self, params: PopParameters, popped: PopResult, topic: str, queue_id: int) -> None:
@@ -163,7 +168,7 @@ class PopReader:
         popped.rest += self.rest(place, self._start(place, params.init_mode, ordered=params.is_ordered))
 
     def _apply_reset(self, place: QueueOfGroup, popped: PopResult) -> None:
-        """An operator has set the group's offset (broker-ops pitfall 15)."""
+        """Applies an offset that an operator has set for the group (broker-ops pitfall 15)."""
         resets = self._context.resets
         offset = resets.offsets.get(place)
         if offset is None or popped.refused is not None:
@@ -180,8 +185,8 @@ class PopReader:
         return offset if offset >= 0 else self._first(place, init_mode)
 
     def _first(self, place: QueueOfGroup, init_mode: int) -> int:
-        """Of a group that is new here. Retries always from their beginning (broker-ops pitfall 16), and so a
-        young topic, all of which is in memory."""
+        """Returns the first offset of a group that is new here. A retry topic is read from its beginning
+        (broker-ops pitfall 16), and so is a young topic, which is in memory as a whole."""
         queue = self._store.find_queue(place.topic, place.queue_id)
         if queue is None:
             return 0
@@ -201,8 +206,8 @@ class PopReader:
         wanted: MessageFilter,
         popped: PopResult,
     ) -> GetResult:
-        """What is passed over is passed over for good. An empty queue moves nothing (broker-ops pitfall
-        18)."""
+        """Reads until the filter matches, READS_MAX times at most. Moves the group's offset past what does
+        not match; an empty queue moves nothing (broker-ops pitfall 18)."""
         for _ in range(READS_MAX):
             began_s = monotonic()
             result = self._store.get(place.topic, place.queue_id, start, messages, size, wanted.tag_codes)
@@ -224,7 +229,7 @@ class PopReader:
         offsets = tuple(_offsets(result.views))
         if place.topic == params.topic:
             bodies = list(map(bytes, result.views))
-        else:  # before the checkpoint: what cannot be told must not be out
+        else:  # before the checkpoint: an error here must leave nothing popped
             bodies = self._as_subscribed_topic(params, popped, place, offsets[0], result.views)
         start, flag = offsets[0], retry_flag(place.topic, params.group)
         if params.is_ordered:
@@ -281,10 +286,10 @@ class PopReader:
                     found.append(encode(replace(record, topic=params.topic, properties=properties)))
         return found
 
-    # -- looking only ------------------------------------------------------------------------------------
+    # -- peek --------------------------------------------------------------------------------------------
 
     def peek(self, params: PopParameters, now_ms: int) -> PopResult:
-        """The next messages, which stay where they are."""
+        """Returns the next messages and changes nothing."""
         popped = PopResult(now_ms, 0)
         names = [(params.topic, queue_id) for queue_id in params.queue_ids]
         names += [
@@ -315,7 +320,7 @@ _CONTINUES: Final = frozenset(
 
 
 def retry_topics_of(place: QueueOfGroup) -> tuple[str, ...]:
-    """The place's topic, if it is a retry topic of its group."""
+    """Returns the place's topic, if it is a retry topic of its group."""
     return (place.topic,) if retry_flag(place.topic, place.group) != "0" else ()
 
 

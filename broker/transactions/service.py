@@ -49,10 +49,9 @@ logger = logging.getLogger(__name__)
 BATCH_MAX: Final = 256
 """Records read, or producers asked, in one round: the event loop has other work."""
 ABSENT_MS: Final = 1_000
-"""Pause before the next look for a producer that is not connected; longer when many transactions are open."""
+"""Pause between two searches for a producer that is not connected; longer if many transactions are open."""
 ENDED_BEHIND_OPEN_MAX: Final = 10_000
-"""Half messages, most of them ended, that a new master may have to read because an open one is before
-them."""
+"""Half messages, most of them ended, that a new master may have to read because an open one precedes them."""
 COPY_PERIOD_MS: Final = 60_000
 """Period of the copies of a half message whose producer is absent: they let the queue positions advance."""
 
@@ -81,8 +80,8 @@ class TransactionService(TermService):
         give_up_after_ms: int = 0,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
-        """find_producer: a connection of the producer group. give_up_after_ms: age at which a transaction is
-        given up, whatever its number of checks; 0: none. clock: wall time in ms."""
+        """find_producer: returns a connection of the producer group. give_up_after_ms: age at which a
+        transaction is given up, whatever its number of checks; 0: none. clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
         self._settings, self._broker_name = settings, broker_name
         self._find_producer, self._give_up_after_ms = find_producer, give_up_after_ms
@@ -161,20 +160,20 @@ class TransactionService(TermService):
     # -- half messages and their ends --------------------------------------------------------------------
 
     def refuse(self) -> PutRefused | None:
-        """Why no half message is taken now; None: it is."""
+        """Returns why half messages are refused now; None: they are accepted."""
         if self._settings.reject_transaction_message:
             remark = f"the broker[{self._broker_name}] sending transaction message is forbidden"
             return PutRefused(ResponseCode.NO_PERMISSION, remark)
         if self.state.is_full:
             return PutRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{len(self.state)} transactions are open, none more fits",
+                f"{len(self.state)} transactions are open, which is the limit",
             )
         return None
 
     def stored(self, to_store: MessageToStore, stored: PutMessageResult) -> None:
-        """This half message was put. One that is put before the service notices the term is read from the
-        queue."""
+        """Adds a half message that was put. One that is put before the service notices its term is read from
+        the queue."""
         if self._term != self._metadata.epoch:
             return
         half = self._half(stored, to_store.properties, to_store.born_timestamp, self._clock())
@@ -194,7 +193,7 @@ class TransactionService(TermService):
             known = self.state.end_of(root)
             if known is how:
                 return 0
-            state = "has ended long since" if known is None else f"is {known.value} already"
+            state = "ended long ago" if known is None else f"is already {known.value}"
             return PutRefused(ResponseCode.SYSTEM_ERROR, f"the transaction of half message {root} {state}")
         end = 0
         if how is End.COMMITTED:
@@ -206,7 +205,7 @@ class TransactionService(TermService):
         return max(self._end(half, how), end)
 
     def resume(self, record: Record) -> PutMessageResult | PutRefused:
-        """Puts a message that was given up as a new half message, so that its producer is asked again."""
+        """Stores a message that was given up as a new half message, so that its producer is asked again."""
         to_store = resumed_message(record)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutMessageResult):
@@ -265,7 +264,7 @@ class TransactionService(TermService):
         if peer is None and now - half.stored_ms < COPY_PERIOD_MS:
             self.state.put_off(half.root, now + wait_ms)
             return True
-        if peer is None:  # nobody was asked, so it is no check: the copy only lets the position advance
+        if peer is None:  # nobody is asked, so this counts as no check: the copy lets the position advance
             return self._put_copy(half, record, now + wait_ms)
         to_store = copy_message(record, half, half.checks + 1)
         stored = self._writer.put(to_store)
@@ -284,7 +283,7 @@ class TransactionService(TermService):
         return record
 
     def _put_copy(self, half: Half, record: Record, due_ms: int) -> bool:
-        """Puts a copy whose producer is not asked before due_ms. False: nothing can be written now."""
+        """Stores a copy whose producer is not asked before due_ms. False: nothing can be written now."""
         to_store = copy_message(record, half, half.checks)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):

@@ -223,7 +223,7 @@ async def test_each_ends_once(scene: Scene) -> None:
     scene.restart()
     reply = await scene.end(commit)
     assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
-    assert "long since" in (reply.remark or "") and len(scene.records("TopicA", 2)) == 1
+    assert "long ago" in (reply.remark or "") and len(scene.records("TopicA", 2)) == 1
 
 
 async def test_a_producer_that_does_not_know_yet(scene: Scene) -> None:
