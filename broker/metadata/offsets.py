@@ -23,7 +23,7 @@ Row = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """An offset `was` beyond its queue's end, and the end `now`."""
+    """An offset beyond its queue's end. was: the offset; now: the end."""
 
     group: str
     topic: str
@@ -132,7 +132,7 @@ class ConsumerOffsetTable(JournaledStore[Row]):
 
     def adopt(self, body: ConsumerOffsets, source_epoch: int) -> str | None:
         """Merges the table of a RocketMQ master, as RocketMQ's slaves do: the version of its offsets never
-        changes. Returns why it was refused; None: it was taken."""
+        changes. Returns why it was refused; None: it was adopted."""
         rows: dict[str, Row] = {}
         for key, theirs in body.offset_table.items():
             mine = self.table.rows.get(key, {})
@@ -182,7 +182,7 @@ class DelayOffsetTable(JournaledStore[int]):
         return self.stage(str(level), offset)
 
     def adopt(self, body: DelayOffsets, source_epoch: int) -> str | None:
-        """Merges the table of a RocketMQ master. Returns why it was refused; None: it was taken."""
+        """Merges the table of a RocketMQ master. Returns why it was refused; None: it was adopted."""
         theirs = {str(level): offset for level, offset in body.offset_table.items()}
         rows = {level: offset for level, offset in theirs.items() if self.table.rows.get(level) != offset}
         return _adopt_rows(self, rows, body.data_version, source_epoch)

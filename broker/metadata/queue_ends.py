@@ -1,8 +1,8 @@
-"""End offsets of queues whose messages retention has deleted, all of them: config/queueEnds.json.
+"""End offsets of queues all of whose messages retention has deleted: config/queueEnds.json.
 
 A replica that begins where its master's log begins has no record of such a queue, and as master it would
-number its messages from 0 again. So a master records the end before it deletes the last message, and a
-replica has it before it may be in the SyncStateSet. RocketMQ has nothing like it. Key of a row: topic.
+assign its offsets from 0 again. So a master records the end before it deletes the last message, and a replica
+has it before it may join the SyncStateSet. RocketMQ has no such table. Key of a row: topic.
 """
 
 from collections.abc import Iterator, Mapping

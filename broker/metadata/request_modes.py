@@ -1,5 +1,4 @@
-"""The message request modes that decide whether the broker assigns queues to groups:
-config/messageRequestMode.json.
+"""The message request modes, pull or pop, of groups for topics: config/messageRequestMode.json.
 
 Replicated like topics and groups. Key of a row: topic@group. Source: RocketMQ 5.3.3
 MessageRequestModeManager.
@@ -22,7 +21,7 @@ class RequestModeTable(FileStore[RequestModeBody]):
     what: ClassVar[str] = "the table of message request modes"
 
     def row_of(self, value: Any) -> RequestModeBody:
-        """Returns the row of a MessageRequestModeSerializeWrapper's entry."""
+        """Returns the row of a SetMessageRequestModeRequestBody."""
         return RequestModeBody.model_validate(value)
 
     def json_of(self, row: RequestModeBody) -> Any:
@@ -62,12 +61,12 @@ class RequestModeTable(FileStore[RequestModeBody]):
         if rows.get(key) == mode:
             return self.table.version
         if key not in rows and len(rows) >= self.rows_max:
-            raise ValueError(f"there are {self.rows_max} message request modes already")
+            raise ValueError(f"there are already {self.rows_max} message request modes")
         return self.change({key: mode})
 
     def adopt(self, body: RequestModes, source_epoch: int) -> str | None:
-        """Takes the whole table of a RocketMQ master, which has no version. Returns why it was refused; None:
-        it was taken, or nothing is new."""
+        """Adopts the whole table of a RocketMQ master, which has no version. Returns why it was refused;
+        None: it was adopted, or nothing is new."""
         rows, _ = self.read_file(body.model_dump(by_alias=True))
         base = self.table.version
         if rows == self.table.rows and source_epoch <= base.state_version:

@@ -1,7 +1,7 @@
-"""How far timers are delivered: config/timerProgress.json and its journal, replicated like all metadata.
+"""The progress of timers, which of them are delivered: config/timerProgress.json and its journal.
 
-RocketMQ keeps it in `timercheck`, and its replicas ask for that as 56 bytes (60). Source: RocketMQ 5.3.3
-TimerCheckpoint.
+Replicated like all metadata. RocketMQ keeps it in `timercheck`, which its replicas request as 56 bytes (60).
+Source: RocketMQ 5.3.3 TimerCheckpoint.
 """
 
 import struct
@@ -73,8 +73,8 @@ class TimerProgressTable(JournaledStore[int]):
         )
 
     def adopt(self, body: bytes, source_epoch: int) -> str | None:
-        """Takes a RocketMQ master's checkpoint. Returns why it was refused; None: it was taken, or nothing is
-        new."""
+        """Adopts a RocketMQ master's checkpoint. Returns why it was refused; None: it was adopted, or nothing
+        is new."""
         if len(body) < _SHORT_CHECKPOINT.size:
             return f"a checkpoint of {len(body)} bytes"
         version = self.table.version

@@ -298,7 +298,7 @@ class TopicTable(FileStore[TopicConfig]):
         return topic
 
     def update(self, config: TopicConfig) -> Topic:
-        """Creates or replaces one topic. An unchanged one costs nothing."""
+        """Creates or replaces one topic. An unchanged one gets no new version."""
         topic = self.topics.get(config.topic_name)
         if topic is not None and topic.config == config and config.topic_name not in self._guessed:
             return topic
@@ -309,7 +309,7 @@ class TopicTable(FileStore[TopicConfig]):
         """Creates or replaces a topic. changes: of its attributes. Raises ValueError if they are refused."""
         topic = self.topics.get(config.topic_name)
         if topic is None and len(self.topics) >= self.rows_max:
-            raise ValueError(f"there are {self.rows_max} topics already: delete some")
+            raise ValueError(f"there are already {self.rows_max} topics: delete some")
         current = topic.config.attributes if topic is not None else {}
         attributes = alter(TOPIC_ATTRIBUTES, current, changes, creating=topic is None)
         self.update(config.model_copy(update={"attributes": attributes}))
@@ -357,7 +357,7 @@ class TopicTable(FileStore[TopicConfig]):
             self._replace(rows)
 
     def _replace(self, rows: Mapping[str, TopicConfig]) -> list[Topic]:
-        """Changes rows without a new version: the master's table still counts as newer."""
+        """Changes rows without a new version, so that the master's table is still newer."""
         self.table.rows.update(rows)
         self.topics.update((name, Topic(row)) for name, row in rows.items())
         self._persist(Update(self.table.version, base=self.table.version))
@@ -382,7 +382,7 @@ class TopicTable(FileStore[TopicConfig]):
         *,
         guesses: Mapping[str, TopicConfig] = MappingProxyType({}),
     ) -> bool:
-        """Takes the table of a RocketMQ master. source_epoch: of the master that was asked; guesses: ours
+        """Adopts the table of a RocketMQ master. source_epoch: of the master that was asked; guesses: ours
         when it was asked. Returns False if nothing is new, or if it is of an older epoch than ours."""
         theirs = version_of(wrapper.data_version)
         version = theirs._replace(state_version=max(theirs.state_version, source_epoch or 0))
