@@ -1,4 +1,4 @@
-"""What tools ask a broker in controller mode about its replication: 1007 (epochs) and 907 (HA status)."""
+"""Handlers of 1007 (epochs) and 907 (HA status) of a broker in controller mode."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 """Views of an HaService: status_of() for operators and metrics, runtime_info() for getBrokerHAStatus (907),
-and replica_samples() for telemetry. They read and change nothing."""
+and replica_samples() for telemetry. They change nothing."""
 
 from broker.ha.core.master_link import MasterLink
 from broker.ha.core.progress import ReplicationProgress
@@ -14,7 +14,7 @@ from keelmq.runtime.clock import wall_ms
 def status_of(ha: HaService) -> dict[str, object]:
     """Returns the state as JSON values. Times are ms since the event, offsets are bytes.
 
-    `fault`: why this replica copies nothing, and what an operator can do; None: it copies.
+    `fault`: why this replica copies nothing, and what an operator can do; None: it copies, or tries to.
     """
     common: dict[str, object] = {
         "maxOffset": ha.store.commit_log.max_offset,
@@ -41,7 +41,8 @@ def _slave(client: SlaveClient) -> dict[str, object]:
 
 
 def _progress(progress: ReplicationProgress) -> dict[str, object]:
-    """etaMs: time until the replica has everything, at its present rate; None: it does not catch up."""
+    """Returns the progress as JSON values. etaMs: time until the replica has the whole log, at its present
+    rate; None: it does not catch up."""
     return {
         "bytesBehind": progress.bytes_behind,
         "bytesPerSecond": progress.bytes_per_second,
