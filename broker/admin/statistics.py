@@ -38,7 +38,7 @@ READ_RANDOM: Final = 1
 
 
 class StatisticsHandlers:
-    """Reads store, topics and statistics; changes nothing but the read mode of the log."""
+    """Reads store, topics and statistics; changes only the read mode of the log."""
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, stats: BrokerStats, retention: RetentionService
@@ -98,13 +98,14 @@ class StatisticsHandlers:
         return Reply(body=body)
 
     async def clean(self, header: Empty, call: Call) -> Reply:
-        """Starts a round of retention at once, at any hour of the day. Queues of deleted topics are deleted
-        with their messages; an empty queue stays, because it has the topic's next offset."""
+        """Starts a round of retention at once, at any hour of the day (306, 316, 329). Queues of deleted
+        topics are deleted with their messages; an empty queue stays, because it has the topic's next
+        offset."""
         self._retention.asked = True
         return Reply()
 
     async def set_read_mode(self, header: ReadAheadRequest, call: Call) -> Reply:
-        """Sets the read mode until the broker stops."""
+        """Sets the read mode of the log until the broker stops (2004)."""
         if header.mode not in (READ_NORMAL, READ_RANDOM):
             remark = "set commitlog readahead mode param value error"
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: it is 0 (normal) or 1 (random)")
