@@ -90,6 +90,7 @@ def run(argv: list[str]) -> int:
 
 
 def main() -> None:
+    """Runs a broker with this process's arguments, and exits with its status."""
     sys.exit(run(sys.argv[1:]))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from broker.admin.repair import Loss, RepairError, StoreReport, resync, survey, what_goes, wipe_after
+from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, loss_of, resync, wipe_after
 from keelmq.runtime.config import in_words
 
 CAUTION = (
@@ -37,7 +37,7 @@ def repair(
     if wipe is not None and anew:
         raise typer.BadParameter("choose one of --wipe-after and --resync")
     try:
-        found = survey(store.expanduser().resolve(), epoch_file)
+        found = inspect_store(store.expanduser().resolve(), epoch_file)
         _show(found)
         if yes and (wipe is not None or anew):
             _do(found, wipe)
@@ -65,7 +65,7 @@ def _offer(found: StoreReport, wipe: int | None, anew: bool) -> None:
     cuts = found.cuts if wipe is None else {wipe: found.cut_after(wipe)}
     if not anew:
         for epoch, cut in sorted(cuts.items(), reverse=True):
-            print(f"--wipe-after {epoch}  {_told(what_goes(found, cut))}")
+            print(f"--wipe-after {epoch}  {_told(loss_of(found, cut))}")
     if wipe is None:
         print("--resync  moves all of it aside and deletes nothing; the broker copies its master's log")
     print(f"\n{CAUTION}\nNothing was changed: add --yes to do one of them while the broker is stopped.")
@@ -89,7 +89,7 @@ def _do(found: StoreReport, wipe: int | None) -> None:
         aside = resync(found)
         print(f"\nmoved aside to {aside}; delete it when the replica is in sync again. Start the broker now.")
         return
-    loss = what_goes(found, found.cut_after(wipe))
+    loss = loss_of(found, found.cut_after(wipe))
     backup = wipe_after(found, wipe)
     print(f"\nThe log ends at {loss.cut} now: {loss.messages} messages ({loss.byte_count} bytes) are gone.")
     print(f"The epoch file of before is {backup}. Start the broker now.")

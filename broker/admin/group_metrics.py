@@ -1,7 +1,7 @@
 """Metrics of topics, consumer groups and clients: RocketMQ's names and labels, read at the scrape.
 
-Bounded: of the first PAIRS_MAX pairs of topic and group each has its series, the others have one together.
-Counters are since the start of this broker, lags are of its own queues.
+Each of the first PAIRS_MAX pairs of topic and group has its own series; all others share one. Counters are
+since the start of this broker, lags are those of its own queues.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ def add_groups(
     _add_reads(made, stats)
     _add_bytes_in(made, stats)
     made.add("rocketmq_consumer_group_number", len(metadata.groups.table.rows))
-    if store.is_master:  # a slave's offsets and queues are its master's, of a moment ago
+    if store.is_master:  # a slave's offsets and queues are slightly older copies of its master's
         _add_lags(made, metadata, store)
     _add_connections(made, registry)
 
@@ -109,7 +109,7 @@ def _add_connections(made: Scrape, registry: ClientRegistry) -> None:
 
 
 def _kinds(groups: Iterable[dict[int, Client]]) -> Counter[tuple[str, str]]:
-    """Connections by language and version, each once."""
+    """Returns the number of connections by language and version; each connection counts once."""
     members = {number: client for group in groups for number, client in group.items()}
     return Counter((client.language, str(client.version)) for client in members.values())
 

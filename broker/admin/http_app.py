@@ -1,6 +1,6 @@
 """The HTTP server of mqbroker: health, metrics, replication.
 
-Imported late (keelmq/remoting/servers/http_late.py): FastAPI takes long to load.
+Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,15 @@ _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_conn
 def make_app(
     *, health: Callable[[], dict[str, object]], scrape: Callable[[], Scrape], ha: HaService | None
 ) -> FastAPI:
-    """health: the answer of /readyz. scrape: the metrics. ha: None without controller mode."""
+    """Returns the application. health: the answer of /readyz. scrape: the metrics. ha: None without
+    controller mode."""
     app = FastAPI(title="KeelMQ broker", docs_url=None, redoc_url=None)
     add_docs(app)
     add_health(app, health=health, collectors=[ScrapeCollector(lambda: [scrape()])])
 
     @app.get(
         "/v1/haStatus",
-        summary="of a master: how far its slaves are, and when they have everything; of a slave: its link",
+        summary="on a master: offsets, lag and catch-up time of its slaves; on a slave: its link",
         tags=["replication"],
         responses={**answer_of(_EXAMPLE), **NOT_HERE},
     )
@@ -48,8 +49,8 @@ def make_app(
 def health_of(
     readiness: BrokerReadiness, *, broker_name: str, broker_id: int, master_epoch: int
 ) -> dict[str, object]:
-    """Returns the answer of /readyz. `role` is for role services and people; it decides nothing.
-    `notWritable`: why producers should not send here; empty: they may. broker_id: the one for life."""
+    """Returns the answer of /readyz. `role` is for role services and people and does not affect `ready`.
+    `notWritable`: why producers should not send here; empty: they may. broker_id: the permanent one."""
     reasons = not_ready(readiness)
     unwritable = not_writable(readiness.refusal, permits_write=readiness.permits_write)
     return {

@@ -1,8 +1,8 @@
-"""The settings of a running broker: shown (26), changed (25), and put into force.
+"""The settings of a running broker: returned (26) and changed (25).
 
 Most parts read a setting from the broker's one BrokerConfig each time they need it, and that object takes
-over the new values (Config.become). Parts that keep a value of their own are told here. A key that is read at
-start only is refused with that reason: a broker never accepts a change that it does not make.
+over the new values (Config.become). Parts that keep a copy are updated here. A key that is only read at the
+start is refused with that reason, so a broker never accepts a change without effect.
 """
 
 import json
@@ -35,7 +35,8 @@ class ConfigurableHandlers(Protocol):
         permits_write: bool,
         accept_from_ms: int,
         flush_timeout_ms: int,
-    ) -> None: ...
+    ) -> None:
+        """Replaces the kept values. accept_from_ms: wall time before which sends are refused."""
 
 
 class LiveSettings:
@@ -52,8 +53,8 @@ class LiveSettings:
         handlers: ConfigurableHandlers,
         detected: Callable[[], Mapping[str, str]],
     ) -> None:
-        """config: of the broker; it takes over the changes. given: where its values came from. detected: keys
-        that were detected or chosen (addresses, ports), with the values in force."""
+        """config: of the broker; it takes over the changes. given: where its values came from. detected:
+        returns keys that were detected or chosen (addresses, ports), with the values in force."""
         self._config, self._topics, self._groups, self._gate = config, topics, groups, gate
         self._handlers, self._detected = handlers, detected
         self._store: ConfigStore[BrokerConfig] = ConfigStore(
@@ -66,15 +67,18 @@ class LiveSettings:
         self._changed_ms = 0
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 25 (UPDATE_BROKER_CONFIG) and 26 (GET_BROKER_CONFIG)."""
         table.bind(UPDATE_BROKER_CONFIG, self.update)
         table.bind(GET_BROKER_CONFIG, self.get)
 
     async def get(self, header: Empty, call: Call) -> Reply:
+        """Returns the settings in force as key=value lines, and their DataVersion in the header (26)."""
         version = {"counter": self._store.version, "stateVersion": 0, "timestamp": self._changed_ms}
         text = json.dumps(version, separators=(",", ":"))
         return Reply(header=BrokerConfigResponse(version=text), body=self._properties().encode())
 
     async def update(self, header: Empty, call: Call) -> Reply:
+        """Changes settings, all that are given or none (25). Raises CommandError if one is refused."""
         return Reply(remark=await self._store.update(call.raw_body))
 
     def _properties(self) -> str:
@@ -103,12 +107,12 @@ class LiveSettings:
         )
         try:
             self._register_topics(permission_changed=permission != now.broker_permission)
-        except OSError as error:  # the setting is in force and kept; name servers hear of it later
+        except OSError as error:  # the setting is in force and stored; name servers get it later
             logger.error("cannot write %s: %s", error.filename or self._topics.path, error)
 
     def _register_topics(self, *, permission_changed: bool) -> None:
-        """Changes the version of a master's topic table if the name servers have to read it again: they
-        ignore a registration with a version that they know."""
+        """Gives a master's topic table a new version if the name servers must read it again: they ignore a
+        registration with a known version."""
         if not self._gate.writable:
             return
         topics = self._topics

@@ -1,7 +1,7 @@
-"""The broker's metrics: RocketMQ's names where it has them, our own for replication, where it has none.
+"""The broker's metrics, with RocketMQ's names where it has them. The metrics of replication are KeelMQ's.
 
-All values are read at the scrape from what the broker keeps anyway. Only a master counts incoming messages
-and consumer lag, so that a sum over all brokers counts nothing twice (stats/messages_in.py).
+All values are read at the scrape from the state of the broker. Only a master counts incoming messages and
+consumer lag, so that a sum over all brokers counts nothing twice (stats/messages_in.py).
 """
 
 import os
@@ -24,9 +24,9 @@ from broker.pop.consumption import PopConsumption
 from broker.stats.service import BrokerStats
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
-from broker.timers.service import Timers
+from broker.timers.service import TimerService
 from broker.transactions.core.state import End
-from broker.transactions.service import Transactions
+from broker.transactions.service import TransactionService
 from keelmq.remoting.servers.metrics import (
     TELEMETRY_METRICS,
     Metric,
@@ -74,7 +74,7 @@ TABLE = Table(
         Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"),
         Metric(
             "rocketmq_broker_forwarded_sends_total",
-            "messages of clients with an old route, handed on to the master",
+            "messages of clients with an old route, forwarded to the master",
         ),
         Metric(
             "rocketmq_background_task_deaths_total",
@@ -94,28 +94,37 @@ TABLE = Table(
         Metric("rocketmq_syncstateset_member", "1 for each member; of a master only", ("replica_id",)),
         Metric("rocketmq_min_in_sync_replicas", "minInSyncReplicas: with fewer members sends are refused"),
         Metric(
-            "rocketmq_ha_replica_lag_bytes", "what a connected replica has not confirmed", ("replica_id",)
+            "rocketmq_ha_replica_lag_bytes",
+            "bytes of the log that a connected replica has not acknowledged",
+            ("replica_id",),
         ),
         Metric(
-            "rocketmq_ha_replica_lag_seconds", "since a connected replica had everything", ("replica_id",)
+            "rocketmq_ha_replica_lag_seconds",
+            "since a connected replica had the whole log",
+            ("replica_id",),
         ),
         Metric(
             "rocketmq_ha_transfer_bytes_total",
-            "bytes sent to a replica over its present link",
+            "bytes sent to a replica over its current connection",
             ("replica_id",),
         ),
         Metric(
             "rocketmq_ha_connected", "1 while a slave's link to its master is up, else 0; of a slave only"
         ),
         Metric(
-            "rocketmq_ha_replica_bytes_per_second", "pace of a connected replica, 10 s mean", ("replica_id",)
+            "rocketmq_ha_replica_bytes_per_second",
+            "rate of a connected replica, mean over 10 s",
+            ("replica_id",),
         ),
         Metric(
             "rocketmq_ha_replica_eta_seconds",
-            "until a connected replica has everything, at that pace; absent while it does not come nearer",
+            "until a connected replica has the whole log, at that rate; absent while it does not catch up",
             ("replica_id",),
         ),
-        Metric("rocketmq_ha_bytes_behind", "what a slave lacks of the log that it knows of; of a slave only"),
+        Metric(
+            "rocketmq_ha_bytes_behind",
+            "bytes that a slave lacks of its master's log, as far as it knows that; of a slave only",
+        ),
         Metric(
             "rocketmq_ha_fault",
             "1 while replication is stopped and an operator must act (no common epoch, a damaged epoch file, "
@@ -129,13 +138,13 @@ TABLE = Table(
             "transactions whose message is in TRANS_CHECK_MAX_TIME_TOPIC",
             ("topic",),
         ),
-        Metric("rocketmq_timing_messages", "timers that are to come; of a master"),
+        Metric("rocketmq_timing_messages", "timers that are not delivered yet; of a master"),
         Metric("rocketmq_timer_dequeue_total", "timers that were delivered"),
         Metric("rocketmq_timer_dequeue_latency_milliseconds", "since the next timer has been due"),
-        Metric("rocketmq_pop_checkpoint_buffer_size", "pops with messages that are out; of a master"),
+        Metric("rocketmq_pop_checkpoint_buffer_size", "pops with unacknowledged messages; of a master"),
         Metric(
             "rocketmq_pop_revive_retry_messages_total",
-            "messages that nobody acknowledged, and that came again",
+            "popped messages that were not acknowledged in time, and were delivered again",
         ),
         Metric("rocketmq_pop_waiting_consumers", "pops and notifications that wait for a message"),
         Metric("rocketmq_confirm_offset", "confirmOffset, bytes of the CommitLog"),
@@ -149,7 +158,7 @@ TABLE = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSources:
-    """What the metrics are read from. controlled: None without controller mode. telemetry: None if it is off.
+    """The sources of the metrics. controlled: None without controller mode. telemetry: None if it is off.
     task_deaths: how often each background task has ended by an error."""
 
     config: BrokerConfig
@@ -158,8 +167,8 @@ class MetricSources:
     metadata: Metadata
     stats: BrokerStats
     registry: ClientRegistry
-    transactions: Transactions
-    timers: Timers
+    transactions: TransactionService
+    timers: TimerService
     pop: PopConsumption
     write_buffers: WriteBuffers
     controlled: ControllerMode | None
@@ -170,7 +179,7 @@ class MetricSources:
 
 
 def scrape(sources: MetricSources) -> Scrape:
-    """Returns the values of now. Called in the event loop's thread."""
+    """Returns the present values. Called in the event loop's thread."""
     readiness, controlled = sources.readiness(), sources.controlled
     made = Scrape(TABLE, _labels(sources.config, controlled))
     made.add("rocketmq_broker_permission", sources.config.broker_permission)
@@ -195,7 +204,7 @@ def scrape(sources: MetricSources) -> Scrape:
 
 
 def _labels(config: BrokerConfig, controlled: ControllerMode | None) -> tuple[str, ...]:
-    """broker_id: the one for life that the controllers gave, not the 0 that clients see of a master."""
+    """Returns the common labels. broker_id: the permanent one, not the 0 that clients see of a master."""
     broker_id = config.broker_id if controlled is None else controlled.role.broker_id or NO_ID
     return (config.broker_cluster_name, "broker", config.broker_name, config.broker_name, str(broker_id))
 
@@ -251,7 +260,7 @@ def _add_storage(made: Scrape, store: MessageStore, readiness: BrokerReadiness) 
 
 
 def _oldest_ms(log: CommitLog) -> int | None:
-    """When the first message of the log was stored; None: there is none, or it is half written."""
+    """Returns when the first message of the log was stored, in ms; None: there is none, or it is partial."""
     try:
         return decode(log.view(log.min_offset, RECORD_BYTES_MAX)).store_timestamp
     except (ValueError, IndexError, struct.error):
@@ -269,7 +278,7 @@ def _add_role(
 
 
 def _add_replication(made: Scrape, status: dict[str, object]) -> None:
-    """status: status_of(ha), which is also what people are shown."""
+    """status: status_of(ha)."""
     made.add("rocketmq_ha_fault", status["fault"] is not None)
     if status["role"] == "slave":
         made.add("rocketmq_ha_bytes_behind", cast(int, status["bytesBehind"]))

@@ -1,8 +1,8 @@
 """Repair of a replica that stopped copying: inspects its store, truncates it, or moves it aside.
 
-Works on the files of a stopped broker. survey() and what_goes() only read. wipe_after() and resync() change
-files, in an order that allows a crash and a second call, and both keep a copy of the epoch file. resync()
-moves the log aside and deletes nothing.
+Works on the files of a stopped broker. inspect_store() and loss_of() only read. wipe_after() and resync()
+change files, in an order that allows a crash and a second call, and both keep a copy of the epoch file.
+resync() moves the log aside and deletes nothing.
 """
 
 import mmap
@@ -35,8 +35,8 @@ class RepairError(Exception):
 
 @dataclass(frozen=True)
 class StoreReport:
-    """A store as it is found. epoch_fault: why `epochs` are those of the .bak, whose last entry may hide
-    another epoch."""
+    """The state of a store. epoch_fault: why `epochs` were read from the .bak, which may lack the last
+    epoch; None: they were not."""
 
     root: Path
     epoch_path: Path
@@ -49,23 +49,23 @@ class StoreReport:
 
     @property
     def cuts(self) -> dict[int, int]:
-        """epoch -> where the log would end if nothing after this epoch stayed; only cuts that are safe."""
+        """epoch -> the log's end if the bytes of later epochs are removed. Only ends inside the log."""
         ends = {entry.epoch: entry.end_offset for entry in self.epochs.entries[:-1]}
         return {epoch: end for epoch, end in ends.items() if self.min_offset <= end <= self.max_offset}
 
     def cut_after(self, epoch: int) -> int:
-        """RepairError: there is no such cut."""
+        """Returns the log's end after wipe_after(epoch). Raises RepairError if that is not possible."""
         if epoch in self.cuts:
             return self.cuts[epoch]
         known = ", ".join(str(each) for each in self.cuts) or "no epoch"
         raise RepairError(
-            f"the log cannot be cut after epoch {epoch}: {known} can be chosen; --resync begins anew"
+            f"the log cannot be cut after epoch {epoch}: {known} can be chosen; or use --resync"
         )
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Messages behind a cut; times in ms of the wall clock, None without messages."""
+    """The messages behind a cut. Times are ms of the wall clock; None: there are no messages."""
 
     cut: int
     byte_count: int
@@ -74,8 +74,8 @@ class Loss:
     last_stored_ms: int | None
 
 
-def survey(root: Path, epoch_path: Path | None = None) -> StoreReport:
-    """RepairError: there is no store."""
+def inspect_store(root: Path, epoch_path: Path | None = None) -> StoreReport:
+    """Reads the state of a store. Raises RepairError if there is none."""
     epoch_path = epoch_path or root / "epochFileCheckpoint"
     files = listed_files(root / "commitlog")
     if not files and not epoch_path.exists():
@@ -135,7 +135,8 @@ def _mapped(path: Path) -> Iterator[memoryview]:
 
 
 def _records(path: Path, position: int) -> Iterator[tuple[int, int, int]]:
-    """(position, size, stored ms) of each good record from `position` on; 0 ms: the blank at the end."""
+    """Yields (position, size, store timestamp) of each valid record from `position` on; timestamp 0: the
+    blank at the end."""
     start = int(path.name)
     with _mapped(path) as view:
         while (parsed := parse(view, position, len(view), offset=start + position)) is not None:
@@ -145,7 +146,7 @@ def _records(path: Path, position: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _gap(path: Path) -> int:
-    """A log that begins in mid-file has a short blank record first."""
+    """Returns the length of the blank record with which a log begins that starts in mid-file; else 0."""
     with _mapped(path) as view:
         if len(view) < BLANK_BYTES:
             return 0
@@ -164,8 +165,8 @@ def _end_of(path: Path) -> int:
     return int(path.name) + end
 
 
-def what_goes(found: StoreReport, cut: int) -> Loss:
-    """Behind a cut."""
+def loss_of(found: StoreReport, cut: int) -> Loss:
+    """Returns the messages that a cut removes."""
     count, first, last = 0, None, None
     for path in listed_files(found.root / "commitlog"):
         start = int(path.name)
@@ -183,7 +184,8 @@ def what_goes(found: StoreReport, cut: int) -> Loss:
 
 
 def wipe_after(found: StoreReport, epoch: int) -> Path:
-    """Nothing that was written after `epoch` stays. Where the epoch file of before is kept."""
+    """Removes everything that was written after `epoch`. Returns the path of the old epoch file's copy.
+    Raises RepairError."""
     _refuse_running(found)
     cut = found.cut_after(epoch)
     backup = _keep_epoch_file(found)
@@ -193,7 +195,7 @@ def wipe_after(found: StoreReport, epoch: int) -> Path:
         raise RepairError(str(error)) from error
     try:
         if not store.commit_log.is_record_start(cut):
-            raise RepairError(f"{cut} is inside a record: these are not the epochs of this log; use --resync")
+            raise RepairError(f"{cut} is inside a record: the epochs do not belong to this log; use --resync")
         store.truncate(cut)
     finally:
         store.close()
@@ -202,14 +204,14 @@ def wipe_after(found: StoreReport, epoch: int) -> Path:
 
 
 def _opened(found: StoreReport) -> MessageStore:
-    """Recovered, with the file sizes that it was written with."""
+    """Returns the recovered store, opened with the file sizes with which it was written."""
     store = offline_store(
         StoreConfig(
             root=found.root,
             commit_log_file_bytes=found.file_bytes,
             consume_queue_file_bytes=_file_bytes(found.root / "consumequeue", QUEUE_FILE_BYTES_DEFAULT),
             batch_queue_file_bytes=_file_bytes(found.root / "batchconsumequeue", BATCH_FILE_BYTES),
-            index_enable=False,  # it is cut at the next start
+            index_enable=False,  # the next start truncates it
         )
     )
     store.load()
@@ -221,7 +223,8 @@ def _file_bytes(queues: Path, default: int) -> int:
 
 
 def resync(found: StoreReport) -> Path:
-    """The log, its queues and its epochs are moved aside: the replica begins empty. Where they are now."""
+    """Moves the log, its queues and its epochs aside, so that the replica starts empty. Returns the directory
+    that has them. Raises RepairError."""
     _refuse_running(found)
     aside = _unused(found.root / f"before-resync-{_stamp()}")
     aside.mkdir()
@@ -240,7 +243,7 @@ def resync(found: StoreReport) -> Path:
 
 def _refuse_running(found: StoreReport) -> None:
     if _is_locked(found.root):
-        raise RepairError(f"a broker works in {found.root}: stop it first")
+        raise RepairError(f"a broker uses {found.root}: stop it first")
 
 
 def _keep_epoch_file(found: StoreReport) -> Path:
@@ -257,5 +260,5 @@ def _stamp() -> str:
 
 
 def _unused(path: Path) -> Path:
-    """Two repairs in one second."""
+    """Returns a path that does not exist, also for two repairs in one second."""
     return path if not path.exists() else _unused(path.with_name(path.name + "-2"))

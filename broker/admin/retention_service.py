@@ -1,8 +1,8 @@
-"""Retention: deletes old files of the store, closes the gate while the disk is full, and lets the index catch
-up.
+"""Retention: deletes old files of the store, closes the gate while the disk is full, and runs the index's
+catch-up.
 
-The event loop takes files out of the log and the queues, which is quick; a thread deletes them. The rules:
-core/retention.py.
+The event loop removes files from the log and the queues, which is quick; a thread deletes them. The rules are
+in core/retention.py.
 """
 
 import asyncio
@@ -23,20 +23,22 @@ logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
 ROOM_MS: Final = 1_000
-"""Pause between two looks at a full disk, and between two early rounds of deletion, which come when the log
-cannot grow or is too long. Producers wait for room, and a look is cheap."""
+"""Pause between two checks of a full disk, and between two early rounds of deletion, which run when the log
+cannot grow or is too long. Producers wait for room, and a check is cheap."""
 INDEX_RECORDS: Final = 128
 INDEX_PAUSE_MS: Final = 5
-"""Pause between two slices of the index's catch-up, which takes a fifth of the processor at most."""
+"""Pause between two slices of the index's catch-up, which takes at most a fifth of a core."""
 INDEX_SLICES: Final = 20
-"""Slices in a row: the catch-up of a whole log takes more than an hour, and retention has to run
-meanwhile."""
+"""Slices in a row: the catch-up of a whole log takes more than an hour, and retention must run meanwhile."""
 QUEUES_AT_ONCE: Final = 200
 DISPATCH_RECORDS: Final = 512
 
 
 class Deletable(Protocol):
-    def delete(self) -> None: ...
+    """A file of a queue or of the index, or several."""
+
+    def delete(self) -> None:
+        """Deletes the file or files. Raises OSError."""
 
 
 def disk_ratio(path: Path) -> float:
@@ -47,7 +49,7 @@ def disk_ratio(path: Path) -> float:
 
 
 def disk_room(path: Path) -> tuple[int, int]:
-    """Returns the bytes of the disk, and those that this process may still use."""
+    """Returns the bytes of the disk, and those that are available to this process."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
@@ -76,10 +78,10 @@ class RetentionService:
         self._next_look_ms = 0
         self._held_since_ms: int | None = None
         self.asked = False
-        """Set by an operator who wants expired files deleted now."""
+        """Set by an operator's request to delete expired files now."""
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Deletes files and watches the disk until it is cancelled."""
         next_clean_ms, next_early_ms = now_ms() + self._settings.clean_resource_interval, now_ms()
         while True:
             is_behind = await self.catch_up()
@@ -93,8 +95,7 @@ class RetentionService:
             await asyncio.sleep(0 if is_behind else PERIOD_MS / 1000)
 
     async def catch_up(self) -> bool:
-        """Lets the index catch up with dispatch, and dispatch go on if it waits for room. True: more to
-        do."""
+        """Runs the index's catch-up, and the dispatch if it waits for room. True: there is more to do."""
         if self._store.dispatch_fault:
             self._store.dispatch(DISPATCH_RECORDS)
         for _ in range(INDEX_SLICES):
@@ -106,12 +107,12 @@ class RetentionService:
     # -- a full disk -------------------------------------------------------------------------------------
 
     def _look_for_room(self) -> None:
-        """Looks at a full disk, between the rounds of clean()."""
+        """Checks a full disk between the rounds of clean()."""
         if self._is_full and now_ms() >= self._next_look_ms:
             self._is_full = is_full(self._settings.retention, self._used_ratio(), was_full=True)
 
     def _used_ratio(self) -> float:
-        """Returns the ratio of the disk; of the fuller one if the log has a disk of its own."""
+        """Returns the used ratio of the disk, or of the fuller one if the log is on a separate disk."""
         self._next_look_ms = now_ms() + ROOM_MS
         log, root = self._store.commit_log.directory, self._store.root
         used = self._usage(log)
@@ -125,7 +126,7 @@ class RetentionService:
         elif not log.has_room():
             self._gate.close(DISK_FULL, f"the disk is full: {log.write_fault}")
         elif self._gate.is_closed_by(DISK_FULL):
-            logger.info("there is room on the disk again: messages are taken")
+            logger.info("there is room on the disk again: messages are accepted")
             self._gate.open(DISK_FULL)
 
     # -- retention ---------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class RetentionService:
         return bool(log.write_fault) or 0 < bytes_max < log.max_offset - log.min_offset
 
     async def clean(self) -> None:
-        """Runs one round: deletes at most deleteFileBatchMax files, and looks at the disk after each."""
+        """Runs one round: deletes at most deleteFileBatchMax files, and checks the disk after each."""
         asked, self.asked = self.asked, False
         log = self._store.commit_log
         for _ in range(self._settings.delete_file_batch_max):
@@ -153,7 +154,7 @@ class RetentionService:
         await self._clean_derived()
 
     def _next_to_go(self, *, asked: bool) -> tuple[int, bool] | None:
-        """Returns where the oldest file of the log ends, and whether it goes even if a replica copies it.
+        """Returns the end of the log's oldest file, and whether it is deleted even if a replica copies it.
         None: it stays."""
         store = self._store
         limit = min(store.dispatch_offset, store.confirm_offset, store.commit_log.flushed_offset)
@@ -175,8 +176,8 @@ class RetentionService:
         return (files[0].end_offset, verdict.must_go) if verdict.files else None
 
     async def _tell_emptied(self, log_offset: int) -> None:
-        """Reports queues that lose their last message. This comes before the deletion: a replica that begins
-        to copy there must know the next offsets of these queues."""
+        """Reports queues that lose their last message, before the deletion: a replica that begins to copy
+        behind it must know the next offsets of these queues."""
         ends: dict[tuple[str, int], int] = {}
         for number, queue in enumerate(self._store.queues.each()):
             if queue.ended_before(log_offset):
@@ -187,7 +188,7 @@ class RetentionService:
             await self._on_emptied(ends)
 
     def _may_go(self, end_offset: int, *, must_go: bool) -> bool:
-        """Returns False while a replica copies the file; if it must go, for HELD_MS_MAX at most."""
+        """Returns False while a replica copies the file; with must_go for HELD_MS_MAX at most."""
         if end_offset <= self._held_offset():
             self._held_since_ms = None
             return True

@@ -1,7 +1,7 @@
-"""The runtime information of a broker (28): a table of texts, with every key that RocketMQ's tools look for.
+"""The runtime information of a broker (28): a table of texts, with every key that RocketMQ's tools read.
 
-What does not exist here (queues of thread pools, a page-cache lock, a pool of buffers) is reported as idle,
-because exporters fail on missing keys. All other values are measured.
+Parts that KeelMQ does not have (queues of thread pools, a page-cache lock, a pool of buffers) are reported as
+idle, because exporters fail on missing keys. All other values are measured.
 Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
 """
 
@@ -51,13 +51,15 @@ class RuntimeInfo:
         self._booted_at = wall_s()
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 28 (GET_BROKER_RUNTIME_INFO)."""
         table.bind(GET_BROKER_RUNTIME_INFO, self.get)
 
     async def get(self, header: Empty, call: Call) -> Reply:
+        """Returns {"table": {key: text}}, sorted by key (28)."""
         return Reply(body={"table": dict(sorted(self.table().items()))})
 
     def table(self) -> dict[str, str]:
-        """Returns all keys with the values of now."""
+        """Returns all keys with their present values."""
         table = IDLE | self._broker() | self._disk() | self._messages() | self._timers()
         table |= dict(self._delay_levels())
         return table | dict(self._context.runtime_info())
@@ -98,7 +100,7 @@ class RuntimeInfo:
         }
 
     def _oldest_ms(self) -> int:
-        """-1: there is no message."""
+        """Returns the store timestamp of the oldest message, in ms; -1: there is none."""
         view = record_at(self._context.store, self._context.store.commit_log.min_offset)
         return -1 if view is None else store_timestamp(view)
 
@@ -128,8 +130,8 @@ class RuntimeInfo:
         }
 
     def _timers(self) -> dict[str, str]:
-        """timerReadBehind: how long the next timer has been due, s. timerOffsetBehind: messages that are not
-        in the wheel yet. timerCongestNum: timers that are to come. The rates are those of the last 10 s."""
+        """timerReadBehind: how long the next timer has been due, in s. timerOffsetBehind: messages that are
+        not in the wheel yet. timerCongestNum: undelivered timers. The rates are those of the last 10 s."""
         timers, rates = self._context.timers, self._stats.rates
         return {
             "timerCongestNum": str(timers.waiting if timers else 0),
@@ -140,7 +142,7 @@ class RuntimeInfo:
         }
 
     def _rates(self, *numbers: int) -> str:
-        """Over 10 s, a minute and ten minutes."""
+        """Returns the rates per second over 10 s, a minute and ten minutes."""
         rates = self._stats.rates
         return " ".join(
             str(round(sum(rates.per_second(number, seconds) for number in numbers), 4))
@@ -164,7 +166,7 @@ def _duration(seconds: float) -> str:
 
 
 def _bytes(count: float) -> str:
-    """1536 -> "1.5 KiB"."""
+    """Returns the text of a size: 1536 -> "1.5 KiB"."""
     if count < 1024:
         return f"{count:.0f} B"
     for unit in "KMGTPE":

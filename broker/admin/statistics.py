@@ -38,7 +38,7 @@ READ_RANDOM: Final = 1
 
 
 class StatisticsHandlers:
-    """Reads store, topics and statistics; changes nothing but the read mode of the log."""
+    """Reads store, topics and statistics; changes only the read mode of the log."""
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, stats: BrokerStats, retention: RetentionService
@@ -46,6 +46,7 @@ class StatisticsHandlers:
         self._store, self._topics, self._stats, self._retention = store, topics, stats, retention
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 315, 305, 321, 2004, 306, 316 and 329."""
         table.bind(VIEW_BROKER_STATS_DATA, self.view_stats)
         table.bind(GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.get_system_topics)
         table.bind(QUERY_CONSUME_QUEUE, self.query_consume_queue)
@@ -58,10 +59,13 @@ class StatisticsHandlers:
         table.bind(GET_BROKER_HA_STATUS, self.get_ha_status)
 
     async def get_ha_status(self, header: Empty, call: Call) -> Reply:
+        """Returns the HA status of a master without replicas (907)."""
         end = self._store.commit_log.max_offset
         return Reply(body=HaRuntimeInfo(master=True, master_commit_log_max_offset=end))
 
     async def view_stats(self, header: ViewStatsRequest, call: Call) -> Reply:
+        """Returns sum, rate per second and average of a counter, for the last minute, hour and day (315).
+        Raises CommandError if there is no such counter."""
         found = self._stats.snapshot(header.stats_name, header.stats_key)
         if found is None:
             known = ", ".join(self._stats.names)
@@ -71,10 +75,13 @@ class StatisticsHandlers:
         return Reply(body=BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
     async def get_system_topics(self, header: Empty, call: Call) -> Reply:
+        """Returns the names of the system topics, sorted (305)."""
         names = [name for name in sorted(self._topics.topics) if self._topics.is_system(name)]
         return Reply(body=TopicList(topic_list=names))
 
     async def query_consume_queue(self, header: ConsumeQueueRequest, call: Call) -> Reply:
+        """Returns up to ENTRIES_MAX units of a consume queue from `index` on, and the queue's bounds (321).
+        Raises CommandError if there is no such queue."""
         queue = self._store.find_queue(header.topic, header.queue_id)
         if queue is None:
             remark = f"{header.queue_id}@{header.topic} is not exist!"
@@ -91,13 +98,14 @@ class StatisticsHandlers:
         return Reply(body=body)
 
     async def clean(self, header: Empty, call: Call) -> Reply:
-        """Starts a round of retention at once, at any hour of the day. Queues of deleted topics are deleted
-        with their messages; an empty queue stays, because it has the topic's next offset."""
+        """Starts a round of retention at once, at any hour of the day (306, 316, 329). Queues of deleted
+        topics are deleted with their messages; an empty queue stays, because it has the topic's next
+        offset."""
         self._retention.asked = True
         return Reply()
 
     async def set_read_mode(self, header: ReadAheadRequest, call: Call) -> Reply:
-        """Sets the read mode until the broker stops."""
+        """Sets the read mode of the log until the broker stops (2004)."""
         if header.mode not in (READ_NORMAL, READ_RANDOM):
             remark = "set commitlog readahead mode param value error"
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: it is 0 (normal) or 1 (random)")

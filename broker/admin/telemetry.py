@@ -1,4 +1,4 @@
-"""What a broker writes to files for analytics: a sample each second, and every finished role change.
+"""The telemetry files of a broker, for analytics: a sample each second, and every finished role change.
 
 The event loop reads a few numbers; a thread writes them (keelmq/remoting/telemetry.py). Nothing is sampled
 before the broker's id is known. Without controller mode the broker is its own master, with id 0 and
@@ -28,7 +28,7 @@ ALONE = Role(broker_id=MASTER_ID, master_broker_id=MASTER_ID)
 
 
 class BrokerTelemetry:
-    """Owned by the event loop's thread. A fault of the files does not stop the broker."""
+    """Owned by the event loop's thread. An error of the files does not stop the broker."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BrokerTelemetry:
         tasks.start("telemetry samples", self._sample_forever)
 
     async def close(self) -> None:
-        """Writes what is left. Called after the tasks were stopped."""
+        """Writes the remaining records. Called after the tasks were stopped."""
         await self.writer.close()
 
     async def _sample_forever(self) -> None:
@@ -68,13 +68,13 @@ class BrokerTelemetry:
                     now, max_offset=store.commit_log.max_offset, confirm_offset=store.confirm_offset
                 )
                 continue
-            next_ms = max(next_ms, now - TICK_MS) + SAMPLE_PERIOD_MS  # in step, unless the loop was held up
+            next_ms = max(next_ms, now - TICK_MS) + SAMPLE_PERIOD_MS  # skips periods that the loop missed
             sample = self.sample()
             if sample is not None:
                 self.writer.put(sample)
 
     def sample(self) -> HaSample | None:
-        """Returns the values of now; None while the broker's id is not known."""
+        """Returns the present values; None while the broker's id is not known."""
         role, ha, config = self._role(), self._ha, self._config
         max_offset, confirm_offset = self._store.commit_log.max_offset, self._store.confirm_offset
         lag = self._lag.read(now_ms(), max_offset=max_offset, confirm_offset=confirm_offset)
@@ -100,8 +100,8 @@ class BrokerTelemetry:
         )
 
     def _role_and_set(self, role: Role) -> tuple[RoleName, int, tuple[int, ...], int]:
-        """Returns role, masterEpoch, SyncStateSet and its epoch, as the HA service has them: offsets are only
-        true together with the epoch in which they were written."""
+        """Returns role, masterEpoch, SyncStateSet and its epoch from the HA service: offsets have a meaning
+        only together with the epoch in which they were written."""
         ha = self._ha
         if ha is None:
             return "master", role.epoch, (MASTER_ID,), 0

@@ -1,4 +1,4 @@
-"""Requests that RocketMQ's brokers serve and ours do not. The answer says why, and what to do instead.
+"""Requests that RocketMQ's brokers serve and KeelMQ's do not. The answer has the reason and the alternative.
 
 Its code is 3, as for an unknown request. docs/requests.md has the same table, and a test compares them.
 """
@@ -7,7 +7,7 @@ from typing import Final
 
 from keelmq.remoting.codes import RequestCode as Code
 
-_FOR_CLIENTS: Final = "is asked of consumers: ask a broker for 222 (reset offsets) or 223 (how far they are)"
+_FOR_CLIENTS: Final = "is a request to consumers: send a broker 222 (reset offsets) or 223 (consumer status)"
 _NO_ROCKSDB: Final = "there is no RocksDB here"
 _NO_COLD_DATA: Final = "reads of old messages are not limited here; how the log is read is set by 2004"
 _NO_ACL: Final = (
@@ -27,5 +27,5 @@ UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
     Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: _NO_COLD_DATA,
-    Code.POP_ROLLBACK: f"{_NO_ROCKSDB}: what is popped is kept in the revive topic already",
+    Code.POP_ROLLBACK: f"{_NO_ROCKSDB}: checkpoints of pops are in the revive topic",
 } | dict.fromkeys(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1), _NO_ACL)

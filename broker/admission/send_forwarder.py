@@ -41,7 +41,7 @@ MOVE_STEP_MS: Final = 10
 """A fixed period: the look whether the mastership has moved must not slow down."""
 
 NOT_YET: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SERVICE_NOT_AVAILABLE)
-"""Codes of messages that were not stored for sure; the new master may take them in a moment."""
+"""Codes that prove that the message was not stored; the new master may accept it in a moment."""
 TOO_FEW: Final = "in-sync replicas not enough"
 _NO_MASTER: Final = Failed(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")
 
@@ -55,38 +55,64 @@ class SendFields(Protocol):
     """
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic that the client names."""
+
     @property
-    def default_topic(self) -> str: ...
+    def default_topic(self) -> str:
+        """The template if the topic is created: TBW102."""
+
     @property
-    def default_topic_queue_nums(self) -> int: ...
+    def default_topic_queue_nums(self) -> int:
+        """Number of queues if the topic is created."""
+
     @property
-    def queue_id(self) -> int: ...
+    def queue_id(self) -> int:
+        """The queue; below 0: the broker chooses."""
+
     @property
-    def sys_flag(self) -> int: ...
+    def sys_flag(self) -> int:
+        """RocketMQ's MessageSysFlag."""
+
     @property
-    def born_timestamp(self) -> int: ...
+    def born_timestamp(self) -> int:
+        """When the client made the message, in ms."""
+
     @property
-    def flag(self) -> int: ...
+    def flag(self) -> int:
+        """The message's flag, which only applications read."""
+
     @property
-    def properties(self) -> str: ...
+    def properties(self) -> str:
+        """The properties in their wire form."""
+
     @property
-    def reconsume_times(self) -> int: ...
+    def reconsume_times(self) -> int:
+        """How often consumers have failed on the message."""
+
     @property
-    def max_reconsume_times(self) -> int: ...
+    def max_reconsume_times(self) -> int:
+        """Tries before the message becomes a dead letter."""
+
     @property
-    def batch(self) -> bool: ...
+    def batch(self) -> bool:
+        """Whether the body is a batch of messages."""
 
 
 class ForwardableSend(Protocol):
     """A decoded send request, as this module needs it."""
 
     @property
-    def opaque(self) -> int: ...
+    def opaque(self) -> int:
+        """The number that the response repeats."""
+
     @property
-    def flag(self) -> int: ...
+    def flag(self) -> int:
+        """The command's flag: FLAG_ONEWAY."""
+
     @property
-    def ext(self) -> SendFields: ...
+    def ext(self) -> SendFields:
+        """The header fields."""
 
 
 Taken: TypeAlias = tuple[ForwardableSend, bytes, FastPathPeer, int]

@@ -15,18 +15,18 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
 from broker.store.message_store import MessageStore
 from broker.timers.handlers import TimerHandlers
-from broker.timers.service import Timers
+from broker.timers.service import TimerService
 from broker.transactions.handlers import EndTransactionHandler
-from broker.transactions.service import Transactions
+from broker.transactions.service import TransactionService
 from keelmq.remoting.operation import OperationTable
 from keelmq.runtime.tasks import TaskSet
 
 
 def make_transactions(
     config: BrokerConfig, metadata: Metadata, clients: Clients, store: MessageStore, writer: MessageWriter
-) -> Transactions:
+) -> TransactionService:
     """Makes the service of half messages, with the broker's settings."""
-    return Transactions(
+    return TransactionService(
         store,
         metadata,
         writer,
@@ -47,8 +47,8 @@ class BackgroundServices:
         metadata: Metadata,
         clients: Clients,
         *,
-        transactions: Transactions,
-        timers: Timers,
+        transactions: TransactionService,
+        timers: TimerService,
     ) -> None:
         """transactions, timers: those that `context` has, with their types."""
         self._context, self._metadata, self._writer = context, metadata, writer

@@ -30,8 +30,8 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
-from broker.timers.service import Timers
-from broker.transactions.service import Transactions
+from broker.timers.service import TimerService
+from broker.transactions.service import TransactionService
 from keelmq.remoting.config_store import Given
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
@@ -78,7 +78,7 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
         end_of_tick=parts.end_of_tick,
     )
     transactions = make_transactions(config, metadata, parts.clients, store, writer)
-    timers = Timers(store, metadata, writer, settings=config)
+    timers = TimerService(store, metadata, writer, settings=config)
     context = _handler_context(parts, transactions, timers)
     handlers = bind_broker_operations(table, context, writer)
     services = BackgroundServices(
@@ -92,7 +92,9 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
     return table, handlers, services
 
 
-def _handler_context(parts: ServedParts, transactions: Transactions, timers: Timers) -> HandlerContext:
+def _handler_context(
+    parts: ServedParts, transactions: TransactionService, timers: TimerService
+) -> HandlerContext:
     config, metadata, controlled = parts.config, parts.metadata, parts.controlled
     return HandlerContext(
         store=parts.store,

@@ -23,6 +23,7 @@ class OffsetAndTopicHandlers:
         self._context = context
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 30 (GET_MAX_OFFSET), 31 (GET_MIN_OFFSET) and 21 (GET_ALL_TOPIC_CONFIG)."""
         table.bind(GET_MAX_OFFSET, self.get_max_offset)
         table.bind(GET_MIN_OFFSET, self.get_min_offset)
         table.bind(GET_ALL_TOPIC_CONFIG, self.get_all_topic_config)
@@ -32,9 +33,11 @@ class OffsetAndTopicHandlers:
         return OffsetResponse(offset=self._context.store.max_queue_offset(header.topic, header.queue_id))
 
     async def get_min_offset(self, header: QueueRequest, call: Call) -> OffsetResponse:
+        """Returns the first offset of a queue that retention has not deleted (31)."""
         return OffsetResponse(offset=self._context.store.min_queue_offset(header.topic, header.queue_id))
 
     async def get_all_topic_config(self, header: Empty, call: Call) -> Reply:
+        """Returns the whole topic table with its DataVersion (21)."""
         return Reply(body=self._context.topics.wrapper())
 
 

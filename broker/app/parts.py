@@ -200,7 +200,7 @@ class BrokerParts:
 
     def _disk_failed(self) -> None:
         if self._controlled is not None:
-            self._controlled.step_aside_soon()
+            self._controlled.hand_over_soon()
 
     def _lease_is_over(self, now_ms: int) -> bool:
         return self._controlled is not None and self._controlled.lease_is_over(now_ms)

@@ -118,6 +118,7 @@ class BrokerStatus:
         return registration_of(self._registered(), topics, permission=self._config.broker_permission)
 
     def unregistration(self) -> UnregisterBrokerRequest:
+        """Returns the request that removes this broker from a name server (104)."""
         return unregistration_of(self._registered())
 
     def _registered(self) -> RegisteredBroker:

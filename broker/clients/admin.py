@@ -56,6 +56,7 @@ class ClientAdmin:
         self._settings, self._broker_name = settings, name
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 222, 343, 345, 328, 353 and 46."""
         table.bind(INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset)
         table.bind(QUERY_TOPICS_BY_CONSUMER, self.query_topics)
         table.bind(QUERY_SUBSCRIPTION_BY_CONSUMER, self.query_subscription)
@@ -119,9 +120,12 @@ class ClientAdmin:
     # -- groups ------------------------------------------------------------------------------------------
 
     async def query_topics(self, header: GroupRequest, call: Call) -> Reply:
+        """Returns the topics in which the group has committed offsets (343)."""
         return Reply(body=TopicNames(topic_list=self._metadata.offsets.topics_of(header.group)))
 
     async def query_subscription(self, header: GroupTopicRequest, call: Call) -> Reply:
+        """Returns the subscription of an online group to a topic (345); the body has none if the group is
+        offline or does not subscribe to it."""
         group = self._registry.consumers.get(header.group)
         found = group.subscriptions.get(header.topic) if group is not None else None
         body: dict[str, object] = {"group": header.group, "topic": header.topic}
@@ -130,6 +134,7 @@ class ClientAdmin:
         return Reply(body=body)
 
     async def get_producers(self, header: Empty, call: Call) -> Reply:
+        """Returns the connected producers by group (328)."""
         table = {
             name: [
                 {

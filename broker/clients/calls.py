@@ -53,6 +53,7 @@ class ConsumerCalls:
         self._status = ClientRequests(clients, answer_ms_max=status_ms_max, waiting_max=WAITING_MAX)
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 223, 307 and 309, which are forwarded to a connected consumer."""
         table.bind(INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.get_status)
         table.bind(GET_CONSUMER_RUNNING_INFO, self.get_running_info)
         table.bind(CONSUME_MESSAGE_DIRECTLY, self.consume_directly)

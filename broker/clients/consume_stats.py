@@ -61,6 +61,7 @@ class ConsumeStats:
         self._broker_name, self._tps, self._address, self._clock = broker_name, tps, address, clock
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 202, 208, 317, 303, 308 and 314."""
         table.bind(GET_TOPIC_STATS_INFO, self.get_topic_stats)
         table.bind(GET_CONSUME_STATS, self.get_consume_stats)
         table.bind(GET_BROKER_CONSUME_STATS, self.get_broker_consume_stats)
@@ -71,6 +72,8 @@ class ConsumeStats:
     # -- topics ------------------------------------------------------------------------------------------
 
     async def get_topic_stats(self, header: TopicRequest, call: Call) -> Reply:
+        """Returns offsets and last store timestamp (ms) of each queue, and the topic's messages per second
+        (202). Raises CommandError if there is no such topic."""
         topic = self._metadata.topics.get(header.topic)
         if topic is None:
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
@@ -149,6 +152,8 @@ class ConsumeStats:
         return online is not None and topic not in online.subscriptions
 
     async def query_time_span(self, header: GroupTopicRequest, call: Call) -> Reply:
+        """Returns for each queue when its oldest, its newest and the group's last consumed message were
+        stored, in ms (303). Raises CommandError if there is no such topic."""
         topic = self._metadata.topics.get(header.topic)
         if topic is None:
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")

@@ -96,6 +96,7 @@ class Clients:
         self._next_scan_ms = clock() + SCAN_PERIOD_MS
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 34, 35, 38, 203, 204, 41 and 42."""
         table.bind(HEART_BEAT, self.heart_beat)
         table.bind(UNREGISTER_CLIENT, self.unregister_client)
         table.bind(GET_CONSUMER_LIST_BY_GROUP, self.get_consumer_list)
@@ -248,6 +249,7 @@ class Clients:
     # -- members -------------------------------------------------------------------------------------------
 
     async def get_consumer_list(self, header: ConsumerGroupRequest, call: Call) -> Reply:
+        """Returns the client ids of a consumer group (38). Raises CommandError if it has no member."""
         group = self.registry.consumers.get(header.consumer_group)
         if group is None:
             remark = f"no consumer for this group, {header.consumer_group}"
@@ -255,6 +257,8 @@ class Clients:
         return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids))
 
     async def get_consumer_connections(self, header: ConsumerGroupRequest, call: Call) -> Reply:
+        """Returns members, subscriptions and settings of a group (203). Raises CommandError if it has no
+        member."""
         group = self.registry.consumers.get(header.consumer_group)
         if group is None:
             remark = f"the consumer group[{header.consumer_group}] not online"
@@ -272,6 +276,7 @@ class Clients:
         )
 
     async def get_producer_connections(self, header: ProducerGroupRequest, call: Call) -> Reply:
+        """Returns the members of a producer group (204). Raises CommandError if it has none."""
         members = self.registry.producers.get(header.producer_group)
         if members is None:
             remark = f"the producer group[{header.producer_group}] not exist"
@@ -298,6 +303,7 @@ class Clients:
         return Reply(body=LockedQueues(lockOKMQSet=[_queue_body(queue) for queue in mine]))
 
     async def unlock_batch(self, header: Empty, call: Call) -> Reply:
+        """Unlocks queues that this client holds (42). A replica forwards the request to the master."""
         body = _body_of(call, LockBatchBody)
         if not self._metadata.gate.writable:
             await self._by_master(UNLOCK_BATCH_MQ, body)

@@ -308,22 +308,27 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
 
     @classmethod
     def foreign(cls, key: str, value: str) -> Foreign | None:
+        """Returns why a key of RocketMQ has no effect here, or is refused; None: it is unknown."""
         return look_up(key, value)
 
     @property
     def name_servers(self) -> tuple[str, ...]:
+        """The addresses in namesrvAddr."""
         return split_addresses(self.namesrv_addr)
 
     @property
     def controllers(self) -> tuple[str, ...]:
+        """The addresses in controllerAddr."""
         return split_addresses(self.controller_addr)
 
     @property
     def epoch_path(self) -> Path:
+        """The path of the epoch file, in storePathRootDir unless storePathEpochFile is set."""
         return self.store_path_epoch_file or self.store_path_root_dir / "epochFileCheckpoint"
 
     @property
     def telemetry_path(self) -> Path:
+        """The directory of the telemetry files."""
         return self.store_path_root_dir / "telemetry"
 
     @property
@@ -333,10 +338,12 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
 
     @property
     def sync_flush(self) -> bool:
+        """Whether replies wait until the message is on disk (flushDiskType)."""
         return self.flush_disk_type == "SYNC_FLUSH"
 
     @property
     def durability(self) -> Durability:
+        """The replicas and disks that a reply waits for."""
         return Durability(
             controlled=self.enable_controller_mode,
             all_ack=self.all_ack_in_sync_state_set,

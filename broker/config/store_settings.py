@@ -94,6 +94,7 @@ class StoreSettings(TelemetryConfig):
 
     @property
     def retention(self) -> RetentionRules:
+        """The rules by which old log files are deleted."""
         return RetentionRules(
             reserved_ms=self.file_reserved_time * HOUR_MS,
             hours=hours_of(self.delete_when),

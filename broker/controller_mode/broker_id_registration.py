@@ -1,7 +1,7 @@
 """Registration with the controllers: carries out the effects of core/registration.py on disk and controller.
 
-Never decides what comes next: `step()` does. After a lost reply, or without an answer, an effect is repeated
-with a back-off and jitter, because several new replicas may start together and want the same next id.
+`step()` decides what comes next. After a lost reply, or without an answer, an effect is repeated with a
+back-off and jitter, because several new replicas may start together and want the same next id.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 AGAIN = Backoff(first_ms=50, max_ms=2_000)
 EXPLAIN_EVERY = 30
-"""A hopeless situation is explained again after so many tries."""
+"""A failure that persists is logged again after this many tries."""
 
 
 def role_update_of(header: MasterInfo, sync_state_set: SyncStateSet | None) -> RoleUpdate:
@@ -75,7 +75,7 @@ class Identity:
         self._tries = 0
 
     def load(self) -> None:
-        """Reads the files. BrokerMetaError: they cannot be trusted."""
+        """Reads the files. Raises BrokerMetaError if they cannot be trusted."""
         temp, meta = self._files.load()
         self._check_code = temp.register_check_code if temp else ""
         self.now = recover(temp.broker_id if temp else None, meta.broker_id if meta else None)
@@ -84,12 +84,13 @@ class Identity:
 
     @property
     def broker_id(self) -> int | None:
-        """The id for life; None until the controller has granted it."""
+        """The permanent id; None until the controller has granted it."""
         granted = self.now.state in (RegisterState.CREATE_METADATA_FILE_DONE, RegisterState.REGISTERED)
         return self.now.broker_id if granted else None
 
     @property
     def is_registered(self) -> bool:
+        """Whether the controller has accepted this broker's registration (1003)."""
         return self.now.state is RegisterState.REGISTERED
 
     async def settle(self) -> RoleUpdate:

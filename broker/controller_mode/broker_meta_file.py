@@ -1,9 +1,9 @@
-"""The broker's identity on disk: `.broker.meta.temp` while an id is applied for, `.broker.meta` for life.
+"""The broker's identity on disk: `.broker.meta.temp` while it applies for an id, then `.broker.meta`.
 
 One line of JSON with a checksum: {"brokerId":1,"brokerName":"b","clusterName":"C","crc32":N,
-"registerCheckCode":"host:port;millis"}. A crash leaves the old file or the new one, never half of one. So an
-unreadable file is damaged, or of another disk, and the broker does not start with it: a new id, taken
-silently, would leave the old one in the SyncStateSet for ever (broker-ha pitfall 27).
+"registerCheckCode":"host:port;millis"}. A crash leaves the old file or the new one, never a part of one. So
+an unreadable file is damaged, or belongs to another disk, and the broker does not start with it: a new id
+would leave the old one in the SyncStateSet for ever (broker-ha pitfall 27).
 """
 
 import json
@@ -21,14 +21,13 @@ META_BYTES_MAX = 65_536
 
 
 class BrokerMetaError(Exception):
-    """The identity cannot be trusted, and an operator must decide. The text is one line that says what to
-    do."""
+    """The identity cannot be trusted, and an operator must decide. The text says in one line what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerMeta:
-    """The broker that this disk belongs to. register_check_code: "<brokerAddr>;<millis>", the proof that
-    makes 1013 repeatable; it is the same one at every try."""
+    """The broker to which this disk belongs. register_check_code: "<brokerAddr>;<millis>". It is the same at
+    every try, so that 1013 can be repeated."""
 
     cluster_name: str
     broker_name: str
@@ -45,22 +44,23 @@ class MetaFiles:
         self._cluster_name, self._broker_name = cluster_name, broker_name
 
     def load(self) -> tuple[BrokerMeta | None, BrokerMeta | None]:
-        """(temp, meta); None: no such file. Raises BrokerMetaError for damage or a foreign file."""
+        """Returns (temp, meta); None: no such file. Raises BrokerMetaError for a damaged or foreign file."""
         return self._read(self.temp_path), self._read(self.meta_path)
 
     def write_temp(self, broker_id: int, register_check_code: str) -> BrokerMeta:
-        """Durable when it returns: only then may the id be applied for."""
+        """Writes .broker.meta.temp durably, before the broker applies for the id. Raises OSError."""
         meta = BrokerMeta(self._cluster_name, self._broker_name, broker_id, register_check_code)
         replace_file(self.temp_path, encode_meta(meta), keep_backup=False)
         return meta
 
     def delete_temp(self) -> None:
+        """Deletes .broker.meta.temp durably, if it exists. Raises OSError."""
         with suppress(FileNotFoundError):
             self.temp_path.unlink()
         sync_directory(self.temp_path.parent)
 
     def replace_temp_by_meta(self) -> None:
-        """One rename: temp disappears and meta appears together."""
+        """Renames .broker.meta.temp to .broker.meta, durably. Raises OSError."""
         os.replace(self.temp_path, self.meta_path)
         sync_directory(self.meta_path.parent)
 
@@ -89,7 +89,7 @@ class MetaFiles:
 
 
 def encode_meta(meta: BrokerMeta) -> bytes:
-    """One line; members sorted; crc32 over the same JSON without that member."""
+    """Returns one line of JSON with sorted members. crc32 covers the JSON without that member."""
     members: dict[str, object] = {
         "brokerId": meta.broker_id,
         "brokerName": meta.broker_name,
@@ -100,7 +100,8 @@ def encode_meta(meta: BrokerMeta) -> bytes:
 
 
 def decode_meta(raw: bytes) -> BrokerMeta:
-    """Raises ValueError with what is wrong: too long, not JSON, a missing member, a wrong checksum."""
+    """Parses an identity. Raises ValueError with the fault: too long, not JSON, a missing member, a wrong
+    checksum."""
     if len(raw) > META_BYTES_MAX:
         raise ValueError(f"more than {META_BYTES_MAX} bytes")
     if not raw.strip(b"\0\n \t"):

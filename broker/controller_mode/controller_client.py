@@ -2,9 +2,9 @@
 
 A controller never forwards. So 1005 goes to every configured address at once, and the active one is
 remembered. After "not leader", a lost connection or a timeout the look-up is repeated at once, with a short
-back-off (upstream waits for its next round, up to 10 s). Heartbeats go to every controller, so that a new
-active one knows this broker already: it would take a broker that it has not heard for dead. They go to
-controllers that joined later as well; the leader names those in its answers.
+back-off (RocketMQ waits for its next round, up to 10 s). Heartbeats go to every controller, also to those
+that joined later, which the leader names in its answers. Without them a new active controller would consider
+this broker dead.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ AGAIN = Backoff(first_ms=50, max_ms=200)
 REDIAL_MS = 500
 """How often a controller is dialled for a heartbeat while it cannot be reached."""
 LEARNED_MAX = 16
-"""Controllers beside the configured ones; a group has seven at most, if it is well."""
+"""Limit of the controllers beside the configured ones; a healthy group has at most seven."""
 _ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")
 
 LOOK_AGAIN = (ResponseCode.CONTROLLER_NOT_LEADER, ResponseCode.RPC_SEND_TO_CHANNEL_FAILED)
@@ -61,10 +61,11 @@ class ControllerClient:
         self._looking = asyncio.Lock()
         self._silent = False
         self._why: dict[str, str] = {}
-        """By address: what came back when we asked it last who leads."""
+        """By address: its answer to the last look-up."""
 
     @property
     def active_address(self) -> str | None:
+        """The controller that answered as the active one last; None: none is known."""
         return self._active
 
     async def call(
@@ -185,6 +186,7 @@ class Heartbeats:
         self._tasks: TaskSet | None = None
 
     def start(self, tasks: TaskSet) -> None:
+        """Starts a task for each controller."""
         self._tasks = tasks
         self.follow(self._addresses)
 
@@ -199,6 +201,7 @@ class Heartbeats:
                 self._tasks.start(f"heartbeat to controller {address}", partial(self._run, address, wake))
 
     def beat_now(self) -> None:
+        """Sends a heartbeat to every controller at once."""
         for wake in self._wake.values():
             wake.set()
 

@@ -4,9 +4,9 @@
         -> electMaster (1002) for the target -> this broker is its slave -> held sends are forwarded
 
 The election keeps the replicas in the SyncStateSet that have every byte, so that the new master does not
-refuse messages until enough replicas have joined. If a step fails, this broker goes on as master and stores
-the held sends: nothing has happened. If the answer of the election is lost, the set epoch is raised (a
-fencing read), so that a late request finds another epoch and is void.
+refuse messages until enough replicas have joined. If a step fails, this broker stays master and stores the
+held sends. If the answer of the election is lost, a fencing read raises the set epoch, so that a late request
+for the election is refused.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ DRAIN_MS = 1_000
 ELECT_MS = 1_000
 SWITCH_MS = 1_500
 STEP_MS = 1
-"""Between two looks: acks and role changes come at their own pace."""
+"""Period of the checks for acks and for the role change."""
 
 
 class HandOverError(Exception):
-    """The mastership was not handed over, and this broker goes on as it was. The text says why."""
+    """The mastership was not handed over, and this broker stays master. The text says why."""
 
 
 class HandOver:
@@ -69,8 +69,9 @@ class HandOver:
         self._running = asyncio.Lock()
 
     async def give(self, wanted: int | None = None, *, leaves: bool = False) -> int:
-        """Returns the id of the new master, which is `wanted` if that is not None. leaves: this broker stops
-        afterwards, and is not kept in the SyncStateSet unless minInSyncReplicas needs it. HandOverError."""
+        """Hands over to `wanted`, or to the best member if None. Returns the id of the new master. leaves:
+        this broker stops afterwards, and stays in the SyncStateSet only if minInSyncReplicas needs it. Raises
+        HandOverError."""
         async with self._running:
             role = self._manager.role
             if not role.is_master or self._ha.mastership is None:
@@ -80,7 +81,7 @@ class HandOver:
                 raise HandOverError("no other member of the SyncStateSet is connected")
             began_ms = now_ms()
             logger.info("hand-over to broker %d begins", transfer_target)
-            self._gate.close(HAND_OVER, f"the mastership goes to broker {transfer_target}")
+            self._gate.close(HAND_OVER, f"the mastership is handed over to broker {transfer_target}")
             try:
                 self._metadata.commit_staged()  # the last oneway offset commits: the gate is closed
                 await self._drain(transfer_target)
@@ -115,7 +116,7 @@ class HandOver:
         ]
 
     async def _drain(self, transfer_target: int) -> None:
-        """Waits until the target has everything. Nothing is stored meanwhile, so the log does not grow."""
+        """Waits until the target has everything; the log does not grow meanwhile. Raises HandOverError."""
         deadline_ms = now_ms() + DRAIN_MS
         while True:
             end, links = self._ha.store.commit_log.max_offset, self._links()
@@ -127,7 +128,7 @@ class HandOver:
             ):
                 return
             if self._ha.mastership is None or transfer_target not in {link.broker_id for link in links}:
-                raise HandOverError(f"broker {transfer_target} left the SyncStateSet meanwhile")
+                raise HandOverError(f"broker {transfer_target} left the SyncStateSet")
             if now_ms() >= deadline_ms:
                 raise HandOverError(
                     f"not drained within {DRAIN_MS} ms: {len(self._pending)} replies wait for replicas, and "
@@ -176,13 +177,13 @@ class HandOver:
 
 
 class HandOverRequests:
-    """Handler of the request that a controller sends to the master whose mastership an operator moves."""
+    """Handler of the controller's request to hand over, which an operator's electMaster causes."""
 
     def __init__(self, hand_over: HandOver, role: Callable[[], Role], *, broker_name: str) -> None:
         self._hand_over, self._role, self._broker_name = hand_over, role, broker_name
 
     def bind_pushed(self, table: OperationTable) -> None:
-        """table: of the connections that this broker opened, so the peer is a controller."""
+        """Binds the request on connections that this broker opened, so the peer is a controller."""
         table.bind(HAND_OVER_OPERATION, self.hand_over)
 
     async def hand_over(self, request: HandOverRequest, call: Call) -> None:

@@ -1,5 +1,5 @@
-"""The isolation lease of a master: without a sign of the controllers or of all in-sync replicas, it
-acknowledges nothing, because another master may have been elected. The rule: core/lease.py.
+"""The isolation lease of a master: if it hears neither the controllers nor all in-sync replicas, it
+acknowledges nothing, because another master may have been elected. The rule is in core/lease.py.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from broker.ha.service import HaService
 logger = logging.getLogger(__name__)
 
 WITNESS_BEATS = 3
-"""A slave that missed so many of its reports is not known to be a slave."""
+"""A slave that missed this many of its reports does not confirm the lease: it may follow another master."""
 LOOK_MS = 100
 
 
 class IsolationLease:
-    """The lease, fed with the answers of controllers and the links of slaves."""
+    """The lease of this broker, renewed by answers of controllers and by the links of slaves."""
 
     def __init__(self, ha: HaService, *, timeout_ms: int, send_heartbeat_interval_ms: int) -> None:
         """timeout_ms: controllerHeartBeatTimeoutMills. send_heartbeat_interval_ms:
@@ -35,14 +35,14 @@ class IsolationLease:
         return self._lease.is_over(now_ms, self._ha.transfer_targets, self._ha.links)
 
     async def watch(self, is_isolated: Callable[[], bool]) -> None:
-        """Logs each change of is_isolated. The gate asks is_over() itself. Runs until it is cancelled."""
+        """Logs each change of is_isolated; the gate calls is_over() itself. Runs until it is cancelled."""
         was_isolated = False
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
             isolated = is_isolated()
             if isolated and not was_isolated:
                 logger.error(
-                    "isolated: neither the controller that leads nor every in-sync replica (%s) is heard; "
+                    "isolated: no answer from the active controller, nor from every in-sync replica (%s); "
                     "nothing is acknowledged, because another master may have been elected",
                     sorted(self._ha.transfer_targets),
                 )

@@ -30,13 +30,16 @@ class StopSettings(Protocol):
     """The keys of these names (broker/config/broker_config.py); they can change while the broker runs."""
 
     @property
-    def shutdown_hand_over_timeout(self) -> int: ...
+    def shutdown_hand_over_timeout(self) -> int:
+        """How long the stop waits for another master, in ms."""
 
     @property
-    def shutdown_forward_timeout(self) -> int: ...
+    def shutdown_forward_timeout(self) -> int:
+        """How long late sends are forwarded after the hand-over, in ms."""
 
     @property
-    def forward_late_sends(self) -> bool: ...
+    def forward_late_sends(self) -> bool:
+        """Whether sends of clients with an old route are forwarded to the new master."""
 
 
 class PlannedStop:
@@ -52,29 +55,30 @@ class PlannedStop:
         is_linked: Callable[[], bool],
         settings: StopSettings,
     ) -> None:
-        """is_linked: is the replication link to another master up?"""
+        """is_linked: returns whether the replication link to another master is up."""
         self._hand_over, self._forwarder, self._registry = hand_over, forwarder, registry
         self._role, self._is_linked = role, is_linked
         self._settings = settings
         self._demoted_ms: int | None = None
 
     def role_changed(self, before: Role, after: Role) -> None:
-        """Notes when the mastership was lost. Has to be called after every change."""
+        """Records when the mastership was lost. Must be called after every role change."""
         if before.is_master and not after.is_master:
             self._demoted_ms = now_ms()
 
     @property
     def _hand_over_ms(self) -> int:
-        """0: no hand-over, and no wait for clients."""
+        """shutdownHandOverTimeout in ms; 0: no hand-over, and no wait for clients."""
         return self._settings.shutdown_hand_over_timeout
 
     @property
     def _forward_ms(self) -> int:
-        """0: clients with an old route are not waited for."""
+        """shutdownForwardTimeout in ms; 0: the stop does not wait for clients with an old route."""
         return self._settings.shutdown_forward_timeout if self._settings.forward_late_sends else 0
 
     async def run(self) -> None:
-        """Returns when the broker may stop: at once if it was never master, or cannot hand over."""
+        """Hands over if this broker is master. Returns when the broker may stop: at once if it was never
+        master, or cannot hand over."""
         if not self._hand_over_ms:
             return
         began_ms = linked_ms = now_ms()
@@ -99,8 +103,8 @@ class PlannedStop:
             await asyncio.sleep((LOOK_AT_CLIENTS_MS if seen.old_routes else LOOK_MS) / 1000)
 
     async def _hands_over(self) -> bool:
-        """Returns whether the mastership was handed over. False: the log says why, and the controllers elect
-        another master when this broker is gone."""
+        """Returns whether the mastership was handed over. False: the reason is logged, and the controllers
+        elect another master after this broker has stopped."""
         try:
             async with asyncio.timeout(self._hand_over_ms / 1000):
                 await self._hand_over.give(leaves=True)
@@ -118,8 +122,8 @@ class PlannedStop:
         )
 
     def _old_routes(self) -> set[int]:
-        """Returns the ids of connections of clients that poll the route: known by heartbeats, or because they
-        sent before their first one."""
+        """Returns the ids of connections whose clients poll the route: those that sent a heartbeat, or a
+        message before their first heartbeat."""
         clients = self._registry.connections()
         senders = {peer.connection_id for peer in self._forwarder.senders if not peer.is_closing()}
         ours = {each for each, client in clients.items() if client.language == OUR_LANGUAGE}

@@ -8,8 +8,8 @@ address.
 
 A promotion that fails PROMOTIONS_MAX times, or does not end, is given up: the mastership goes to another
 member of the SyncStateSet. If there is none, this broker sends no more heartbeats, so that the controllers
-see and report a group without a master. It goes on trying. Source: RIP-44, RocketMQ 5.3.3 ReplicasManager
-(pitfalls 25, 42, 50, 51 mended).
+see and report a group without a master. It keeps trying. Source: RIP-44, RocketMQ 5.3.3 ReplicasManager
+(pitfalls 25, 42, 50, 51 are fixed here).
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class ReplicasManager:
         self._role_change = RoleChange(ha, effects)
         self._cluster_name, self._broker_name = cluster_name, broker_name
         self._poll_period_ms = poll_period_ms
-        self._role = self._acting = Role(broker_id=0)  # _acting: of the change that is under way, too
+        self._role = self._acting = Role(broker_id=0)  # _acting: already the one that a change leads to
         self._role_update: RoleUpdate | None = None
         self._role_update_came, self._poll_now = asyncio.Event(), asyncio.Event()
         self._master_wanted = asyncio.Event()
@@ -165,8 +165,8 @@ class ReplicasManager:
             raise
 
     async def _carry_out_unless_late(self, role_update: RoleUpdate) -> None:
-        """The link to the master may tell of a term before a controller does. A role update that is older
-        than that term is dropped. EpochPassed: the controllers, asked now, do not know of the term either."""
+        """Drops a role update of an older term than one that the HA link has already named. Raises
+        EpochPassed if the controllers, asked again, do not know that term either."""
         try:
             await self._carry_out(role_update)
         except EpochPassed as passed:
@@ -189,7 +189,7 @@ class ReplicasManager:
         reason = f"this broker cannot become master at masterEpoch {role_update.master_epoch}: {why}"
         if await self._give_back(role_update):
             logger.critical("%s", reason)
-        elif self.fault != reason:  # told once, not at every try
+        elif self.fault != reason:  # logged once, not at every try
             self.fault = reason
             logger.critical(
                 "%s; no other replica is known to have everything, so the group stays without a master",
@@ -197,8 +197,8 @@ class ReplicasManager:
             )
 
     async def _give_back(self, role_update: RoleUpdate) -> bool:
-        """Asks for the election of each other member, which is as good: nothing was stored in this term.
-        False: none was elected."""
+        """Asks the controller to elect another member of the SyncStateSet. Nothing was stored in this term,
+        so each has all messages. False: none was elected."""
         for other in sorted(role_update.sync_state_set - {self._role.broker_id}):
             request = ElectMasterRequest(
                 cluster_name=self._cluster_name,
@@ -330,7 +330,7 @@ class ReplicasManager:
         return self.elected(outcome)
 
     def elected(self, outcome: Ok[MasterInfo]) -> bool:
-        """Takes the answer to a 1002. False: nobody is master."""
+        """Takes the answer to a 1002. False: it names no master."""
         members = outcome.body.sync_state_set if outcome.body else []
         epoch = outcome.header.sync_state_set_epoch or 0
         role_update = role_update_of(
@@ -384,5 +384,5 @@ class ReplicasManager:
             if master is not None and role is self._role:
                 try:
                     await self._role_change.refresh_ha_address(role, master)
-                except EpochPassed:  # its link told of a later term before the controllers could
+                except EpochPassed:  # the HA link named a later term before the controllers did
                     self.poll_now()

@@ -1,8 +1,8 @@
 """One change of the role: this broker becomes master, or the slave of another one.
 
 The order is: fence (no writes), HA service, metadata, unfence. A change that fails half-way leaves the broker
-fenced, and can be repeated. Never decides whether to change: core/role.py does, and the ReplicasManager
-calls. Source: RocketMQ 5.3.3 ReplicasManager.changeToMaster and changeToSlave.
+fenced, and can be repeated. core/role.py decides whether to change. Source: RocketMQ 5.3.3
+ReplicasManager.changeToMaster and changeToSlave.
 """
 
 import asyncio
@@ -20,33 +20,38 @@ logger = logging.getLogger(__name__)
 HA_ADDRESS_PERIOD_MS = 200
 """How often the HA address of a master is asked for while nobody knows it, and a newer update looked for."""
 PROMOTION_MS = 10_000
-"""A promotion takes some milliseconds. One that takes longer than this is taken for stuck."""
+"""A promotion takes some milliseconds; one that takes longer than this is considered stuck."""
 
 
 class HaRoles(Protocol):
     """What a role change needs of the HA service."""
 
-    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None: ...
+    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+        """Begins a term as master (HaService.become_master)."""
+
     async def become_slave(
         self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
-    ) -> None: ...
-    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None: ...
+    ) -> None:
+        """Begins to copy from this master. master_file_bytes: its mappedFileSizeCommitLog; None: unknown."""
+
+    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
+        """Takes the controller's SyncStateSet; an older one than the known is ignored."""
 
 
 class RoleChangeEffects(Protocol):
     """What a role change does to the rest of the broker."""
 
     def fence(self, remark: str) -> None:
-        """Refuses writes. Replies that wait go on waiting: what replicas have confirmed is safe."""
+        """Refuses writes. Waiting replies keep waiting: messages that replicas have confirmed are safe."""
         ...
 
     def send_clients_away(self) -> None:
-        """The broker is no longer master: answers the waiting replies, whose messages have an unknown fate,
-        and closes the connections of clients."""
+        """Called when the broker is no longer master: fails the waiting replies, whose messages may be stored
+        or lost, and closes the connections of clients."""
         ...
 
     def unfence(self) -> None:
-        """Takes writes again."""
+        """Accepts writes again."""
         ...
 
     async def find_master(self, master_address: str) -> MasterHaAddress | None:
@@ -58,19 +63,20 @@ class RoleChangeEffects(Protocol):
         ...
 
     def announce(self, role: Role) -> None:
-        """Tells name servers and controllers, without waiting for them."""
+        """Reports the role to name servers and controllers, without waiting for them."""
         ...
 
 
 class RoleChange:
-    """Carries out one change at a time; the caller keeps them apart."""
+    """Carries out one role change. The caller makes sure that no two run at once."""
 
     def __init__(self, ha: HaRoles, effects: RoleChangeEffects) -> None:
         self._ha, self._effects = ha, effects
         self._master: MasterHaAddress | None = None
 
     async def change_to_master(self, after: Role, update: RoleUpdate) -> None:
-        """Returns when messages are accepted. TimeoutError after PROMOTION_MS."""
+        """Makes this broker master. Returns when messages are accepted. Raises TimeoutError after
+        PROMOTION_MS."""
         self._fence("master", update)
         async with asyncio.timeout(PROMOTION_MS / 1000):
             await self._ha.become_master(
@@ -85,8 +91,8 @@ class RoleChange:
     async def change_to_slave(
         self, before: Role, after: Role, update: RoleUpdate, *, is_superseded: Callable[[], bool]
     ) -> bool:
-        """Returns when the master is followed. False: is_superseded said that a newer role update waits,
-        while this one waited for the HA address of its master."""
+        """Makes this broker the slave of the update's master. False: a newer role update arrived
+        (is_superseded) before the HA address of this master was known."""
         assert update.master_address is not None
         self._fence(f"slave of {update.master_broker_id}", update)
         if before.is_master:
@@ -101,8 +107,8 @@ class RoleChange:
         return True
 
     async def refresh_ha_address(self, role: Role, master: MasterHaAddress) -> None:
-        """Dials the slave's master at this HA address, unless it is followed there already. EpochPassed: the
-        log knows a later term."""
+        """Connects to the slave's master at this HA address, unless it is already followed there. Raises
+        EpochPassed if the log has a later epoch."""
         if master != self._master:
             await self._follow(role.broker_id, role.epoch, master)
 
@@ -120,7 +126,7 @@ class RoleChange:
 
 
 def sync_state_set_of(update: RoleUpdate) -> SyncStateSet:
-    """Returns the SyncStateSet of a role update, as requests carry it."""
+    """Returns the SyncStateSet of a role update in its wire form."""
     return SyncStateSet(
         sync_state_set=sorted(update.sync_state_set),
         sync_state_set_epoch=update.sync_state_set_epoch,

@@ -1,7 +1,7 @@
-"""What a role change, and the HA service, do to the rest of the broker: gate, replies, metadata, clients.
+"""Effects of role changes and of the HA service on the rest of the broker: gate, replies, metadata, clients.
 
-The ReplicasManager decides and the HaService replicates; both act on the broker through the two classes here.
-Nothing in them decides anything.
+The ReplicasManager decides and the HaService replicates; both act on the broker through the two classes here,
+which decide nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,9 +36,9 @@ class BrokerRoleChangeEffects:
         close_clients: Callable[[], None],
         announce: Callable[[], None],
     ) -> None:
-        """replicas: those whose copies of the metadata count. on_released: metadata were replicated, so
-        replies may be due. close_clients: closes all connections of clients. announce: registers with the
-        name servers and sends heartbeats to the controllers, at once and in the background."""
+        """replicas: those whose copies of the metadata count. on_released: called when metadata were
+        replicated, so replies may be due. close_clients: closes all connections of clients. announce:
+        registers with the name servers and sends heartbeats to the controllers, in the background."""
         self._gate, self._pending, self._metadata, self._sync = gate, pending, metadata, sync
         self._replicas, self._on_released = replicas, on_released
         self._messages_in = messages_in
@@ -49,11 +49,12 @@ class BrokerRoleChangeEffects:
         self._messages_in.term_ends()  # before the log is truncated
 
     def send_clients_away(self) -> None:
-        """Our producers read the route again when their connection closes. In a hand-over the connections
-        stay: no message has an unknown fate then, and the held ones still get their answers."""
+        """KeelMQ's producers read the route again when their connection closes. In a hand-over the
+        connections stay open: every stored message is replicated, and the held ones still get their
+        answers."""
         self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
         if not self._gate.is_closed_by(HAND_OVER):
-            self._close_clients()  # after those answers have left
+            self._close_clients()  # after the answers above have left
 
     def unfence(self) -> None:
         self._messages_in.term_begins()  # the next offset of each queue is known now
@@ -89,21 +90,21 @@ class BrokerHaEvents:
         alter_sync_state_set: Callable[[frozenset[int], int], Awaitable[SyncStateSet | None]],
         read_sync_state_set: Callable[[int], Awaitable[SyncStateSet | None]],
     ) -> None:
-        """hold_offset: messages that end behind it wait for their topic to be replicated. copies:
-        inSyncReplicas, if replies wait for that many."""
+        """hold_offset: returns the log offset behind which messages wait for their topic to be replicated.
+        copies: inSyncReplicas, if replies wait for that many."""
         self._gate, self._pending, self._hold_offset, self._copies = gate, pending, hold_offset, copies
         self._alter_sync_state_set, self._read_sync_state_set = alter_sync_state_set, read_sync_state_set
         self._replicated = 0
 
     def on_confirm(self, offset: int) -> None:
-        """Does nothing: the HA service has told the store."""
+        """Does nothing: the HA service has set the store's confirmOffset."""
 
     def on_replicated(self, offset: int) -> None:
         self._replicated = offset
         self.release()
 
     def release(self) -> None:
-        """Sends the replies that wait for replicas no more. Called when log or metadata were replicated."""
+        """Sends the replies whose messages are replicated. Called when log or metadata were replicated."""
         self._pending.release(min(self._replicated, self._hold_offset()))
 
     def on_in_sync_changed(self, count: int) -> None:

@@ -1,8 +1,9 @@
-"""notifyBrokerRoleChanged (1008), on both ways that it can come.
+"""notifyBrokerRoleChanged (1008), from verified and unverified peers.
 
-A KeelMQ controller sends it on the connection that this broker opened to it: its content is taken. RocketMQ's
-controllers connect to the broker's own port, as anybody can: that content is never believed, and only makes
-the broker ask the controllers at once. Source: RocketMQ 5.3.3 AdminBrokerProcessor.notifyBrokerRoleChanged.
+A KeelMQ controller sends it on the connection that this broker opened to it, so its content is trusted.
+RocketMQ's controllers connect to the broker's own port, to which anybody can connect. Such a request only
+makes the broker ask the controllers at once. Source: RocketMQ 5.3.3
+AdminBrokerProcessor.notifyBrokerRoleChanged.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from keelmq.remoting.operations.controller import NOTIFY_BROKER_ROLE_CHANGED, No
 from keelmq.runtime.clock import now_ms
 
 HINT_PAUSE_MS: Final = 1_000
-"""A hint that comes sooner after the last one is ignored: its sender may send thousands."""
+"""Hints within this time after the last one are ignored: a sender may send thousands."""
 
 
 class RoleHints:
@@ -35,7 +36,7 @@ class RoleHints:
 
 
 class RoleChangeNotifications:
-    """Handlers of 1008: believed from controllers, a hint from anybody else."""
+    """Handlers of 1008: trusted from controllers, a hint from any other peer."""
 
     def __init__(
         self, manager: ReplicasManager, controller: ControllerClient, hints: RoleHints, *, broker_name: str
@@ -44,20 +45,21 @@ class RoleChangeNotifications:
         self._broker_name = broker_name
 
     def bind(self, table: OperationTable) -> None:
-        """table: of the broker's own port."""
+        """Binds 1008 at the broker's own port."""
         table.bind(NOTIFY_BROKER_ROLE_CHANGED, self.hinted)
 
     def bind_pushed(self, table: OperationTable) -> None:
-        """table: of the connections that this broker opened, so the peer is a controller."""
+        """Binds 1008 on connections that this broker opened, so the peer is a controller."""
         table.bind(NOTIFY_BROKER_ROLE_CHANGED, self.notify_broker_role_changed)
 
     async def notify_broker_role_changed(self, request: NotifyBrokerRoleChangedRequest, call: Call) -> None:
-        """Gives the role to the ReplicasManager. The controllers of the answer are remembered."""
+        """Passes the role to the ReplicasManager, and remembers the controllers that the request names."""
         if request.controllers is not None:
             self._controller.learn(request.controllers)
         self._manager.notify_broker_role_changed(request, call.body)
 
     async def hinted(self, header: NotifyBrokerRoleChangedRequest, call: Call) -> Reply:
+        """Takes a 1008 from an unverified peer as a hint: the broker asks its controllers for the role."""
         if header.broker_name in (None, "", self._broker_name):
             self._hints.hint()
         return Reply()

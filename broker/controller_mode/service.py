@@ -75,10 +75,10 @@ class ControlledParts:
 
 
 class ControllerMode:
-    """listen() binds the replication port; start() begins to talk to the controllers."""
+    """listen() binds the replication port; start() connects to the controllers."""
 
     def __init__(self, config: BrokerConfig, parts: ControlledParts, files: MetaFiles) -> None:
-        """files: of the identity."""
+        """files: the identity on disk."""
         self._config, self._parts = config, parts
         self._names = {"cluster_name": config.broker_cluster_name, "broker_name": config.broker_name}
         self._tasks: TaskSet | None = None
@@ -95,7 +95,7 @@ class ControllerMode:
         )
 
     def _make_replication(self) -> None:
-        """The metadata and the log of a slave, and the links of a master."""
+        """Makes the parts that replicate log and metadata, as slave and as master."""
         config, parts = self._config, self._parts
         self.slave_sync = SlaveSync(
             parts.client,
@@ -132,7 +132,7 @@ class ControllerMode:
         )
 
     def _make_roles(self, files: MetaFiles) -> None:
-        """The way to the controllers, the id that they grant, and the role that they give."""
+        """Makes the client of the controllers, the identity and the ReplicasManager."""
         config, parts = self._config, self._parts
         self._heartbeats = Heartbeats(
             parts.client,
@@ -175,7 +175,7 @@ class ControllerMode:
         )
 
     def _make_hand_over(self) -> None:
-        """What a master does before a planned stop, and with sends that reach it as a slave."""
+        """Makes the hand-over, the planned stop, and the forwarder of sends that reach a slave."""
         config, parts = self._config, self._parts
         self.forwarder = SendForwarder(
             parts.client,
@@ -203,11 +203,11 @@ class ControllerMode:
             settings=config,
         )
 
-    # -- life --------------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        """Reads the identity and binds the replication port. BrokerMetaError: the identity cannot be trusted.
-        ConfigError: the port cannot be had."""
+        """Reads the identity and binds the replication port. Raises BrokerMetaError if the identity cannot be
+        trusted, ConfigError if the port is not available."""
         config = self._config
         self._identity.load()
         try:
@@ -219,12 +219,12 @@ class ControllerMode:
             ) from error
 
     def bind(self, table: OperationTable) -> None:
-        """table: of the broker's own port."""
+        """Binds 1007, 907 and 1008 at the broker's own port."""
         HaRequests(self.ha, role=lambda: self.role, **self._names).bind(table)
         self._notifications.bind(table)
 
     def start(self, tasks: TaskSet) -> None:
-        """Starts heartbeats, roles and the slave's side. The broker's address has to be known by now."""
+        """Starts heartbeats, role changes and the copy of metadata. The broker's address must be known."""
         self._tasks = tasks
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
@@ -233,40 +233,42 @@ class ControllerMode:
         tasks.start("HA address of the master", self.slave_sync.refresh_forever)
 
     async def leave(self) -> None:
-        """Before a planned stop: hands over, and returns when clients can do without this broker."""
+        """Prepares a planned stop: hands over, and returns when no client needs this broker any more."""
         await self._planned_stop.run()
 
     async def stop(self) -> None:
-        """Closes the links. StopError when a step failed; the others were done."""
+        """Closes the links. Raises StopError if a step failed; the others were done."""
         steps = StopSteps("controller mode")
         steps.add("forwarded sends", self.forwarder.close)
         steps.add("HA", self.ha.stop)
         await steps.run()
 
-    # -- what the broker tells it ------------------------------------------------------------------------
+    # -- calls of the broker -----------------------------------------------------------------------------
 
     def connection_lost(self, address: str) -> None:
-        """A lost controller may have notified of a role that never arrived here: asks for it."""
+        """Called when a connection closed. If it was a controller's, a notification may be lost: asks for the
+        role."""
         self._lease.connection_lost(address)
         self._controller.connection_lost(address)
         self._heartbeats.connection_lost(address)
         if address in self._controller.addresses:
             self._manager.poll_now()
 
-    def step_aside_soon(self) -> None:
-        """The disk of this broker failed: hands over in the background."""
+    def hand_over_soon(self) -> None:
+        """Called when the disk of this broker failed: hands over in the background."""
         if self._tasks is not None:
-            self._tasks.start("hand-over after a disk fault", self._step_aside)
+            self._tasks.start("hand-over after a disk fault", self._hand_over_now)
 
-    async def _step_aside(self) -> None:
-        """Hands over at once, if this broker is master and can. In any case it sends no more heartbeats
-        (_heartbeat), so the controllers elect another member of the SyncStateSet."""
+    async def _hand_over_now(self) -> None:
+        """Hands over if this broker is master. If that fails, the controllers elect another member of the
+        SyncStateSet, because this broker sends no more heartbeats (_heartbeat)."""
         if self.role.is_master:
             with contextlib.suppress(HandOverError):  # it is logged
                 await self._hand_over.give(leaves=True)
 
     def hint(self) -> None:
-        """Somebody says that the role may have changed: asks the controllers, at most once a second."""
+        """Takes an unverified hint that the role may have changed: asks the controllers, at most once a
+        second."""
         self._hints.hint()
 
     def poll_now(self) -> None:
@@ -279,7 +281,7 @@ class ControllerMode:
         """Sends a request to the master, once. None: no other master is known."""
         return await self.forwarder.forward_to_master(operation, header, body)
 
-    # -- what the broker reads ---------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def role(self) -> Role:
@@ -288,7 +290,7 @@ class ControllerMode:
 
     @property
     def role_name(self) -> RoleName:
-        """ "none": no role yet, or a change of it is under way."""
+        """ "none": no role yet, or a role change is in progress."""
         if not self.role.epoch:
             return "none"
         return (
@@ -297,7 +299,7 @@ class ControllerMode:
 
     @property
     def has_settled_role(self) -> bool:
-        """Returns whether there is a role to announce, and no change of it is under way."""
+        """Whether there is a role to announce, and no role change is in progress."""
         role = self.role
         return role.epoch > 0 and (self._parts.gate.writable or not role.is_master)
 
@@ -308,7 +310,7 @@ class ControllerMode:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether this broker is master by its own word only."""
+        """Whether this broker is master, but its isolation lease is over."""
         return self.role.is_master and self._parts.gate.lease_is_over
 
     def lease_is_over(self, now_ms: int) -> bool:
@@ -316,15 +318,17 @@ class ControllerMode:
         return self._lease.is_over(now_ms)
 
     def sends_to_master(self) -> bool:
-        """Returns whether consumers are better served by the master that this slave knows."""
+        """Returns whether pulls of consumers are sent to the master: it is known, and slaveReadEnable is not
+        set."""
         return self._master_address() is not None and not self._config.slave_read_enable
 
     @property
     def ha_port(self) -> int:
+        """The port on which slaves connect."""
         return self.ha.address[1]
 
     def runtime_info(self) -> Mapping[str, str]:
-        """The part of the runtime information (28) that tells of the role."""
+        """Returns the keys of the runtime information (28) that describe the role."""
         role = self.role
         return {
             "brokerRole": "SYNC_MASTER" if role.is_master else "SLAVE",
@@ -344,7 +348,7 @@ class ControllerMode:
             self._lease.confirmed(self._controller.active_address, asked_ms)
 
     def _master_address(self) -> str | None:
-        """None: there is no role, or this broker is the master."""
+        """Returns the master's address; None: there is no role, or this broker is the master."""
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
 
@@ -353,7 +357,7 @@ class ControllerMode:
         self._heartbeats.beat_now()
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
-        """None: the controllers are not to know of this broker, or not to elect it."""
+        """Returns the heartbeat; None: this broker is not registered, or must not be elected."""
         if not self._identity.is_registered or self.fault or self._parts.disk_fault.text:
             return None
         config, store = self._config, self._parts.store
@@ -373,7 +377,7 @@ class ControllerMode:
 
 
 def ha_settings(config: BrokerConfig) -> HaSettings:
-    """Returns the settings of replication, under the names that the HA service has for them."""
+    """Returns the settings of the HA service."""
     return HaSettings(
         batch_bytes=config.ha_transfer_batch_size,
         send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,

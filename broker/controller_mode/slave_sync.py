@@ -1,8 +1,8 @@
-"""The slave's side of the metadata, and the HA address: what a slave asks the broker port of its master for.
+"""A slave's requests to its master's broker port: for metadata, and for the HA address.
 
-A KeelMQ master is asked by one long poll after the other (29001): its change is here, durable, and
-acknowledged by the next poll within a round trip. RocketMQ's master answers that with "not supported" and is
-polled as its own slaves poll it (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
+A KeelMQ master is sent long polls (29001), one at a time. A change is stored here durably, and the next poll
+acknowledges it within a round trip. RocketMQ's master answers 29001 with "not supported" and is polled as its
+own slaves poll it (21, 43, 45, 201). An answer of another masterEpoch is refused (design S3).
 
 An address may be reassigned to a broker of another group (Kubernetes does so with addresses of deleted pods),
 and neither the HA handshake nor an epoch tells the groups apart. So the peer is asked for its configuration
@@ -41,11 +41,11 @@ SYNC_PERIOD_MS = 3_000
 """Between two polls of a RocketMQ master, and two looks at where the HA port is."""
 CALL_TIMEOUT_MS = 1_000
 VERIFIED_MS = 500
-"""How long an answer is believed: a slave that has just been told its master dials until that one is ready,
-and does not ask each time."""
+"""How long a verified peer needs no new check: a slave dials its new master repeatedly until that one accepts
+slaves."""
 WAIT_MS = 1_000
 HURRY_MS = 50
-"""Unknown topics come in bursts: one fetch is for all that arrived meanwhile."""
+"""Pause before a fetch: unknown topics come in bursts, and one fetch serves all of them."""
 RETRY = Backoff(first_ms=20, max_ms=500)
 
 Resp = TypeVar("Resp", bound=Wire)
@@ -86,8 +86,8 @@ class SlaveSync:
         """(master address, HA address) as a name server last said it."""
 
     def follow(self, leader: Leader | None) -> None:
-        """Follows this master from now on; None: this broker is master itself, or knows none. Requests to
-        another one are given up at once."""
+        """Follows this master from now on; None: this broker is master itself, or knows none. Requests to the
+        previous one are cancelled."""
         if leader != self._leader:
             self._leader = leader
             self._changed.set()
@@ -152,7 +152,7 @@ class SlaveSync:
         )
         stores = self._metadata.stores
         try:
-            await self._metadata.all_on_disk()  # the versions that are named now are acknowledged so
+            await self._metadata.all_on_disk()  # the request acknowledges the versions that it names
         except CommandError as error:
             return str(error)
         versions = MetadataVersions(versions={name: store.data_version for name, store in stores.items()})
@@ -189,7 +189,7 @@ class SlaveSync:
                 await asyncio.sleep(HURRY_MS / 1000)
 
     async def fetch_tables(self, leader: Leader) -> None:
-        """Fetches every table as a whole. A table that cannot be had now is fetched with the next round."""
+        """Fetches every table as a whole. One that could not be fetched is tried again in the next round."""
         metadata, epoch = self._metadata, leader.epoch
         guesses = metadata.topics.guesses()
         topics = await self._fetch(leader, GET_ALL_TOPIC_CONFIG)
@@ -239,7 +239,7 @@ class SlaveSync:
 
     async def unverified_peer(self) -> str | None:
         """Returns why the broker at the master's address must not be followed: it is of another group. None:
-        it is of this group, was so a moment ago, or does not answer."""
+        it is of this group, was so less than VERIFIED_MS ago, or does not answer."""
         leader = self._leader
         if leader is None or self._was_verified_lately(leader.address):
             return None
@@ -247,7 +247,7 @@ class SlaveSync:
         return None if text is None else self._refusal(leader.address, text)
 
     async def _ask(self, master: str) -> str | None:
-        """Returns the configuration of the broker at this address; None: it does not tell.
+        """Returns the configuration of the broker at this address; None: it does not answer with one.
 
         The connection may be one to a machine that is gone. If the request breaks it, the request is sent
         once more, over a new connection.

@@ -62,10 +62,12 @@ class Follower(Protocol):
     """What is known of a slave's live link (MasterLink)."""
 
     @property
-    def ack_offset(self) -> int: ...
+    def ack_offset(self) -> int:
+        """The slave has every byte of the log below this offset; -1: nothing was acknowledged yet."""
 
     @property
-    def learner(self) -> bool: ...
+    def learner(self) -> bool:
+        """Whether the slave only copies and never joins the SyncStateSet (asyncLearner)."""
 
     def caught_up_ms(self, now_ms: int) -> int:
         """Returns the last time at which the slave had the whole log of the master."""

@@ -1,11 +1,10 @@
 """Busy polling: the event loop of a master does not sleep while one message waits for its replicas.
 
-Waking a sleeping process takes, on a virtual machine, as long as all the work of the replica: a third of the
+On a virtual machine, waking a sleeping process takes as long as all the work of the replica: a third of the
 time that a producer waits when it sends one message after the other. So the loop polls its sockets for some
 turns instead. It does not poll when several messages wait, because they share one wake-up. Polling that ends
-without an ack is followed by a growing pause, so it costs next to nothing where it cannot help (a real
-network between master and replica). Turns are counted instead of time, because virtual time stands still
-during them.
+without an ack is followed by a growing pause, so it costs little where it cannot help (a real network between
+master and replica). The limit is a number of turns, because virtual time does not advance during them.
 """
 
 import asyncio
@@ -15,9 +14,9 @@ from broker.ha.ports import Clock
 from keelmq.runtime.backoff import Backoff
 
 TURNS_MAX = 100
-"""Turns of the event loop, each with a poll of the sockets: about 250 us together."""
+"""Turns of the event loop, each with a poll of the sockets: about 250 µs in total."""
 PAUSE = Backoff(first_ms=2, max_ms=1_000)
-"""After pollings that ended without an ack. No jitter: the pause spares this process, and no other one."""
+"""Between polls that ended without an ack. No jitter: the pause spares this process, and no other one."""
 
 
 class BusyPoller:
@@ -29,7 +28,7 @@ class BusyPoller:
         self._not_before_ms = self._failures = 0
 
     def begin(self) -> None:
-        """Starts to poll, or polls on. Called after the message was sent to the replicas."""
+        """Starts or extends the polling. Called after the message was sent to the replicas."""
         if not self._is_needed() or self._clock() < self._not_before_ms:
             return
         if not self._turns:

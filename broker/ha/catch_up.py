@@ -1,10 +1,9 @@
-"""Threads that send the log to a replica that is far behind, by sendfile: its bytes are never copied to user
-space.
+"""Threads that send the log to a replica that is far behind, with sendfile, so without a copy to user space.
 
 A SendfileBatch is some MiB of packets that the MasterLink has made; a thread sends it. Meanwhile the event
 loop writes nothing to that socket, but still reads acks from it. The thread uses only descriptors that the
 batch owns, which are duplicates: when a connection closes or a file is deleted, their numbers are not reused.
-Whoever ends the link shuts the socket down, and the thread returns at once with an error.
+When the link ends, its socket is shut down, and the thread returns at once with an error.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ ABORT_CHECK_MS = 1_000
 IDLE_WAIT_MS = 1_000
 """Time that a role change waits for the threads; only a disk that does not answer keeps one longer."""
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER with a time of 0: what is queued on a link that ends is dropped. Sendfile queues pages of the
+"""SO_LINGER with a time of 0: the send queue of a link that ends is dropped. Sendfile queues pages of the
 log, not copies of them, and after the mastership these pages may be overwritten."""
 
 
@@ -52,7 +51,7 @@ class SendfileBatch:
         return self._files[number], at
 
     def send(self) -> None:
-        """Runs in a thread. Raises OSError if the link is gone or a file was truncated."""
+        """Sends all packets; runs in a thread. Raises OSError if the link ended or a file was truncated."""
         for header, file, at, count in self._pieces:
             self._send_header(header)
             while count:
@@ -66,7 +65,7 @@ class SendfileBatch:
                 at, count = at + sent, count - sent
 
     def _send_header(self, header: bytes) -> None:
-        """MSG_MORE: the header leaves in one segment with the first bytes of its body."""
+        """Sends a header with MSG_MORE, so that it shares a segment with the first bytes of its body."""
         while header:
             try:
                 header = header[self._socket.send(header, socket.MSG_MORE) :]
@@ -78,24 +77,24 @@ class SendfileBatch:
         poll.register(self._socket, select.POLLOUT)
         while not self.aborted:
             if poll.poll(ABORT_CHECK_MS):
-                return  # room, or an error that the next call raises
+                return  # there is room, or an error that the next call raises
         raise ConnectionAbortedError("the link was closed")
 
     def abort(self) -> None:
-        """Called by the loop: nothing more is sent. The thread returns soon, and close() is called then."""
+        """Called by the loop: stops the sending. The thread returns soon, and close() is called then."""
         self.aborted = True
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # the replica was faster
+            return  # the replica has already closed it
 
     @property
     def is_closed(self) -> bool:
-        """All descriptors are closed."""
+        """Whether all descriptors are closed."""
         return self._socket.fileno() < 0 and not self._files
 
     def close(self) -> None:
-        """Called by the loop, when no thread uses the batch."""
+        """Closes all descriptors. Called by the loop when no thread uses the batch."""
         self._socket.close()
         while self._files:
             os.close(self._files.popitem()[1])
@@ -105,14 +104,14 @@ class CatchUpThreads:
     """The threads of one broker (haCatchUpThreads); owned by the event loop's thread."""
 
     def __init__(self, threads_max: int) -> None:
-        """`threads_max`: while that many replicas are served by threads, the loop serves the others."""
+        """`threads_max`: number of replicas that threads serve at once; the loop serves the others."""
         self._threads = ThreadPoolExecutor(max(threads_max, 1), "ha-catch-up")
         self._threads_max = threads_max
         self._sending: set[asyncio.Future[None]] = set()
 
     @property
     def is_full(self) -> bool:
-        """All threads are sending."""
+        """Whether all threads are sending."""
         return len(self._sending) >= self._threads_max
 
     def start(self, batch: SendfileBatch, on_end: Callable[[OSError | None], None]) -> None:

@@ -1,6 +1,6 @@
 """Builds the queues and the index from confirmed records, a few records per turn of the event loop.
 
-A replica that receives a lot must still send its acks in time, so no turn dispatches more than
+A replica must send its acks in time even while it receives a lot, so no turn dispatches more than
 DISPATCH_RECORDS_MAX records.
 """
 
@@ -21,12 +21,12 @@ class Dispatcher:
         self._is_running = False
 
     def start(self) -> None:
-        """Begins to dispatch, with what is behind already."""
+        """Begins to dispatch, first the records that already wait."""
         self._is_running = True
         self.wake()
 
     def stop(self) -> None:
-        """A turn that is scheduled already does nothing."""
+        """Stops to dispatch. A scheduled turn does nothing."""
         self._is_running = False
 
     def wake(self) -> None:

@@ -4,8 +4,8 @@
     CRC-32 & 0x7FFFFFFF of all entry lines with their line ends (0: do not check)
     epoch-startOffset        one line each
 
-The version before stays as .bak, for operators. The broker never falls back to it, as RocketMQ does: a list
-that lacks its last epoch would take that epoch's bytes for older ones, and the truncation would keep bytes
+The previous version stays as .bak, for operators. Unlike RocketMQ, the broker never falls back to it: a list
+without its last epoch would assign that epoch's bytes to an older one, and the truncation would keep bytes
 that no other replica has.
 """
 
@@ -66,8 +66,8 @@ class EpochFile:
             fault = str(error)
         raise EpochFileError(
             f"{self.path}: {fault}. Restore it, or use `keelmq repair` on the stopped broker."
-            f" {self._backup} holds the version before the last change; it is right only if no epoch began"
-            " since"
+            f" {self._backup} has the version before the last change; it is right only if no epoch has begun"
+            " since then"
         )
 
     def save(self, epochs: Epochs) -> None:
@@ -76,7 +76,7 @@ class EpochFile:
         replace_file(self.path, encode_epochs(epochs), keep_backup=self._is_readable())
 
     def _is_readable(self) -> bool:
-        """A damaged file must not replace a good .bak."""
+        """Returns whether the file can be read: a damaged one must not replace a good .bak."""
         try:
             decode_epochs(self.path.read_bytes())
         except (FileNotFoundError, ValueError):

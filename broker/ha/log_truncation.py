@@ -23,7 +23,7 @@ def begin_truncation(store: ReplicatedStore, offset: int) -> int:
 
 
 async def truncate_partial_record(store: ReplicatedStore) -> int:
-    """Cuts off a partial record at the tail, and finishes a truncation that was given up. Returns the log's
+    """Removes a partial record at the end, and finishes a truncation that was interrupted. Returns the log's
     end.
 
     Raises OSError if the truncation is not on disk; nothing may be written before another call has succeeded.

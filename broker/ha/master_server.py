@@ -20,7 +20,7 @@ from keelmq.runtime.stop_steps import StopSteps
 logger = logging.getLogger(__name__)
 
 LINKS_MAX = 256
-"""Open connections at most; a broker group has a handful of slaves."""
+"""Limit of the open connections; a broker group has only a few slaves."""
 
 
 class MasterProtocol(asyncio.Protocol):
@@ -32,7 +32,7 @@ class MasterProtocol(asyncio.Protocol):
         self._paused = False
         self._scheduled = False
         self._batch: SendfileBatch | None = None
-        self._fd = -1  # for threads; -1: there is no socket that they could write to
+        self._fd = -1  # for threads; -1: they cannot write to this connection
         self._high_bytes = server.settings.batch_bytes
         self.link: MasterLink | None = None
         self.address = ""
@@ -81,7 +81,7 @@ class MasterProtocol(asyncio.Protocol):
         )
 
     def close(self, reason: str) -> None:
-        """Aborts the connection: what is in its buffer is lost. connection_lost() follows."""
+        """Aborts the connection and drops its buffer. connection_lost() follows."""
         if self.link is not None:
             self.link.close(reason)
         if not self.closed and self._transport is not None:
@@ -91,7 +91,7 @@ class MasterProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def pump(self) -> None:
-        """Sends at most one packet and schedules the next one, or gives a batch to a thread."""
+        """Sends at most one packet and schedules the next one, or passes a batch to a thread."""
         if self.closed or self.link is None:
             return
         transport, now_ms = self._transport, self._server.clock()
@@ -128,7 +128,7 @@ class MasterProtocol(asyncio.Protocol):
         if self._fd < 0 or self._server.catch_up.is_full:
             return False
         if transport.get_write_buffer_size():
-            self._limit(transport, 0)  # resume_writing() comes when nothing is left
+            self._limit(transport, 0)  # resume_writing() is called when the buffer is empty
             return self._paused
         packets = link.next_sendfile_batch(now_ms)
         if not packets:
@@ -144,7 +144,7 @@ class MasterProtocol(asyncio.Protocol):
     def _batch_sent(self, error: OSError | None) -> None:
         self._batch = None
         if error is not None:
-            self.close(f"the slave is gone: {error}")
+            self.close(f"cannot send to the slave: {error}")
         else:
             self.pump()
 
@@ -159,8 +159,8 @@ class MasterProtocol(asyncio.Protocol):
 
 
 class MasterServer:
-    """The listener and the links of this broker. `state`: what the links know of the log; the HA service
-    updates it."""
+    """The listener and the links of this broker. `state`: the log as the links see it; the HA service updates
+    it."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class MasterServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port; the port that the OS chose, if 0 was asked for."""
+        """Host and port; if 0 was configured, the port that the OS chose."""
         assert self._listener is not None
         host, port = self._listener.sockets[0].getsockname()[:2]
         return str(host), int(port)
@@ -213,7 +213,7 @@ class MasterServer:
         self._open = True
 
     def refuse(self, reason: str) -> None:
-        """Closes every link and accepts no more: this broker is not master. on_links_changed is not
+        """Closes every link and accepts none from now on: this broker is not master. on_links_changed is not
         called."""
         self._open = False
         self.links.clear()
@@ -227,15 +227,15 @@ class MasterServer:
             logger.info("HA connection from %s refused: this broker is not master", protocol.address)
             return None
         if len(self._protocols) >= LINKS_MAX and not self._make_room():
-            logger.warning("HA connection from %s refused: %d slaves already", protocol.address, LINKS_MAX)
+            logger.warning("HA connection from %s refused: %d are open", protocol.address, LINKS_MAX)
             return None
         link = MasterLink(self.state, self.settings, now_ms=self.clock())
         self._protocols[link] = protocol
         return link
 
     def _make_room(self) -> bool:
-        """Closes the oldest connection that has not sent its handshake: such a peer never keeps a slave out.
-        Returns False if there is none."""
+        """Closes the oldest connection that has not sent its handshake, so that such peers cannot lock a
+        slave out. Returns False if there is none."""
         unidentified = (link for link in self._protocols if link.slave_id is None)
         if (oldest := next(unidentified, None)) is None:
             return False
@@ -243,7 +243,7 @@ class MasterServer:
         return True
 
     def identified(self, protocol: MasterProtocol, link: MasterLink) -> None:
-        """Makes this connection the slave's only one. Closing the older one changes nothing in the
+        """Makes this connection the slave's only one. Closing the older one does not change the
         SyncStateSet."""
         assert link.slave_id is not None
         older = self.links.get(link.slave_id)
@@ -254,7 +254,7 @@ class MasterServer:
         self._on_links_changed()
 
     def lost(self, protocol: MasterProtocol, reason: str) -> None:
-        """Forgets a connection that was closed."""
+        """Removes a connection that was closed."""
         link = protocol.link
         if link is None or self._protocols.pop(link, None) is None:
             return
@@ -265,7 +265,7 @@ class MasterServer:
             self._on_links_changed()
 
     def pump(self) -> None:
-        """Sends what can be sent. Called for new bytes, for a newer confirmOffset, and at each tick."""
+        """Sends to every slave. Called for new bytes, for a newer confirmOffset, and at each tick."""
         for protocol in list(self._protocols.values()):
             protocol.pump()
 

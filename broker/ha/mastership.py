@@ -103,7 +103,7 @@ class Mastership:
             )
             readable = end
         if settings.sync_flush:
-            readable = min(readable, log.flushed_offset)  # what a power failure takes back is never shown
+            readable = min(readable, log.flushed_offset)  # a power failure could remove the rest
         self._replicated = max(replicated, self._replicated)
         if replicated > self._told_offset:  # first: producers wait for it; no request waits for confirmOffset
             self._told_offset = replicated

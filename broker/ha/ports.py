@@ -1,4 +1,4 @@
-"""The settings of replication, and the protocols of what it needs: a log, a store, and the broker's
+"""The settings of replication, and the protocols that it depends on: a log, a store, the broker's
 callbacks."""
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ BATCH_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaSettings:
-    """Times in ms. The comments name RocketMQ's configuration keys, and ours. Raises ValueError for a
-    batch_bytes out of range."""
+    """Times in ms. The comments name the configuration keys. Raises ValueError for a batch_bytes out of
+    range."""
 
     batch_bytes: int  # haTransferBatchSize
     send_heartbeat_interval_ms: int  # haSendHeartbeatInterval
@@ -46,13 +46,13 @@ class MasterHaAddress(NamedTuple):
 
 
 class EpochPassed(LocalProtocolError):
-    """A role at a masterEpoch below one that the log has: an old notification, or controllers that lost their
-    state. `known_epoch`: the newest epoch of the log."""
+    """The masterEpoch of a role is below one that the log has: an old notification, or controllers that lost
+    their state. `known_epoch`: the newest epoch of the log."""
 
     def __init__(self, epoch: int, known_epoch: int) -> None:
         super().__init__(
-            f"masterEpoch {epoch} is below epoch {known_epoch} of the log: these controllers lost what they "
-            "knew, or are another cluster's; importControllerState of mqadmin gives it back to them"
+            f"masterEpoch {epoch} is below epoch {known_epoch} of the log: these controllers lost their "
+            "state, or belong to another cluster; `mqadmin importControllerState` restores the state"
         )
         self.known_epoch = known_epoch
 
@@ -67,7 +67,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """The log is on disk up to here."""
+        """The log is on disk up to this offset."""
         ...
 
     def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
@@ -108,7 +108,7 @@ class ReplicatedStore(Protocol):
 
     @property
     def dispatch_behind(self) -> bool:
-        """Confirmed records are not dispatched to queues and index yet."""
+        """Whether confirmed records are not dispatched to queues and index yet."""
         ...
 
     def set_confirm_offset(self, offset: int) -> None:
@@ -126,11 +126,11 @@ class ReplicatedStore(Protocol):
         ...
 
     def begin_reset(self, offset: int) -> None:
-        """Empties the log, which begins at `offset` then; continues like begin_cut()."""
+        """Empties the log, which then begins at `offset`; continues like begin_cut()."""
         ...
 
     def write_cut(self) -> None:
-        """Brings the truncation to disk; in any thread. Raises OSError."""
+        """Writes the truncation to disk, in any thread. Raises OSError."""
         ...
 
     def end_cut(self) -> None:
@@ -146,19 +146,20 @@ class ReplicatedStore(Protocol):
         ...
 
     def become_slave(self) -> None:
-        """Accepts bytes from a master only, from now on."""
+        """Accepts only bytes from a master from now on."""
         ...
 
 
 class HaEvents(Protocol):
-    """What the HA service reports to the broker, and what it asks the controller for."""
+    """The reports of the HA service to the broker, and its requests to the controller."""
 
     def on_confirm(self, offset: int) -> None:
-        """confirmOffset moved to `offset`; the store knows it already."""
+        """Called when confirmOffset moved to `offset`; the store has it already."""
         ...
 
     def on_replicated(self, offset: int) -> None:
-        """Enough replicas have the bytes below `offset`: replies to messages that end there may be sent."""
+        """Called when enough replicas have the bytes below `offset`: replies to messages that end at or below
+        it may be sent."""
         ...
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
@@ -174,9 +175,9 @@ class HaEvents(Protocol):
         ...
 
     def on_in_sync_changed(self, count: int) -> None:
-        """The agreed set has `count` members now."""
+        """Called when the agreed set has a new number of members, `count`."""
         ...
 
 
 Clock = Callable[[], int]
-"""Monotonic ms. A step of the wall clock ends no link and no membership."""
+"""Returns monotonic ms, so that a step of the wall clock ends no link and no membership."""

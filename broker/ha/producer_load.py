@@ -1,7 +1,7 @@
-"""What the producers of a master do to it: the bytes they write, and whether the event loop has CPU to spare.
+"""The load of a master by its producers: the bytes that they write, and whether the event loop is busy.
 
-A replica that is far behind is sent no faster than this allows (MasterLink). The numbers are measured on the
-event loop's thread; nothing is counted per message.
+It limits the rate at which a replica that is far behind is served (MasterLink). The numbers are measured on
+the event loop's thread; nothing is counted per message.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from broker.ha.core.progress import RateMeter
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Linux: ns that this thread ran, ns that it waited for a core, and the number of its time slices."""
 BUSY_US = 700_000
-"""CPU demand in µs per second. A loop that runs, or waits for a core, for longer has nothing to spare."""
+"""CPU demand in µs per second. A loop that runs or waits for a core for longer has no CPU to spare."""
 
 
 def demand_us() -> int:
@@ -34,7 +34,7 @@ class ProducerLoad:
         self._append_rate, self._cpu_rate = RateMeter(), RateMeter()
 
     def measure(self, log: MasterLog, *, max_offset: int, has_far_replica: bool, now_ms: int) -> None:
-        """Writes `append_rate` and, if a replica is far behind, `is_busy` into what the links see."""
+        """Writes `append_rate` and, if a replica is far behind, `is_busy` to the MasterLog of the links."""
         log.append_rate = self._append_rate.read(now_ms, max_offset)
         if has_far_replica:
             log.is_busy = self._cpu_rate.read(now_ms, demand_us()) >= BUSY_US

@@ -1,8 +1,8 @@
 """Views of an HaService: status_of() for operators and metrics, runtime_info() for getBrokerHAStatus (907),
-and replica_samples() for telemetry. They read and change nothing."""
+and replica_samples() for telemetry. They change nothing."""
 
 from broker.ha.core.master_link import MasterLink
-from broker.ha.core.progress import Progress
+from broker.ha.core.progress import ReplicationProgress
 from broker.ha.mastership import Mastership
 from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
@@ -14,7 +14,7 @@ from keelmq.runtime.clock import wall_ms
 def status_of(ha: HaService) -> dict[str, object]:
     """Returns the state as JSON values. Times are ms since the event, offsets are bytes.
 
-    `fault`: why this replica copies nothing, and what an operator can do; None: it copies.
+    `fault`: why this replica copies nothing, and what an operator can do; None: it copies, or tries to.
     """
     common: dict[str, object] = {
         "maxOffset": ha.store.commit_log.max_offset,
@@ -37,11 +37,12 @@ def _slave(client: SlaveClient) -> dict[str, object]:
         "masterMaxOffset": link.master_max_offset if link is not None else None,
         "receivedBytes": link.received_bytes if link is not None else 0,
         "lastCloseReason": client.last_reason,
-    } | _progress(link.progress if link is not None else Progress())
+    } | _progress(link.progress if link is not None else ReplicationProgress())
 
 
-def _progress(progress: Progress) -> dict[str, object]:
-    """etaMs: time until the replica has everything, at its present rate; None: it does not catch up."""
+def _progress(progress: ReplicationProgress) -> dict[str, object]:
+    """Returns the progress as JSON values. etaMs: time until the replica has the whole log, at its present
+    rate; None: it does not catch up."""
     return {
         "bytesBehind": progress.bytes_behind,
         "bytesPerSecond": progress.bytes_per_second,

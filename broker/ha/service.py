@@ -69,7 +69,7 @@ class HaService:
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.truncated_bytes = 0
-        """Length of the partial record that the last change to master cut off the log."""
+        """Length of the partial record that the last promotion removed from the log."""
         self._settings, self._events, self._clock = settings, events, clock
         self._host, self._port = host, port
         self._server = MasterServer(
@@ -93,7 +93,7 @@ class HaService:
         self._dispatcher = Dispatcher(store)
         self.log_epochs = LogEpochs(epoch_path, self._use_epochs)
 
-    # -- life --------------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Loads the epochs and binds the HA port. Raises OSError if the port is taken."""
@@ -272,7 +272,7 @@ class HaService:
         )
 
     async def _leave_role(self, reason: str, *, keep_links: bool = False) -> None:
-        """When it returns, no task, link or thread of the old role touches the log."""
+        """Ends the role. When it returns, no task, link or thread of that role touches the log."""
         if self.mastership is not None:
             self.mastership.stop()
         if self.client is not None:
@@ -340,7 +340,7 @@ class HaService:
         return self.mastership.metadata_members()
 
     def metadata_caught_up(self, slave_id: int) -> None:
-        """Called when this slave has all metadata: it may join the SyncStateSet now."""
+        """Called when this slave has all metadata: it may join the SyncStateSet."""
         if self.mastership is not None:
             self.mastership.metadata_caught_up(slave_id)
 

@@ -2,7 +2,7 @@
 
 Most of a large packet is read straight into the mapped CommitLog. Headers are read into a small buffer, with
 what follows them, so a small packet costs one system call and a copy of its few bytes. The effects of the
-SlaveLink are performed in its order, before the bytes behind them are looked at.
+SlaveLink are performed in its order, before the next bytes are parsed.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ class SlaveOwner(Protocol):
         ...
 
     def confirm_offset_received(self, offset: int) -> None:
-        """The master sent this confirmOffset."""
+        """Takes a confirmOffset that the master sent."""
         ...
 
     def log_truncated(self, before: int, end: int) -> None:
-        """The log, which ended at `before`, was truncated and ends at `end`."""
+        """Reports a truncation: the log ended at `before` and now ends at `end`."""
         ...
 
 
@@ -264,7 +264,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._finish_cut(lambda: None)
 
     def close(self, reason: str) -> None:
-        """Aborts the connection. The first reason counts."""
+        """Aborts the connection. Only the first reason is kept."""
         self._end(Close(reason))
 
     def _end(self, close: Close) -> None:
@@ -338,7 +338,7 @@ class SlaveClient:
             refusal = None if refused else await self._check_master()
 
     def give_up(self, reason: str) -> None:
-        """Copies nothing from this master any more. Called instead of run(), or at its end."""
+        """Stops copying from this master for good. Called instead of run(), or at its end."""
         self.fault = self.last_reason = reason
         logger.error("HA link to %s:%d stopped: %s", *self.address, reason)
 
@@ -392,7 +392,7 @@ class SlaveClient:
         return self.protocol
 
     def stop(self) -> None:
-        """Not a byte reaches the log after this call."""
+        """Closes the connection. No byte is written to the log after this call."""
         self._stopped = True
         if self.protocol is not None:
             self.protocol.close("the role changes")

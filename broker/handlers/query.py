@@ -35,6 +35,7 @@ class QueryHandlers:
         self._unique_key_nums = unique_key_nums
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 12, 33, 29 and 32."""
         table.bind(QUERY_MESSAGE, self.query_message)
         table.bind(VIEW_MESSAGE_BY_ID, self.view_message_by_id)
         table.bind(SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset)
@@ -65,6 +66,7 @@ class QueryHandlers:
         return Reply(header=answer, body=b"".join(views))
 
     async def view_message_by_id(self, header: ViewMessageRequest, call: Call) -> Reply:
+        """Returns the record at a log offset (33). Raises CommandError if none begins there."""
         view = record_at(self._store, header.offset)
         if view is None:
             raise CommandError(
@@ -73,9 +75,12 @@ class QueryHandlers:
         return Reply(body=bytes(view))
 
     async def search_offset(self, header: SearchOffsetRequest, call: Call) -> OffsetResponse:
+        """Returns the queue offset at a store timestamp (29); boundaryType UPPER: the last one at or before
+        it."""
         upper = (header.boundary_type or "").upper() == "UPPER"
         offset = offset_by_time(self._store, header.topic, header.queue_id, header.timestamp, upper=upper)
         return OffsetResponse(offset=offset)
 
     async def get_earliest_time(self, header: QueueRequest, call: Call) -> TimestampResponse:
+        """Returns the store timestamp (ms) of the oldest message of a queue; -1 if it is empty (32)."""
         return TimestampResponse(timestamp=earliest_time(self._store, header.topic, header.queue_id))

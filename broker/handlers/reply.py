@@ -42,6 +42,7 @@ class ReplyHandlers:
         self._suffix = stored_suffix(context.cluster_name)
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 324 and 325 (SEND_REPLY_MESSAGE, V2)."""
         table.bind(SEND_REPLY_MESSAGE, self.reply)
         table.bind(SEND_REPLY_MESSAGE_V2, self.reply)
 

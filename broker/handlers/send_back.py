@@ -38,9 +38,13 @@ class SendBackHandler:
         self._context, self._writer, self._store = context, writer, context.store
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 36 (CONSUMER_SEND_MSG_BACK)."""
         table.bind(CONSUMER_SEND_MSG_BACK, self.send_back)
 
     async def send_back(self, header: SendBackRequest, call: Call) -> Reply | None:
+        """Stores a message that a consumer failed on in the group's retry topic, or in its dead letter topic
+        after the last try (36). Raises CommandError if group, topic or record are missing, or writes are
+        refused."""
         gate = self._context.gate
         if not gate.writable and await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
             return Reply()

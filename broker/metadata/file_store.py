@@ -32,7 +32,7 @@ class FileStore(MetadataStore[Row]):
     def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         super().__init__(path, clock=clock)
         self.fault = ""
-        """Why changes that are in force could not be written, while that is so."""
+        """Why changes that are in force are not written; empty: all are."""
         self._is_in_background = False
         self._changes = self._saved = 0  # how many there were, and how many of them are on disk
         self._task: asyncio.Task[Exception | None] | None = None
@@ -40,11 +40,10 @@ class FileStore(MetadataStore[Row]):
         self._texts: dict[str, tuple[Row, str]] = {}
         self._texts_lock = threading.Lock()
 
-    # -- what is written ---------------------------------------------------------------------------------
+    # -- content -----------------------------------------------------------------------------------------
 
     def _beside(self, update: Update[Row] | None) -> Any:
-        """Returns a copy of what the file holds besides the table: as it will be after the update, or as it
-        is now (None)."""
+        """Returns a copy of what the file holds besides the table: after the update; None: now."""
         return None
 
     def _content(
@@ -80,13 +79,13 @@ class FileStore(MetadataStore[Row]):
     # -- in the background -------------------------------------------------------------------------------
 
     def write_in_background(self) -> None:
-        """From now on, until flush_at_end(), threads write. Needs the running loop of the thread that owns
-        this table."""
+        """Lets threads write from now on, until flush_at_end(). Needs the running loop of the thread that
+        owns this table."""
         self._is_in_background = True
 
     @property
     def is_saved(self) -> bool:
-        """All changes are on disk."""
+        """Whether all changes are on disk."""
         return self._saved >= self._changes
 
     async def saved(self) -> None:
@@ -106,7 +105,7 @@ class FileStore(MetadataStore[Row]):
             self._waiting.append((self._changes, callback))
 
     def try_again(self) -> None:
-        """Writes what an earlier attempt could not."""
+        """Starts to write if an earlier attempt failed."""
         if not self.is_saved:
             self._writing()
 
@@ -129,8 +128,8 @@ class FileStore(MetadataStore[Row]):
         return None
 
     def _snapshot(self) -> Callable[[], bool]:
-        """Copies mappings whose rows are replaced, never changed. The result makes the JSON and writes it, in
-        any thread."""
+        """Copies the mappings; rows are replaced, never changed. Returns a function that makes the JSON and
+        writes it, in any thread."""
         rows, gone, version = dict(self.table.rows), dict(self.table.gone), self.table.version
         beside, turn = self._beside(None), self.file.next_turn()
         return lambda: self.file.save(self._content(rows, gone, version, beside), turn)
@@ -146,20 +145,20 @@ class FileStore(MetadataStore[Row]):
 
     def _failed(self, error: Exception) -> None:
         if not self.fault:
-            logger.error("cannot write %s: %s; what changed is in force, and written later", self.path, error)
+            logger.error("cannot write %s: %s; the change is in force, and written later", self.path, error)
         self.fault = str(error)
         waiting, self._waiting = self._waiting, []
         for _, callback in waiting:
             callback(error)
 
     def flush(self) -> None:
-        """Writes here and now what no thread has written yet. Raises OSError."""
+        """Writes the changes that no thread has written yet, in this call. Raises OSError."""
         if not self.is_saved:
             count, write = self._changes, self._snapshot()
             write()
             self._settle(count)
 
     def flush_at_end(self) -> None:
-        """The loop is about to end: from now on changes are written where they are made. Raises OSError."""
+        """Called when the loop is about to end: from now on each change writes the file. Raises OSError."""
         self._is_in_background = False
         self.flush()

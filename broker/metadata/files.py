@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class MetadataFile:
-    """One file and its backup. `what` names it in messages: "the topic table"."""
+    """One file and its backup. `what` names it in logs and errors: "the topic table"."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class MetadataFile:
 
     @property
     def backup_path(self) -> Path:
-        """The version before, which load() uses if the file is damaged."""
+        """The path of the previous version, which load() uses if the file is damaged."""
         return backup_of(self.path)
 
     def load(self) -> Mapping[str, Any] | None:
@@ -86,7 +86,7 @@ class MetadataFile:
             return True
 
     def keep_copy(self, suffix: str) -> Path | None:
-        """Gives the present content a second name that save() never overwrites. Returns that path; None:
+        """Links the present content to a second path, which save() never overwrites. Returns that path; None:
         there is no file."""
         copy = self.path.with_name(f"{self.path.name}.{suffix}")
         try:
@@ -98,16 +98,16 @@ class MetadataFile:
 
 
 class RowTexts(dict[str, str]):
-    """A member of a file whose rows are text already: key -> row_text()."""
+    """A member of a file whose rows are converted to text: key -> row_text()."""
 
 
 def row_text(plain: Any) -> str:
-    """Returns a row as it stands in a file, two levels deep."""
+    """Returns the text of a row in a file, indented by two levels."""
     return json.dumps(plain, indent="\t", ensure_ascii=False).replace("\n", "\n\t\t")
 
 
 def document(value: Mapping[str, Any]) -> str:
-    """Returns the text as json.dumps(value, indent="\\t") writes it."""
+    """Returns the text that json.dumps(value, indent="\\t") returns."""
     members = []
     for name, member in value.items():
         if isinstance(member, RowTexts):
@@ -120,8 +120,8 @@ def document(value: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Reads a JSON object as RocketMQ writes it (with unquoted number keys). Raises ValueError if it
-    is none."""
+    """Reads a JSON object as RocketMQ writes it (with unquoted number keys). Raises ValueError for other
+    content."""
     with path.open("rb") as file:
         raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
@@ -151,7 +151,7 @@ class Journal:
         self._fd = -1
 
     def load(self) -> list[Any]:
-        """Returns the whole lines, oldest first; what follows the last of them is ignored."""
+        """Returns the complete lines, oldest first. A partial or damaged line ends the journal."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -167,7 +167,7 @@ class Journal:
             end += len(line)
         if end < len(raw):  # the first append cuts it off; until then another process may own the store
             lost = len(raw) - end
-            logger.warning("%s: %d bytes behind byte %d are no whole line: dropped", self.path, lost, end)
+            logger.warning("%s: dropped %d bytes of a partial line at byte %d", self.path, lost, end)
         self.size = end
         return values
 
@@ -188,7 +188,7 @@ class Journal:
         self.size += len(data)
 
     def drop(self, size: int) -> None:
-        """Drops the first `size` bytes: the file has them."""
+        """Drops the first `size` bytes, whose changes the file has."""
         self.close()
         if size >= self.size:
             self.path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Subscription groups: config/subscriptionGroup.json in memory.
 
-A row is the group's settings with the topics that are forbidden to it (RocketMQ keeps those in a table of
-their own in the same file). Source: RocketMQ 5.3.3 SubscriptionGroupManager.
+A row is the group's settings with the topics that it must not read (RocketMQ keeps those in a second table in
+the same file). Source: RocketMQ 5.3.3 SubscriptionGroupManager.
 """
 
 import re
@@ -67,13 +67,16 @@ class GroupTable(FileStore[Group]):
     # -- JSON --------------------------------------------------------------------------------------------
 
     def row_of(self, value: Any) -> Group:
+        """Returns the row of {"config": SubscriptionGroupConfig, "forbidden": {topic: bits}}."""
         config = SubscriptionGroupConfig.model_validate(value["config"])
         return Group(config, {str(topic): int(bits) for topic, bits in value.get("forbidden", {}).items()})
 
     def json_of(self, row: Group) -> Any:
+        """Returns the JSON that row_of() reads."""
         return {"config": _plain(row.config), "forbidden": dict(row.forbidden)}
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Group], dict[str, int]]:
+        """Returns the rows of subscriptionGroup.json; there are no tombstones."""
         groups = SubscriptionGroups.model_validate(value)
         rows = {
             name: Group(config, groups.forbidden_table.get(name, {}))
@@ -82,6 +85,7 @@ class GroupTable(FileStore[Group]):
         return rows, {}
 
     def file_of(self, rows: Mapping[str, Group], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of subscriptionGroup.json."""
         return {
             "subscriptionGroupTable": self.texts(rows, lambda row: _plain(row.config)),
             "forbiddenTable": {
@@ -91,6 +95,7 @@ class GroupTable(FileStore[Group]):
         }
 
     def built_in(self) -> dict[str, Group]:
+        """Returns RocketMQ's system groups, with default settings."""
         return {name: Group(SubscriptionGroupConfig(group_name=name)) for name in BUILT_IN}
 
     def body(self) -> SubscriptionGroups:
@@ -105,8 +110,8 @@ class GroupTable(FileStore[Group]):
         return None if row is None else row.config
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """Returns the settings, of a new group if it may be created; None: there is no such group. Raises
-        OSError if it cannot be written."""
+        """Returns the settings; creates the group if that is allowed. None: there is no such group. Raises
+        OSError if a new one cannot be written."""
         row = self.table.rows.get(name)
         if row is not None:
             return row.config
@@ -120,7 +125,7 @@ class GroupTable(FileStore[Group]):
         Raises ValueError with the reason for a refusal."""
         row = self.table.rows.get(config.group_name)
         if row is None and len(self.table.rows) >= self.rows_max:
-            raise ValueError(f"there are {self.rows_max} groups already: delete some")
+            raise ValueError(f"there are already {self.rows_max} groups: delete some")
         current = row.config.attributes if row is not None else {}
         attributes = alter(None, current, config.attributes, creating=row is None)
         new = Group(config.model_copy(update={"attributes": attributes}), row.forbidden if row else {})
@@ -135,7 +140,7 @@ class GroupTable(FileStore[Group]):
     # -- a RocketMQ master's table -----------------------------------------------------------------------
 
     def adopt(self, body: SubscriptionGroups, source_epoch: int) -> str | None:
-        """Takes the whole table of a RocketMQ master. Returns why it was refused; None: it was taken, or
+        """Adopts the whole table of a RocketMQ master. Returns why it was refused; None: it was adopted, or
         nothing is new."""
         version = Version(
             max(body.data_version.state_version, source_epoch),

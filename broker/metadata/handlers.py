@@ -110,9 +110,8 @@ class MetadataHandlers:
         minInSyncReplicas are in sync, as for messages."""
         gate = self._metadata.gate
         if not gate.writable:
-            raise CommandError(
-                ResponseCode.SYSTEM_ERROR, f"can't change it here: {gate.remark or 'not master'}"
-            )
+            remark = f"metadata cannot be changed on this broker: {gate.remark or 'not master'}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         few = gate.refuse_few_replicas() if in_sync else None
         if few is not None:
             raise CommandError(*few)
@@ -131,7 +130,7 @@ class MetadataHandlers:
     # -- topics ------------------------------------------------------------------------------------------
 
     async def update_and_create_topic(self, header: CreateTopicRequest, call: Call) -> Reply:
-        """17: creates or replaces one topic."""
+        """Creates or replaces one topic (17)."""
         self._must_be_master()
         config = TopicConfig(
             topic_name=header.topic,
@@ -151,7 +150,7 @@ class MetadataHandlers:
         return Reply()
 
     async def update_and_create_topics(self, header: Empty, call: Call) -> Reply:
-        """Creates or replaces several topics. All names and numbers are checked before the first one is
+        """Creates or replaces several topics (18). All names and numbers are checked before any topic is
         changed."""
         self._must_be_master()
         configs = call.body.topic_config_list if isinstance(call.body, TopicConfigs) else []
@@ -182,19 +181,18 @@ class MetadataHandlers:
             name, in_batches=not wants_batches
         ):
             kept, wanted = ("SimpleCQ", BATCH_CQ) if wants_batches else (BATCH_CQ, "SimpleCQ")
-            remark = f"{name} was a topic with {QUEUE_TYPE}={kept} before, and its queues are still there"
+            remark = f"{name} was a topic with {QUEUE_TYPE}={kept} before, and its queues still exist"
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: {wanted} needs another name")
 
     async def delete_topic(self, header: TopicRequest, call: Call) -> Reply:
-        """215: deletes the settings and the consumer offsets of a topic.
+        """Deletes the settings and the consumer offsets of a topic (215).
 
-        The messages stay until retention deletes them, and the queues keep their numbering: a topic that is
-        created again continues behind them (design S4). On a slave that has the master's deletion already,
-        this succeeds: mqadmin asks every broker.
+        The messages stay until retention deletes them. Queue offsets are never reused: a topic that is
+        created again continues behind them (design S4).
         """
         metadata, topic = self._metadata, header.topic
         if not metadata.gate.writable and topic not in metadata.topics.topics:
-            return Reply()  # a slave that has the master's deletion already: mqadmin asks every broker
+            return Reply()  # a slave to which the deletion is already replicated: mqadmin asks every broker
         self._must_be_master()
         self._refuse_topic(topic)
         groups = metadata.offsets.groups_of(topic)
@@ -220,7 +218,7 @@ class MetadataHandlers:
             raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
 
     async def get_topic_config(self, header: TopicRequest, call: Call) -> Reply:
-        """351: one topic's settings."""
+        """Returns the settings of one topic (351)."""
         topic = self._metadata.topics.get(header.topic)
         if topic is None:
             raise CommandError(
@@ -229,19 +227,19 @@ class MetadataHandlers:
         return Reply(body=topic.config)
 
     async def query_topic_consume_by_who(self, header: TopicRequest, call: Call) -> Reply:
-        """300: the groups that have committed offsets of the topic."""
+        """Returns the groups that have committed offsets of the topic (300)."""
         return Reply(body=GroupList(group_list=self._metadata.offsets.groups_of(header.topic)))
 
     # -- groups ------------------------------------------------------------------------------------------
 
     async def update_and_create_group(self, header: Empty, call: Call) -> Reply:
-        """200: creates or replaces one subscription group."""
+        """Creates or replaces one subscription group (200)."""
         if not isinstance(call.body, SubscriptionGroupConfig):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the body has no subscription group")
         return await self._update_groups([call.body])
 
     async def update_and_create_groups(self, header: Empty, call: Call) -> Reply:
-        """225: creates or replaces several subscription groups."""
+        """Creates or replaces several subscription groups (225)."""
         return await self._update_groups(
             call.body.group_config_list if isinstance(call.body, GroupConfigs) else []
         )
@@ -259,11 +257,11 @@ class MetadataHandlers:
         return Reply()
 
     async def get_all_groups(self, header: Empty, call: Call) -> Reply:
-        """201: the whole table of subscription groups."""
+        """Returns the whole table of subscription groups (201)."""
         return Reply(body=self._metadata.groups.body())
 
     async def get_group(self, header: GroupRequest, call: Call) -> Reply:
-        """352: one group's settings."""
+        """Returns the settings of one group (352)."""
         config = self._metadata.groups.get(header.group)
         if config is None:
             remark = f"No group in this broker. group: {header.group}"
@@ -271,11 +269,11 @@ class MetadataHandlers:
         return Reply(body=config)
 
     async def delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
-        """207: deletes a group; with cleanOffset its offsets, too."""
+        """Deletes a group, and its offsets if cleanOffset is set (207)."""
         self._must_be_master()
         metadata, name = self._metadata, header.group_name
         if name in BUILT_IN:
-            remark = f"the group {name} belongs to the broker and is not deleted"
+            remark = f"the group {name} belongs to the broker and cannot be deleted"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         version = self._changed(lambda: metadata.groups.delete(name))
         self._changed(lambda: metadata.request_modes.forget(group=name))
@@ -294,8 +292,8 @@ class MetadataHandlers:
     async def query_consumer_offset(
         self, header: ConsumerOffsetRequest, call: Call
     ) -> ConsumerOffsetResponse:
-        """14: a group's offset of one queue; 0 for a queue whose first message is there and in memory, if the
-        client allows it."""
+        """Returns a group's offset of one queue (14). Without one: 0 if the queue's first message is in
+        memory and the client allows it, else QUERY_NOT_FOUND."""
         offset = self._metadata.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset != NOT_FOUND:
             return ConsumerOffsetResponse(offset=offset)
@@ -316,7 +314,7 @@ class MetadataHandlers:
         return self._store.commit_log.max_offset - first <= self._cached_bytes
 
     async def update_consumer_offset(self, header: UpdateConsumerOffsetRequest, call: Call) -> Reply:
-        """15: commits a group's offset of one queue.
+        """Commits a group's offset of one queue (15).
 
         A oneway commit is replicated with the next batch, within 100 ms; a two-way commit is answered when it
         is replicated. A replica forwards it to the master: a consumer with an old route would lose its
@@ -342,7 +340,7 @@ class MetadataHandlers:
             what = "QueueId" if header.queue_id is None else "Offset"
             raise CommandError(ResponseCode.INVALID_PARAMETER, f"{what} is null, topic is {header.topic}")
         if metadata.resets.is_pending(header.consumer_group, header.topic, header.queue_id):
-            return Reply()  # of the position before an operator's reset
+            return Reply()  # ignored: the consumer has not received an operator's reset yet
         offsets = metadata.offsets
         if header.commit_offset >= 0:
             self._refuse_queue(topic, header.queue_id)
@@ -357,25 +355,25 @@ class MetadataHandlers:
         return Reply()
 
     def _refuse_queue(self, topic: Topic, queue_id: int) -> None:
-        """Raises CommandError for a queue that does not exist: RocketMQ keeps an offset of any number, and
-        writes all of them with each later commit. The rest of a queue that the topic no longer has may still
-        be read."""
+        """Raises CommandError for a queue that does not exist: RocketMQ stores an offset for any queueId, and
+        writes all of them with each later commit. A queue that the topic no longer has can be read to its
+        end."""
         if not 0 <= queue_id < topic.queue_count and self._store.find_queue(topic.name, queue_id) is None:
             remark = f"queueId[{queue_id}] is illegal, topic[{topic.name}] has {topic.queue_count} queues"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
     async def get_all_consumer_offset(self, header: Empty, call: Call) -> Reply:
-        """43: all consumer offsets."""
+        """Returns all consumer offsets (43)."""
         return Reply(body=self._metadata.offsets.body())
 
     async def get_all_delay_offset(self, header: Empty, call: Call) -> Reply:
-        """45: all offsets of delay levels."""
+        """Returns the offsets of all delay levels (45)."""
         return Reply(body=self._metadata.delays.body())
 
     # -- replicas ----------------------------------------------------------------------------------------
 
     async def pull_metadata(self, header: PullMetadataRequest, call: Call) -> Reply:
-        """29001: a replica's long poll for what it lacks."""
+        """Answers a replica's long poll with the updates that it lacks (29001)."""
         named = call.body if isinstance(call.body, MetadataVersions) else MetadataVersions()
         updates = await self._metadata.pull(header, named)
         answer = PullMetadataResponse(master_epoch=header.master_epoch)

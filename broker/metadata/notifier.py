@@ -1,6 +1,6 @@
 """A condition of the event loop: notify_all() wakes every task that waits at that moment.
 
-Unlike asyncio.Event it never stays set, so each waiter looks at the state itself after it was woken.
+Unlike asyncio.Event it never stays set, so each waiter checks the state itself after it was woken.
 """
 
 import asyncio

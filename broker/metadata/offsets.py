@@ -23,7 +23,7 @@ Row = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """An offset `was` beyond its queue's end, and the end `now`."""
+    """An offset beyond its queue's end. was: the offset; now: the end."""
 
     group: str
     topic: str
@@ -48,15 +48,19 @@ class ConsumerOffsetTable(JournaledStore[Row]):
     # -- JSON --------------------------------------------------------------------------------------------
 
     def row_of(self, value: Any) -> Row:
+        """Returns the row of {"queueId": offset}."""
         return {int(queue_id): int(offset) for queue_id, offset in value.items()}
 
     def json_of(self, row: Row) -> Any:
+        """Returns {"queueId": offset}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
+        """Returns the rows of consumerOffset.json; there are no tombstones."""
         return {key: self.row_of(row) for key, row in (value.get("offsetTable") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of consumerOffset.json."""
         return {
             "dataVersion": _plain_version(version),
             "offsetTable": {key: self.json_of(rows[key]) for key in sorted(rows)},
@@ -128,7 +132,7 @@ class ConsumerOffsetTable(JournaledStore[Row]):
 
     def adopt(self, body: ConsumerOffsets, source_epoch: int) -> str | None:
         """Merges the table of a RocketMQ master, as RocketMQ's slaves do: the version of its offsets never
-        changes. Returns why it was refused; None: it was taken."""
+        changes. Returns why it was refused; None: it was adopted."""
         rows: dict[str, Row] = {}
         for key, theirs in body.offset_table.items():
             mine = self.table.rows.get(key, {})
@@ -145,16 +149,20 @@ class DelayOffsetTable(JournaledStore[int]):
     rows_max: ClassVar[int] = LEVELS_MAX
 
     def row_of(self, value: Any) -> int:
+        """Returns the offset."""
         return int(value)
 
     def json_of(self, row: int) -> Any:
+        """Returns the offset."""
         return row
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the rows of delayOffset.json; there are no tombstones."""
         table = value.get("offsetTable") or {}
         return {str(int(level)): int(offset) for level, offset in table.items()}, {}
 
     def file_of(self, rows: Mapping[str, int], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of delayOffset.json, sorted by level."""
         levels = sorted(rows, key=int)
         return {
             "dataVersion": _plain_version(version),
@@ -174,7 +182,7 @@ class DelayOffsetTable(JournaledStore[int]):
         return self.stage(str(level), offset)
 
     def adopt(self, body: DelayOffsets, source_epoch: int) -> str | None:
-        """Merges the table of a RocketMQ master. Returns why it was refused; None: it was taken."""
+        """Merges the table of a RocketMQ master. Returns why it was refused; None: it was adopted."""
         theirs = {str(level): offset for level, offset in body.offset_table.items()}
         rows = {level: offset for level, offset in theirs.items() if self.table.rows.get(level) != offset}
         return _adopt_rows(self, rows, body.data_version, source_epoch)

@@ -1,7 +1,7 @@
-"""Brings the tables of metadata to disk: commits staged offsets often, and writes whole files now and then.
+"""Writes the tables of metadata to disk: staged offsets every 100 ms, whole files less often.
 
-The event loop waits for none of the whole files: threads write them (file_store.py, store.py). What cannot be
-written stays in force and is tried again; `fault` says why for as long as that lasts.
+The event loop never waits for a whole file: threads write it (file_store.py, store.py). A change that cannot
+be written stays in force and is tried again; until then `fault` has the reason.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from keelmq.remoting.operation import CommandError
 logger = logging.getLogger(__name__)
 
 COMMIT_PERIOD_MS = 100
-"""Oneway offset commits of this period are one version: a fail-over repeats at most so much consumption."""
+"""Oneway offset commits of this period are one version: a fail-over repeats at most this much consumption."""
 NOT_WRITTEN = "the change is in force, and is lost if the broker stops before it can be written"
 
 
@@ -42,7 +42,7 @@ class Persistence:
         return self._commit_fault or next((store.fault for store in self._files if store.fault), "")
 
     def write_in_background(self) -> None:
-        """The loop waits for no file of `files` from now on; on_disk() waits for one."""
+        """From now on threads write `files`; on_disk() waits for one of them."""
         for store in self._files:
             store.write_in_background()
 
@@ -66,7 +66,7 @@ class Persistence:
             await self.on_disk(store)
 
     def commit_staged(self) -> None:
-        """Commits what is staged as one version per table. On a full disk it stays staged."""
+        """Commits all staged changes as one version per table. On a full disk they stay staged."""
         try:
             for store in self._journaled:
                 if store.is_staged:
@@ -98,18 +98,18 @@ class Persistence:
                     written = await asyncio.to_thread(store.snapshot())
                     written()
                 except OSError as error:
-                    logger.error("cannot write %s: %s; its journal has what it lacks", store.path, error)
+                    logger.error("cannot write %s: %s; its journal has the changes", store.path, error)
 
     async def wait_for_threads(self) -> None:
-        """Waits until no thread writes any more. Errors are logged; close() tries again."""
+        """Waits until no thread writes. Errors are logged; close() tries again."""
         for store in self._files:
             try:
                 await store.saved()
             except (OSError, ValueError):
-                logger.info("%s is tried once more", store.path)
+                logger.info("cannot write %s; trying once more", store.path)
 
     def close(self) -> None:
-        """A clean stop without a running loop: writes what is not on disk yet. Errors are logged."""
+        """Ends a clean stop without a running loop: writes all unwritten changes. Errors are logged."""
         for each in self._files:
             try:
                 each.flush_at_end()

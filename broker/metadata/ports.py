@@ -23,7 +23,7 @@ class LocalQueues(Protocol):
         ...
 
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
-        """Gives the queue's next message no offset below `end`."""
+        """Makes the queue's next message get an offset of at least `end`."""
         ...
 
 
@@ -55,5 +55,5 @@ class Replicas(Protocol):
         ...
 
     def metadata_caught_up(self, slave_id: int) -> None:
-        """This replica has all metadata now."""
+        """Called when this replica has all metadata."""
         ...

@@ -1,8 +1,8 @@
-"""End offsets of queues whose messages retention has deleted, all of them: config/queueEnds.json.
+"""End offsets of queues all of whose messages retention has deleted: config/queueEnds.json.
 
 A replica that begins where its master's log begins has no record of such a queue, and as master it would
-number its messages from 0 again. So a master records the end before it deletes the last message, and a
-replica has it before it may be in the SyncStateSet. RocketMQ has nothing like it. Key of a row: topic.
+assign its offsets from 0 again. So a master records the end before it deletes the last message, and a replica
+has it before it may join the SyncStateSet. RocketMQ has no such table. Key of a row: topic.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,15 +24,19 @@ class QueueEndTable(FileStore[Row]):
     what: ClassVar[str] = "the table of emptied queues"
 
     def row_of(self, value: Any) -> Row:
+        """Returns the row of {"queueId": end}."""
         return {int(queue_id): int(end) for queue_id, end in value.items()}
 
     def json_of(self, row: Row) -> Any:
+        """Returns {"queueId": end}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
+        """Returns the rows of queueEnds.json; there are no tombstones."""
         return {topic: self.row_of(row) for topic, row in (value.get("queueEnds") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of queueEnds.json."""
         return {
             "dataVersion": data_version(version).model_dump(by_alias=True),
             "queueEnds": {topic: self.json_of(rows[topic]) for topic in sorted(rows)},

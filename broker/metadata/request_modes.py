@@ -1,5 +1,4 @@
-"""The message request modes that decide whether the broker assigns queues to groups:
-config/messageRequestMode.json.
+"""The message request modes, pull or pop, of groups for topics: config/messageRequestMode.json.
 
 Replicated like topics and groups. Key of a row: topic@group. Source: RocketMQ 5.3.3
 MessageRequestModeManager.
@@ -22,12 +21,15 @@ class RequestModeTable(FileStore[RequestModeBody]):
     what: ClassVar[str] = "the table of message request modes"
 
     def row_of(self, value: Any) -> RequestModeBody:
+        """Returns the row of a SetMessageRequestModeRequestBody."""
         return RequestModeBody.model_validate(value)
 
     def json_of(self, row: RequestModeBody) -> Any:
+        """Returns the JSON that row_of() reads."""
         return row.model_dump(by_alias=True, exclude_none=True, mode="json")
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, RequestModeBody], dict[str, int]]:
+        """Returns the rows of messageRequestMode.json; there are no tombstones."""
         modes = RequestModes.model_validate(value).message_request_mode_map
         rows = {
             f"{topic}{SEPARATOR}{group}": mode
@@ -39,6 +41,7 @@ class RequestModeTable(FileStore[RequestModeBody]):
     def file_of(
         self, rows: Mapping[str, RequestModeBody], gone: Mapping[str, int], version: Version
     ) -> dict[str, Any]:
+        """Returns the content of messageRequestMode.json."""
         body = _body(rows).model_dump(by_alias=True, mode="json")
         return {"dataVersion": data_version(version).model_dump(by_alias=True)} | body
 
@@ -58,12 +61,12 @@ class RequestModeTable(FileStore[RequestModeBody]):
         if rows.get(key) == mode:
             return self.table.version
         if key not in rows and len(rows) >= self.rows_max:
-            raise ValueError(f"there are {self.rows_max} message request modes already")
+            raise ValueError(f"there are already {self.rows_max} message request modes")
         return self.change({key: mode})
 
     def adopt(self, body: RequestModes, source_epoch: int) -> str | None:
-        """Takes the whole table of a RocketMQ master, which has no version. Returns why it was refused; None:
-        it was taken, or nothing is new."""
+        """Adopts the whole table of a RocketMQ master, which has no version. Returns why it was refused;
+        None: it was adopted, or nothing is new."""
         rows, _ = self.read_file(body.model_dump(by_alias=True))
         base = self.table.version
         if rows == self.table.rows and source_epoch <= base.state_version:

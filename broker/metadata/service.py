@@ -1,9 +1,8 @@
-"""The metadata of one broker, and a master's side of its replication: which replica has what, and who waits
-for it.
+"""The metadata of one broker, and the master's side of its replication.
 
-A term begins when this broker serves as master, and ends with the role. Within a term, replicas ask by long
-poll (29001): the versions that they name are their acknowledgement, the answer is what they lack. A change
-counts as replicated when every replica has it whose log acknowledgements count (docs/adr/0007).
+A term begins when this broker serves as master, and ends with the role. Within a term, replicas send long
+polls (29001): the versions that they name acknowledge, the answer has the updates that they lack. A change is
+replicated when every replica whose log acknowledgements count has it (docs/adr/0007).
 """
 
 import contextlib
@@ -66,8 +65,8 @@ class Metadata:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         """directory: <storePathRootDir>/config. gate: tells whether this broker is a writable master. queues:
-        of this broker's store. waits: changes are acknowledged when every member in sync has them;
-        timeout_ms: at the latest then, with an error."""
+        of this broker's store. waits: a change is acknowledged when every member in sync has it, or after
+        timeout_ms with an error."""
         self.topics = topics
         self.groups = GroupTable(directory / "subscriptionGroup.json", auto_create=auto_create_groups)
         self.offsets = ConsumerOffsetTable(directory / "consumerOffset.json")
@@ -122,7 +121,7 @@ class Metadata:
         return self._term.epoch if self._term is not None else 0
 
     def begin_term(self, epoch: int, replicas: Replicas, *, on_released: Callable[[], None]) -> None:
-        """This broker serves as master from now on. on_released(): hold_offset() may have risen.
+        """Begins a term: this broker serves as master. on_released(): hold_offset() may have risen.
 
         Offsets beyond the ends of their queues are set back: their messages are lost (broker-ha pitfall 61).
         Raises LocalProtocolError if a table is of a later epoch.
@@ -146,7 +145,7 @@ class Metadata:
         self._changed_notifier.notify_all()
 
     def begin_alone(self) -> None:
-        """This broker is master without controllers and replicas: nobody has a newer version than it."""
+        """Begins to serve as master without controllers and replicas: no other broker has a newer version."""
         try:
             self.topics.settle(self.topics.guesses())
         except OSError as error:  # settled in memory; the next start does it again
@@ -154,10 +153,10 @@ class Metadata:
         self._clamp()
 
     def end_term(self) -> None:
-        """This broker is not master any more.
+        """Ends the term: this broker is no longer master.
 
-        Offsets that are committed and not replicated get a version that no new master knows, so this broker
-        is sent the whole table.
+        Offsets that are committed and not replicated get a version that no new master knows, so the new
+        master sends this broker the whole table.
         """
         if self._term is not None:
             self.commit_staged()
@@ -187,7 +186,7 @@ class Metadata:
         with contextlib.suppress(OSError):
             await self.queue_ends.saved()
 
-    # -- offsets and cuts --------------------------------------------------------------------------------
+    # -- offsets and truncations -------------------------------------------------------------------------
 
     def _clamp(self) -> None:
         beyond = self.offsets.beyond(self._queues.queue_end)
@@ -198,8 +197,8 @@ class Metadata:
         self._report("consumer offsets beyond the ends of their queues were set back", beyond, clamped=True)
 
     def log_truncated(self, before: int, end: int) -> None:
-        """The log of this replica was truncated. Its offsets are its master's and stay; the affected groups
-        are logged and recorded."""
+        """Called when the log of this replica was truncated. The offsets stay, because they are the master's;
+        the affected groups are logged and recorded."""
         beyond = self.offsets.beyond(self._queues.queue_end)
         if beyond:
             self._report(f"the log was truncated from {before} to {end}", beyond, clamped=False)
@@ -231,7 +230,7 @@ class Metadata:
         return Group(SubscriptionGroupConfig(group_name=name))
 
     def commit_by_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The commit flag of a pull: like a oneway commit. Refused commits are dropped."""
+        """Commits the offset in a pull (FLAG_COMMIT_OFFSET), like a oneway commit. Ignored if refused."""
         try:
             if self.resets.is_pending(group, topic, queue_id):
                 return
@@ -243,14 +242,14 @@ class Metadata:
     # -- waiting for replicas ----------------------------------------------------------------------------
 
     def lag_ms(self, replica: int, epoch: int) -> int:
-        """Returns for how long the replica has lacked a change of this term, at least 1; 0: it has all."""
+        """Returns for how many ms the replica has lacked a change of this term, at least 1; 0: it has all."""
         term = self._term
         return 1 if term is None or term.epoch != epoch else term.lag_ms(replica, now_ms=self._clock())
 
     def is_behind(self, replica: int) -> bool:
         """Returns whether a fail-over to this replica would lose a change of this term that has a version.
 
-        RocketMQ's replicas poll, and are not waited for.
+        False for RocketMQ's replicas, which poll whole tables and acknowledge nothing.
         """
         members = self._members()
         return members is not None and replica in members and self.lag_ms(replica, self.epoch) > 0
@@ -300,8 +299,8 @@ class Metadata:
         await self._persistence.all_on_disk()
 
     def _hold(self, version: Version) -> None:
-        """A message has created its topic: no later message is acknowledged before all members have the
-        topic."""
+        """Called when a message has created its topic: neither it nor a later one is acknowledged before all
+        members have the topic."""
         if self._waits and self._term is not None:
             self._holds.append((self._queues.log_end(), version))
 
@@ -315,7 +314,7 @@ class Metadata:
     # -- serving replicas --------------------------------------------------------------------------------
 
     async def pull(self, request: PullMetadataRequest, named: MetadataVersions) -> list[MetadataUpdate]:
-        """Returns what the replica lacks; empty: nothing changed while it wanted to wait.
+        """Returns the updates that the replica lacks; empty: nothing changed within its wait time.
 
         Raises CommandError if this broker is not master of that epoch.
         """
@@ -361,20 +360,20 @@ class Metadata:
         return self._persistence.fault
 
     def commit_staged(self) -> None:
-        """Commits the offsets that are staged as one version. On a full disk they stay staged."""
+        """Commits all staged offsets as one version. On a full disk they stay staged."""
         self._persistence.commit_staged()
 
     async def run(self) -> None:
-        """Commits often, and writes the files now and then. Never returns."""
+        """Commits staged offsets and writes the files, periodically. Never returns."""
         await self._persistence.run(self._release)
 
     async def end(self) -> None:
-        """A clean stop: waits for the writing threads, then close()."""
+        """Ends a clean stop: waits for the writing threads, then calls close()."""
         await self._persistence.wait_for_threads()
         self.close()
 
     def close(self) -> None:
-        """A clean stop without a running loop: writes what is not on disk yet. Errors are logged."""
+        """Ends a clean stop without a running loop: writes all unwritten changes. Errors are logged."""
         self._persistence.close()
 
 
@@ -383,7 +382,7 @@ def _nothing_held() -> None:
 
 
 def _not_master(asked: int, epoch: int) -> CommandError:
-    mine = f"it is master at {epoch}" if epoch else "it is not master"
+    mine = f"it is master at masterEpoch {epoch}" if epoch else "it is not master"
     return CommandError(
         ResponseCode.SYSTEM_ERROR, f"this broker is not master at masterEpoch {asked}: {mine}"
     )

@@ -1,8 +1,8 @@
-"""A Table with its file: load, change, follow. What topics, groups and offsets have in common.
+"""A Table with its file: the base of topics, groups and offsets.
 
 Persist, then apply, then notify: an OSError leaves file, memory and replicas as they were. FileStore writes
 the whole file durably with every change (topics, groups: rare changes that must not be lost); JournaledStore
-appends to a journal and writes the file now and then (offsets: frequent changes).
+appends to a journal and writes the file every few seconds (offsets: frequent changes).
 """
 
 import logging
@@ -39,8 +39,8 @@ def data_version(version: Version) -> DataVersion:
 
 
 class MetadataStore(ABC, Generic[Row]):
-    """Owned by the event loop's thread. Subclasses define how a row and the whole file look in JSON. `name`:
-    on the wire; `what`: in messages."""
+    """Owned by the event loop's thread. Subclasses define the JSON of a row and of the whole file. `name`: on
+    the wire; `what`: in logs and errors."""
 
     name: ClassVar[str]
     what: ClassVar[str]
@@ -63,7 +63,7 @@ class MetadataStore(ABC, Generic[Row]):
         """The present version as RocketMQ's DataVersion."""
         return data_version(self.table.version)
 
-    # -- what a subclass says ----------------------------------------------------------------------------
+    # -- defined by subclasses ---------------------------------------------------------------------------
 
     @abstractmethod
     def row_of(self, value: Any) -> Row:
@@ -116,7 +116,7 @@ class MetadataStore(ABC, Generic[Row]):
         self.file.save(self.file_of(rows, gone, update.version), self.file.next_turn())
 
     def flush(self) -> None:
-        """Called at a clean stop: writes to the file what only the journal has."""
+        """Called at a clean stop: writes the changes to the file that only the journal has."""
 
     # -- the master's side -------------------------------------------------------------------------------
 
@@ -141,7 +141,8 @@ class MetadataStore(ABC, Generic[Row]):
         return {}
 
     def updates_since(self, data: DataVersion | None) -> MetadataUpdate | None:
-        """Returns what a replica at this version lacks (None: a replica without a table); None: nothing."""
+        """Returns the update for a replica at this version; None: it has everything. data None: it has no
+        table."""
         update = self.table.since(version_of(data)) if data is not None else self.table.since(Version(-1))
         return None if update is None else self.to_wire(update)
 
@@ -153,7 +154,7 @@ class MetadataStore(ABC, Generic[Row]):
         try:
             update = self.from_wire(received)
         except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
-            return f"its rows do not fit: {error}"
+            return f"its rows cannot be read: {error}"
         refusal = self.table.refusal(update)
         if refusal is not None:
             return refusal
@@ -172,8 +173,8 @@ class MetadataStore(ABC, Generic[Row]):
             self.flush()
             copy = self.file.keep_copy(f"before-{update.version.state_version}")
             logger.error(
-                "%s of the master (epoch %d) lacks %d of our %d entries: what was here is kept as %s; if "
-                "that master is wrong, stop it, and put the copy in place of %s before this broker leads",
+                "%s of the master (epoch %d) lacks %d of our %d entries: our file is kept as %s; if that "
+                "master is wrong, stop it, and replace %s by the copy before this broker becomes master",
                 self.what, update.version.state_version, lost, len(self.table.rows), copy, self.path,
             )  # fmt: skip
         return Update(update.version, dict(update.rows) | kept, update.gone)
@@ -215,11 +216,11 @@ class JournaledStore(MetadataStore[Row]):
         self.journal = Journal(path.with_name(path.name + ".journal"))
         self._staged: set[str] = set()
         self._removed: set[str] = set()
-        self._written_version = Version()  # where file and journal end; later versions changed no row
+        self._written_version = Version()  # of file and journal; later versions changed no row
 
     @property
     def is_staged(self) -> bool:
-        """Changes are staged that have no version yet."""
+        """Whether changes are staged, which have no version yet."""
         return bool(self._staged or self._removed)
 
     def load(self) -> None:
@@ -232,7 +233,7 @@ class JournaledStore(MetadataStore[Row]):
                     f"{self.journal.path} is damaged: {error}; remove it to go back to {self.path.name}, "
                     "which is some seconds older"
                 ) from error
-            if update.base == self.table.version:  # older lines are in the file already
+            if update.base == self.table.version:  # the file already has the older lines
                 self.table.apply(update)
         self._written_version = self.table.version
         self.applied(None)
@@ -255,7 +256,7 @@ class JournaledStore(MetadataStore[Row]):
                 self._staged.discard(key)
 
     def commit_staged(self) -> Version:
-        """Commits all that is staged as one version and returns it; the present version if nothing is staged.
+        """Commits all staged changes as one version and returns it; the present version if there are none.
         Raises OSError; the changes stay staged then."""
         if not self.is_staged:
             return self.table.version
@@ -271,7 +272,9 @@ class JournaledStore(MetadataStore[Row]):
             self.journal.drop(self.journal.size)
         else:
             lines = [encode_update(self.to_wire(update))]
-            if update.base != self._written_version:  # terms begin without a line: the next one bridges them
+            if (
+                update.base != self._written_version
+            ):  # a term begins without a line: the next line links to it
                 bridge: Update[Row] = Update(update.base or Version(), base=self._written_version)
                 lines.insert(0, encode_update(self.to_wire(bridge)))
             self.journal.append(b"\n".join(lines))
@@ -283,21 +286,21 @@ class JournaledStore(MetadataStore[Row]):
             self._removed.clear()
         super()._apply(update)
 
-    # -- the file, now and then --------------------------------------------------------------------------
+    # -- writing the file --------------------------------------------------------------------------------
 
     @property
     def is_behind(self) -> bool:
-        """The file lacks changes that the journal has."""
+        """Whether the file lacks changes that the journal has."""
         return self.journal.size > 0
 
     @property
     def is_long(self) -> bool:
-        """The journal is so large that the file should be written now."""
+        """Whether the journal is so large that the file should be written now."""
         return self.journal.size >= JOURNAL_BYTES_MAX
 
     def snapshot(self) -> Callable[[], Callable[[], None]]:
-        """Writes the file in three steps: this call on the loop's thread; its result, which writes, in any
-        thread; and the result of that on the loop's thread again."""
+        """Writes the file in three steps: this call runs on the loop's thread, the function that it returns
+        writes, in any thread, and the function that this one returns runs on the loop's thread again."""
         turn, size, version = self.file.next_turn(), self.journal.size, self.table.version
         value = self.file_of(self.table.rows, self.table.gone, self.table.version)
 

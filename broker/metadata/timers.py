@@ -1,7 +1,7 @@
-"""How far timers are delivered: config/timerProgress.json and its journal, replicated like all metadata.
+"""The progress of timers, which of them are delivered: config/timerProgress.json and its journal.
 
-RocketMQ keeps it in `timercheck`, and its replicas ask for that as 56 bytes (60). Source: RocketMQ 5.3.3
-TimerCheckpoint.
+Replicated like all metadata. RocketMQ keeps it in `timercheck`, which its replicas request as 56 bytes (60).
+Source: RocketMQ 5.3.3 TimerCheckpoint.
 """
 
 import struct
@@ -31,15 +31,19 @@ class TimerProgressTable(JournaledStore[int]):
     rows_max: ClassVar[int] = 16
 
     def row_of(self, value: Any) -> int:
+        """Returns the number."""
         return int(value)
 
     def json_of(self, row: int) -> Any:
+        """Returns the number."""
         return row
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the rows of timerProgress.json; there are no tombstones."""
         return {str(name): int(row) for name, row in (value.get("progress") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, int], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
+        """Returns the content of timerProgress.json."""
         return {
             "dataVersion": {
                 "counter": version.counter,
@@ -69,8 +73,8 @@ class TimerProgressTable(JournaledStore[int]):
         )
 
     def adopt(self, body: bytes, source_epoch: int) -> str | None:
-        """Takes a RocketMQ master's checkpoint. Returns why it was refused; None: it was taken, or nothing is
-        new."""
+        """Adopts a RocketMQ master's checkpoint. Returns why it was refused; None: it was adopted, or nothing
+        is new."""
         if len(body) < _SHORT_CHECKPOINT.size:
             return f"a checkpoint of {len(body)} bytes"
         version = self.table.version

@@ -35,8 +35,7 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 TOMBSTONES: Final = "deletedTopicTable"
 """A member of topics.json that is ours: RocketMQ's reader skips it."""
 GUESSED: Final = "guessedTopicTable"
-"""Also ours: topics that a replica knows by their records only, each with its row in the present version, or
-{}."""
+"""Also ours: topics that are known by their records only, with their rows in the present version, or {}."""
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
 NOT_FOR_CLIENTS: Final = frozenset(
@@ -88,8 +87,7 @@ def is_for_broker(name: str) -> bool:
 
 
 def is_system(name: str, *others: str) -> bool:
-    """Returns whether operators must not create, change or delete this topic. others: the cluster's name, the
-    broker's."""
+    """Returns whether operators must not change this topic. others: names of the cluster and the broker."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX) or name in others
 
 
@@ -139,12 +137,15 @@ class TopicTable(FileStore[TopicConfig]):
     # -- JSON --------------------------------------------------------------------------------------------
 
     def row_of(self, value: Any) -> TopicConfig:
+        """Returns the TopicConfig of RocketMQ's JSON."""
         return TopicConfig.model_validate(value)
 
     def json_of(self, row: TopicConfig) -> Any:
+        """Returns the TopicConfig as RocketMQ's JSON."""
         return row.model_dump(by_alias=True, exclude_none=True, mode="json")
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], dict[str, int]]:
+        """Returns topics and tombstones of topics.json, and takes over its guessed topics."""
         table = value.get("topicConfigTable") or {}
         gone = {str(name): int(at) for name, at in (value.get(TOMBSTONES) or {}).items()}
         guessed = (value.get(GUESSED) or {}).items()
@@ -158,6 +159,7 @@ class TopicTable(FileStore[TopicConfig]):
     def file_of(
         self, rows: Mapping[str, TopicConfig], gone: Mapping[str, int], version: Version
     ) -> dict[str, Any]:
+        """Returns the content of topics.json, without the guessed topics."""
         body = {
             "dataVersion": data_version(version).model_dump(by_alias=True),
             "topicConfigTable": self.texts(rows, lambda row: row.model_dump(by_alias=True, mode="json")),
@@ -165,6 +167,7 @@ class TopicTable(FileStore[TopicConfig]):
         return body | ({TOMBSTONES: dict(sorted(gone.items()))} if gone else {})
 
     def built_in(self) -> dict[str, TopicConfig]:
+        """Returns the system topics of this broker."""
         inherit = PERM_INHERIT | PERM_READ | PERM_WRITE
         found = [
             _config("SELF_TEST_TOPIC", 1),
@@ -186,6 +189,7 @@ class TopicTable(FileStore[TopicConfig]):
         return {config.topic_name: config for config in found}
 
     def applied(self, keys: Iterable[str] | None) -> None:
+        """Updates `topics`. Sends to a new topic leave the fast path until it is on disk."""
         rows = self.table.rows
         if keys is None:
             keys = [*rows, *(self.topics.keys() - rows.keys())]
@@ -216,7 +220,7 @@ class TopicTable(FileStore[TopicConfig]):
         return value
 
     def _guessed_after(self, update: Update[TopicConfig]) -> dict[str, TopicConfig | None]:
-        """A version that contains the topic, or deletes it, ends the guess."""
+        """Returns the guesses without those of topics that the update contains or deletes."""
         known = self._guessed if update.whole else {**update.rows, **update.gone}
         return {name: row for name, row in self._guessed.items() if name not in known}
 
@@ -270,8 +274,7 @@ class TopicTable(FileStore[TopicConfig]):
         return self._created(_config(name, count, template.perm & ~PERM_INHERIT))
 
     def template_of(self, name: str, default_topic: str) -> TopicConfig | None:
-        """Returns the settings that a topic inherits when a message creates it; None: it cannot be
-        created."""
+        """Returns the settings for a topic that a message creates; None: it cannot be created."""
         if len(self.topics) >= self.rows_max:
             return None
         if name.startswith(RETRY_PREFIX):
@@ -295,7 +298,7 @@ class TopicTable(FileStore[TopicConfig]):
         return topic
 
     def update(self, config: TopicConfig) -> Topic:
-        """Creates or replaces one topic. An unchanged one costs nothing."""
+        """Creates or replaces one topic. An unchanged one gets no new version."""
         topic = self.topics.get(config.topic_name)
         if topic is not None and topic.config == config and config.topic_name not in self._guessed:
             return topic
@@ -303,28 +306,26 @@ class TopicTable(FileStore[TopicConfig]):
         return self.topics[config.topic_name]
 
     def alter(self, config: TopicConfig, changes: Mapping[str, str]) -> Version:
-        """Creates or replaces a topic for an administrator; changes: of its attributes. Raises ValueError
-        with the reason for a refusal."""
+        """Creates or replaces a topic. changes: of its attributes. Raises ValueError if they are refused."""
         topic = self.topics.get(config.topic_name)
         if topic is None and len(self.topics) >= self.rows_max:
-            raise ValueError(f"there are {self.rows_max} topics already: delete some")
+            raise ValueError(f"there are already {self.rows_max} topics: delete some")
         current = topic.config.attributes if topic is not None else {}
         attributes = alter(TOPIC_ATTRIBUTES, current, changes, creating=topic is None)
         self.update(config.model_copy(update={"attributes": attributes}))
         return self.table.version
 
     def delete(self, names: Iterable[str], log_offset: int) -> Version:
-        """Deletes topics and returns the version without them. log_offset: the log's end; records below it do
-        not bring the topics back."""
+        """Deletes topics. Records below log_offset, the log's end, do not create them again."""
         gone = {name: max(log_offset, 1) for name in names if name in self.topics}
         return self.change({}, gone) if gone else self.table.version
 
     def ensure_replicated(self, name: str, queue_id: int, log_offset: int = sys.maxsize) -> Topic | None:
-        """Makes the topic of a record that was found at log_offset or behind it, with this queue, whatever
-        its real settings are. None: the topic was deleted after the record.
+        """Returns the topic of a record at or behind log_offset, and adds it, or this queue, if unknown.
+        None: the topic was deleted after the record.
 
-        The master's table, or settle(), tells more: a topic with fewer queues may have been shrunk after the
-        record, or grown before it by a version that is not here yet. Then the queue can be read, and no more.
+        If the topic has fewer queues, it was shrunk after the record, or grown before it by a version that is
+        not here yet. Until the master's table or settle() tells which, the queue can only be read.
         """
         topic = self.topics.get(name)
         if topic is not None and queue_id < topic.queue_count:
@@ -339,13 +340,12 @@ class TopicTable(FileStore[TopicConfig]):
         return self._replace({name: grown})[0]
 
     def guesses(self) -> dict[str, TopicConfig]:
-        """Returns the rows of topics that are known by their records, and differ from the present version."""
+        """Returns the rows that come from records, and differ from the present version."""
         return {name: self.table.rows[name] for name in sorted(self._guessed)}
 
     def settle(self, guesses: Mapping[str, TopicConfig]) -> None:
-        """Ends these guesses: a master that was asked after them has nothing newer, so where it has the
-        topic, our version is right. Raises OSError; the guesses are then settled in memory, and still in the
-        file."""
+        """Ends these guesses: a master that was asked later has nothing newer, so our version is right.
+        Raises OSError; the guesses are then settled in memory, but not in the file."""
         rows = {
             name: versioned
             for name, guess in guesses.items()
@@ -357,7 +357,7 @@ class TopicTable(FileStore[TopicConfig]):
             self._replace(rows)
 
     def _replace(self, rows: Mapping[str, TopicConfig]) -> list[Topic]:
-        """Changes rows without a new version: the master's table still counts as newer."""
+        """Changes rows without a new version, so that the master's table is still newer."""
         self.table.rows.update(rows)
         self.topics.update((name, Topic(row)) for name, row in rows.items())
         self._persist(Update(self.table.version, base=self.table.version))
@@ -382,7 +382,7 @@ class TopicTable(FileStore[TopicConfig]):
         *,
         guesses: Mapping[str, TopicConfig] = MappingProxyType({}),
     ) -> bool:
-        """Takes the table of a RocketMQ master. source_epoch: of the master that was asked; guesses: ours
+        """Adopts the table of a RocketMQ master. source_epoch: of the master that was asked; guesses: ours
         when it was asked. Returns False if nothing is new, or if it is of an older epoch than ours."""
         theirs = version_of(wrapper.data_version)
         version = theirs._replace(state_version=max(theirs.state_version, source_epoch or 0))

@@ -1,6 +1,6 @@
-"""config/truncation.json: what each truncation of the log meant for consumers, for operators who ask later.
+"""config/truncation.json: which consumer offsets each truncation of the log affected, for operators.
 
-Holds the newest entries. An entry that cannot be written is logged, and nothing more.
+Holds the newest NOTES_MAX entries. If an entry cannot be written, that is logged.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The body of 29001: MetadataUpdates as JSON, deflated when it is large. A whole table may have megabytes."""
+"""The body of 29001: MetadataUpdates as JSON, deflated if it is large. A whole table may have megabytes."""
 
 import zlib
 
@@ -10,7 +10,7 @@ from keelmq.remoting.operations.broker_metadata import MetadataUpdate, MetadataU
 
 PLAIN_BYTES_MAX = 65_536
 INFLATED_BYTES_MAX = 256 << 20
-_LEVEL = 1  # the time counts, and JSON shrinks well anyway
+_LEVEL = 1  # speed matters more, and JSON compresses well at any level
 
 
 def encode_updates(updates: list[MetadataUpdate]) -> bytes:
@@ -20,7 +20,7 @@ def encode_updates(updates: list[MetadataUpdate]) -> bytes:
 
 
 def decode_updates(raw: bytes) -> list[MetadataUpdate]:
-    """Parses the body. Raises ValueError if it is none, or inflates to more than INFLATED_BYTES_MAX."""
+    """Parses the body. Raises ValueError if it is damaged, or inflates to more than INFLATED_BYTES_MAX."""
     if raw and not raw.startswith(b"{"):
         inflate = zlib.decompressobj()
         try:

@@ -1,7 +1,7 @@
-"""Who works on which queues, and in which mode, for clients that let the broker decide (400, 401, 402).
+"""Queue assignment by the broker (400), and the request mode of groups: pull or pop (401, 402).
 
-The queues of all brokers that have the topic are shared out among the group's members that this broker knows;
-it asks its name servers for the former, and keeps the answer for a while. Source: RocketMQ 5.3.3
+The queues of all brokers that have the topic are divided among the group's members that this broker knows.
+They come from the route of the name servers, which is cached for KEPT_MS. Source: RocketMQ 5.3.3
 QueryAssignmentProcessor.
 """
 
@@ -41,17 +41,20 @@ class AssignmentHandlers:
         self._routes: dict[str, tuple[int, list[Queue]]] = {}
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 400 (QUERY_ASSIGNMENT), 401 and 402 (SET_ and GET_ALL_MESSAGE_REQUEST_MODE)."""
         table.bind(QUERY_ASSIGNMENT, self.query_assignment)
         table.bind(SET_MESSAGE_REQUEST_MODE, self.set_message_request_mode)
         table.bind(GET_ALL_MESSAGE_REQUEST_MODE, self.get_all_message_request_mode)
 
     async def query_assignment(self, header: Empty, call: Call) -> Reply:
+        """Returns the queues and the request mode of one client (400). Raises CommandError for an unknown
+        strategy."""
         body = call.body
         if not isinstance(body, QueryAssignmentBody):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
         strategy = STRATEGIES.get(body.strategy_name)
         if strategy is None:
-            remark = f"strategyName {body.strategy_name} is none of {', '.join(STRATEGIES)}"
+            remark = f"strategyName {body.strategy_name} is not one of {', '.join(STRATEGIES)}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         queues = await self._queues(body.topic)
         mode = self._mode(body.topic, body.consumer_group)
@@ -70,7 +73,8 @@ class AssignmentHandlers:
         return Reply(body=MessageQueueAssignments(message_queue_assignments=assigned))
 
     def _mode(self, topic: str, group: str) -> RequestModeBody:
-        """Retries of pulling groups are pulled; those of popping ones come with the pops."""
+        """Returns the mode that was set, else the default. Retry topics are pulled by default: a pop of the
+        topic itself returns its retries."""
         mode = self._metadata.request_modes.get(topic, group)
         if mode is not None:
             return mode
@@ -83,7 +87,7 @@ class AssignmentHandlers:
         )
 
     async def _queues(self, topic: str) -> list[Queue]:
-        """In order. Without an answer of a name server: this broker's own."""
+        """Returns the topic's queues, sorted; without an answer of a name server, this broker's own."""
         now = now_ms()
         kept = self._routes.get(topic)
         if kept is not None and now < kept[0]:
@@ -102,6 +106,8 @@ class AssignmentHandlers:
         return queues
 
     async def set_message_request_mode(self, header: Empty, call: Call) -> Reply:
+        """Sets the mode of a group for a topic; answered when replicated (401). Raises CommandError on a
+        replica, for a retry topic, and for popping a batch topic."""
         if not isinstance(call.body, RequestModeBody):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
         if call.body.topic.startswith(RETRY_PREFIX):
@@ -114,13 +120,16 @@ class AssignmentHandlers:
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         gate, modes = self._metadata.gate, self._metadata.request_modes
         if not gate.writable:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, f"can't change it here: {gate.remark}")
+            remark = f"the request mode cannot be changed on this broker: {gate.remark}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         try:
             version = modes.update(call.body)
         except (ValueError, OSError) as error:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be kept: {error}") from error
+            remark = f"the request mode cannot be stored: {error}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark) from error
         await self._metadata.replicated(modes, version)
         return Reply()
 
     async def get_all_message_request_mode(self, header: Empty, call: Call) -> Reply:
+        """Returns the whole table of modes (402)."""
         return Reply(body=self._metadata.request_modes.body())

@@ -7,7 +7,7 @@ from broker.metadata.service import Metadata
 from broker.pop.assignment import AssignmentHandlers
 from broker.pop.handlers import PopHandlers
 from broker.pop.long_polling import PopLongPolling
-from broker.pop.service import Pop
+from broker.pop.service import PopService
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
 from keelmq.remoting.operation import OperationTable
@@ -26,7 +26,7 @@ class PopConsumption:
         polling = PopLongPolling(
             context.store, context.topics, context.call_soon, per_key_max=context.settings.pop_polling_size
         )
-        self.pop = Pop(
+        self.pop = PopService(
             context.store,
             metadata,
             writer,

@@ -1,7 +1,7 @@
 """The next offsets of popping groups, ahead of the table of consumer offsets.
 
-The table (and so every replica) gets an offset when the checkpoint behind it can no longer be lost. Otherwise
-a new master could skip messages that no checkpoint names.
+An offset moves to the table, and so to every replica, when the checkpoint that it depends on can no longer be
+lost. Otherwise a new master could skip messages that no checkpoint names.
 """
 
 from collections import deque
@@ -23,12 +23,12 @@ class GroupOffsets:
         self._number = 0
 
     def get(self, place: QueueOfGroup) -> int:
-        """The next offset of the group; below 0: it has none there."""
+        """Returns the next offset of the group; below 0: it has none in this queue."""
         ahead = self._ahead.get(place)
         return self._table.query(*place) if ahead is None else ahead[0]
 
     def has_room(self, place: QueueOfGroup) -> bool:
-        """False: the table of offsets is full and has no row for this group and topic."""
+        """Returns False if the table of offsets is full and has no row for this group and topic."""
         table, (group, topic, _) = self._table, place
         return len(table.table.rows) < table.rows_max or bool(table.row(group, topic))
 
@@ -51,7 +51,7 @@ class GroupOffsets:
             self._ahead[place] = (offset, self._number)
 
     def settle(self, safe: int) -> None:
-        """Puts the offsets into the table whose log is safe below `safe`."""
+        """Moves offsets to the table: those whose `end` in the log is at or below `safe`."""
         while self._marks and self._marks[0][0] <= safe:
             _, number, place, offset = self._marks.popleft()
             counts = number > self._void.get(place, 0) and not self._is_reset(*place)
@@ -63,7 +63,7 @@ class GroupOffsets:
             self._void.clear()
 
     def clear(self) -> None:
-        """Forgets all offsets that the table does not have: a new term starts over."""
+        """Drops all offsets that are not in the table: a new term starts over."""
         self._ahead.clear()
         self._marks.clear()
         self._void.clear()

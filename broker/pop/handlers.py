@@ -1,8 +1,8 @@
-"""Pop consumption (200050..200055, 200151) for clients: checks in RocketMQ's order, waiting, answers.
+"""Handlers of pop consumption (200050..200055, 200151). Requests are checked in RocketMQ's order.
 
-A pop is answered when its checkpoint is as safe as a message would be, and so is an acknowledgement: a handle
-that a client has is known to every master to come, and what it was told is done stays done. Source: RocketMQ
-5.3.3 PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
+A pop or an acknowledgement is answered when its record is as safe as an acknowledged message. So every later
+master knows the handles that clients have, and the acknowledgements. Source: RocketMQ 5.3.3
+PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
 """
 
 from typing import Final
@@ -19,8 +19,8 @@ from broker.pop.core.handles import ORDER_REVIVE_QUEUE, BadHandle, Handle, bits_
 from broker.pop.core.order import QueueOfGroup
 from broker.pop.core.state import INVISIBLE_MS_MAX, Key
 from broker.pop.long_polling import PollingKey, PopLongPolling, Waiter
-from broker.pop.reading import MESSAGES_MAX, Popper, Take, Wish
-from broker.pop.service import Pop
+from broker.pop.reading import MESSAGES_MAX, PopParameters, PopReader, PopResult
+from broker.pop.service import PopService
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
@@ -51,9 +51,9 @@ from keelmq.remoting.operations.pop import (
 from keelmq.runtime.clock import wall_ms
 
 STALE_MS: Final = 500
-"""A request that is older than its wait and so much: its client has given it up."""
+"""A pop that is older than its pollTime by this much is refused: its client has given up."""
 READY_MS: Final = 2_000
-"""How long a request waits for a new master to have read what its predecessor left."""
+"""How long a request waits while a new master reads the revive queues."""
 NO_SQL: Final = "the broker does not support consumer to filter message by SQL92: enablePropertyFilter"
 
 
@@ -63,16 +63,17 @@ class PopHandlers:
         context: HandlerContext,
         metadata: Metadata,
         writer: MessageWriter,
-        pop: Pop,
+        pop: PopService,
         polling: PopLongPolling,
     ) -> None:
         self._context, self._metadata, self._writer, self._pop = context, metadata, writer, pop
-        self._popper = Popper(context, pop)
+        self._reader = PopReader(context, pop)
         self.polling = polling
-        self._unfinished: dict[PollingKey, None] = {}  # their filters have more to look at, in this order
-        self._is_look_scheduled = False
+        self._unfinished: dict[PollingKey, None] = {}  # their filters have more to read, in this order
+        self._is_continue_scheduled = False
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 200050 to 200055, and 200151."""
         table.bind(POP_MESSAGE, self.pop)
         table.bind(ACK_MESSAGE, self.ack)
         table.bind(BATCH_ACK_MESSAGE, self.batch_ack)
@@ -82,34 +83,35 @@ class PopHandlers:
         table.bind(POLLING_INFO, self.polling_info)
 
     def expire(self, now: int) -> None:
-        """Several times a second."""
+        """Answers the requests whose time is over. Called several times a second."""
         if len(self.polling):
             self.polling.expire(now)
 
     # -- popping -----------------------------------------------------------------------------------------
 
     async def pop(self, header: PopMessageRequest, call: Call) -> Reply | None:
+        """Pops messages, or waits up to pollTime for some (200050). Raises CommandError if refused."""
         if wall_ms() - header.born_time - header.poll_time > STALE_MS:
-            remark = "the pop is older than the time that it may wait"
+            remark = "the pop is older than its pollTime"
             raise CommandError(ResponseCode.POLLING_TIMEOUT, remark, PopMessageResponse())
         if not 0 < header.max_msg_nums <= MESSAGES_MAX:
             remark = f"maxMsgNums {header.max_msg_nums} is not in 1..{MESSAGES_MAX}"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
-        if call.is_oneway:  # its messages would go out to nobody
-            raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop that nobody wants the answer of")
+        if call.is_oneway:  # nobody would get its messages
+            raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop must not be oneway")
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
-        wish = Wish(
+        params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
             min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
             header.order, header.attempt_id or "",
         )  # fmt: skip
         await self._must_serve()
-        if self._is_full(wish):
-            remark = "too many messages are out already: none more before some are acknowledged"
+        if self._is_full(params):
+            remark = "too many popped messages are not acknowledged yet"
             raise CommandError(ResponseCode.SYSTEM_BUSY, remark)
-        if self._pop_now(wish, call):
+        if self._pop_now(params, call):
             return None
-        return self._wait(wish, header.poll_time, call)
+        return self._wait(params, header.poll_time, call)
 
     def _readable(self, group_name: str, topic_name: str, queue_id: int) -> Topic:
         if not self._context.readable:
@@ -152,58 +154,57 @@ class PopHandlers:
             raise CommandError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
     async def _must_serve(self) -> None:
-        """As for messages: nothing is promised that fewer replicas than minInSyncReplicas would keep."""
+        """Raises CommandError unless this master accepts sends, by minInSyncReplicas too, and is ready."""
         gate, context = self._context.gate, self._context
         context.gate.require_durability()
         if not gate.writable or not (self._pop.is_ready or await self._pop.ready(READY_MS)):
             raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, gate.unavailable)
 
-    def _pop_now(self, wish: Wish, call: Call) -> bool:
-        """False: there is nothing."""
-        if not self._pop.is_ready or self._is_full(wish):
+    def _pop_now(self, params: PopParameters, call: Call) -> bool:
+        """Answers the pop with messages or a refusal. False: there are no messages."""
+        if not self._pop.is_ready or self._is_full(params):
             return False
-        take = self._popper.pop(wish, wall_ms())
-        if not take.messages:
-            if take.refused is None:
-                if take.looks_on:
-                    self._look_on_later(_polling_key(wish))
+        popped = self._reader.pop(params, wall_ms())
+        if not popped.messages:
+            if popped.refused is None:
+                if popped.is_unfinished:
+                    self._continue_later(_polling_key(params))
                 return False
-            call.peer.send(response_frame(call.opaque, *take.refused))
+            call.peer.send(response_frame(call.opaque, *popped.refused))
             return True
-        reply = self._found(wish, take, call)
-        if take.end and self._context.gate.wait:
-            self._context.pending.add(take.end, call.peer, reply, self._writer.tick.ms)
+        reply = self._found(params, popped, call)
+        if popped.end and self._context.gate.wait:
+            self._context.pending.add(popped.end, call.peer, reply, self._writer.tick.ms)
         else:
             call.peer.send(reply)
         return True
 
-    def _look_on_later(self, key: PollingKey) -> None:
-        """The filter passes little: what is behind it is looked at while the consumer waits, a slice for one
-        place in each turn of the loop."""
+    def _continue_later(self, key: PollingKey) -> None:
+        """Reads on for waiting pops whose filters matched nothing so far, one key per turn of the loop."""
         self._unfinished[key] = None
-        self._schedule_look()
+        self._schedule_continue()
 
-    def _schedule_look(self) -> None:
-        if self._unfinished and not self._is_look_scheduled:
-            self._is_look_scheduled = True
-            self._context.call_soon(self._look_on)
+    def _schedule_continue(self) -> None:
+        if self._unfinished and not self._is_continue_scheduled:
+            self._is_continue_scheduled = True
+            self._context.call_soon(self._continue)
 
-    def _look_on(self) -> None:
-        self._is_look_scheduled = False
+    def _continue(self) -> None:
+        self._is_continue_scheduled = False
         key = next(iter(self._unfinished))
         del self._unfinished[key]  # it goes behind the others if there is still more
         self.polling.serve(key)
-        self._schedule_look()
+        self._schedule_continue()
 
-    def _is_full(self, wish: Wish) -> bool:
-        return self._pop.order.is_full if wish.is_ordered else self._pop.state.is_full
+    def _is_full(self, params: PopParameters) -> bool:
+        return self._pop.order.is_full if params.is_ordered else self._pop.state.is_full
 
-    def _found(self, wish: Wish, take: Take, call: Call) -> bytes:
-        body = b"".join(take.bodies)
-        return response_frame(call.opaque, ResponseCode.SUCCESS, "FOUND", take.header(wish), body)
+    def _found(self, params: PopParameters, popped: PopResult, call: Call) -> bytes:
+        body = b"".join(popped.bodies)
+        return response_frame(call.opaque, ResponseCode.SUCCESS, "FOUND", popped.header(params), body)
 
-    def _wait(self, wish: Wish, poll_ms: int, call: Call) -> Reply | None:
-        nothing = PopMessageResponse(invisible_time=wish.invisible_ms)
+    def _wait(self, params: PopParameters, poll_ms: int, call: Call) -> Reply | None:
+        nothing = PopMessageResponse(invisible_time=params.invisible_ms)
 
         def give_up() -> None:
             code = ResponseCode.POLLING_TIMEOUT
@@ -213,15 +214,16 @@ class PopHandlers:
             return Reply(nothing, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
         deadline_ms = self._context.now_ms() + min(poll_ms, self._context.settings.suspend_ms_max)
         waiter = Waiter(
-            _polling_key(wish), call.peer, deadline_ms, lambda: self._pop_now(wish, call), give_up
+            _polling_key(params), call.peer, deadline_ms, lambda: self._pop_now(params, call), give_up
         )
         if self.polling.add(waiter):
             return None
-        return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many consumers wait already")
+        return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many pops are waiting")
 
     # -- acknowledging -----------------------------------------------------------------------------------
 
     async def ack(self, header: AckMessageRequest, call: Call) -> Reply | None:
+        """Acknowledges one message (200051). Raises CommandError if handle, queue or offset are wrong."""
         if not self._context.gate.writable and await ask_master(self._context, ACK_MESSAGE, header):
             return Reply()
         handle, key = self._named(header)
@@ -231,7 +233,7 @@ class PopHandlers:
         return self._acked(self._pop.ack(key, handle.revive_queue, [header.offset]), call)
 
     def _named(self, header: AckMessageRequest | ChangeInvisibleTimeRequest) -> tuple[Handle, Key]:
-        """The handle, and the checkpoint that it belongs to."""
+        """Returns the handle and the key of its checkpoint. Raises CommandError."""
         try:
             handle = parse_handle(header.extra_info)
         except BadHandle as error:
@@ -258,7 +260,7 @@ class PopHandlers:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
     def _acked(self, end: int | PutRefused, call: Call, header: Wire | None = None) -> Reply | None:
-        """When it is as safe as a message would be."""
+        """Answers when the log is as safe up to `end` as sync flush and replicas require for a message."""
         if isinstance(end, PutRefused):
             raise CommandError(*end)
         if not end or not self._context.gate.wait or call.is_oneway:
@@ -268,13 +270,13 @@ class PopHandlers:
         return None
 
     async def _ack_ordered(self, key: Key, offsets: list[int], call: Call) -> Reply:
-        """What is acknowledged is the group's offset: it counts when the replicas have it."""
+        """Advances the group's offset. Answered when the replicas have it."""
         place = QueueOfGroup(key.group, key.topic, key.queue_id)
         block = None
         for offset in offsets:
             block = self._pop.order.ack(place, offset, key.pop_ms) or block
         if block is None:
-            return Reply()  # of an earlier pop: it went out again since
+            return Reply()  # of an earlier pop: the messages were popped again
         self._pop.offsets.commit(place, block.progress)
         if not self._pop.order.is_blocked(place, "", now_ms=wall_ms()):
             self.polling.free(key.group, key.topic)
@@ -284,6 +286,7 @@ class PopHandlers:
         return Reply()
 
     async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
+        """Acknowledges messages of several checkpoints (200151). Raises CommandError as ack()."""
         body = call.body if isinstance(call.body, BatchAckBody) else BatchAckBody()
         if not body.acks:
             return Reply()
@@ -310,6 +313,7 @@ class PopHandlers:
         return end
 
     async def change_invisible_time(self, header: ChangeInvisibleTimeRequest, call: Call) -> Reply | None:
+        """Sets when a popped message is visible again (200053). Raises CommandError as ack()."""
         handle, key = self._named(header)
         await self._must_serve()
         invisible_ms = min(header.invisible_time, INVISIBLE_MS_MAX)
@@ -325,11 +329,12 @@ class PopHandlers:
         return self._acked(end, call, answer)
 
     def _change_ordered(self, handle: Handle, key: Key, offset: int, invisible_ms: int) -> Reply:
-        """The pop stays the same; its invisible time is counted from then."""
+        """Keeps the pop time; the invisible time in the answer is counted from it."""
         place = QueueOfGroup(key.group, key.topic, key.queue_id)
         visible_ms = wall_ms() + invisible_ms
         if self._pop.order.change(place, offset, handle.pop_ms, visible_ms) is None:
-            raise CommandError(ResponseCode.NO_MESSAGE, "the receipt handle is over: it went out again since")
+            remark = "the receipt handle has expired: the message was acknowledged or popped again"
+            raise CommandError(ResponseCode.NO_MESSAGE, remark)
         answer = ChangeInvisibleTimeResponse(
             pop_time=handle.pop_ms,
             invisible_time=visible_ms - handle.pop_ms,
@@ -337,26 +342,30 @@ class PopHandlers:
         )
         return Reply(answer)
 
-    # -- looking -----------------------------------------------------------------------------------------
+    # -- peek and notification ---------------------------------------------------------------------------
 
     async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
+        """Returns the next messages without popping them (200052)."""
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         messages = min(max(header.max_msg_nums, 1), MESSAGES_MAX)
-        wish = Wish(header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0)
-        take = self._popper.peek(wish, wall_ms())
-        answer = PopMessageResponse(pop_time=take.pop_ms, rest_num=take.rest)
-        if not take.messages:
+        params = PopParameters(
+            header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0
+        )
+        popped = self._reader.peek(params, wall_ms())
+        answer = PopMessageResponse(pop_time=popped.pop_ms, rest_num=popped.rest)
+        if not popped.messages:
             return Reply(answer, code=ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE")
-        return Reply(answer, b"".join(take.bodies), remark="FOUND")
+        return Reply(answer, b"".join(popped.bodies), remark="FOUND")
 
     async def notification(self, header: NotificationRequest, call: Call) -> Reply | None:
+        """Tells whether a pop would find messages; waits up to pollTime for some (200054)."""
         topic = self._readable(header.consumer_group, header.topic, header.queue_id)
         await self._must_serve()
-        wish = Wish(
+        params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, 1, 0,
             is_ordered=header.order,
         )  # fmt: skip
-        if self._popper.has_any(wish, wall_ms()):
+        if self._reader.has_any(params, wall_ms()):
             return Reply(NotificationResponse(has_msg=True))
         if header.poll_time <= 0 or call.is_oneway:
             return Reply(NotificationResponse(has_msg=False))
@@ -366,20 +375,21 @@ class PopHandlers:
             call.peer.send(response_frame(call.opaque, ResponseCode.SUCCESS, None, answer))
 
         def look() -> bool:
-            found = self._popper.has_any(wish, wall_ms())
+            found = self._reader.has_any(params, wall_ms())
             if found:
                 tell(True)
             return found
 
         deadline_ms = self._context.now_ms() + min(header.poll_time, self._context.settings.suspend_ms_max)
-        if self.polling.add(Waiter(_polling_key(wish), call.peer, deadline_ms, look, lambda: tell(False))):
+        if self.polling.add(Waiter(_polling_key(params), call.peer, deadline_ms, look, lambda: tell(False))):
             return None
         return Reply(NotificationResponse(has_msg=False, polling_full=True))
 
     async def polling_info(self, header: PollingInfoRequest, call: Call) -> PollingInfoResponse:
+        """Returns how many requests of the group wait (200055)."""
         key = PollingKey(header.consumer_group, header.topic, max(header.queue_id, -1))
         return PollingInfoResponse(polling_num=self.polling.count_at(key))
 
 
-def _polling_key(wish: Wish) -> PollingKey:
-    return PollingKey(wish.group, wish.topic, max(wish.queue_id, -1))
+def _polling_key(params: PopParameters) -> PollingKey:
+    return PollingKey(params.group, params.topic, max(params.queue_id, -1))

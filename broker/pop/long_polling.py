@@ -34,8 +34,8 @@ class PollingKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A waiting request. serve: tries to answer it, True: it is answered. give_up: answers that nothing
-    came."""
+    """A waiting request. serve: tries to answer it, True: it is answered. give_up: answers that there is no
+    message."""
 
     key: PollingKey
     peer: Peer
@@ -68,11 +68,12 @@ class PopLongPolling:
         return len(self._deadlines)
 
     def count_at(self, key: PollingKey) -> int:
+        """Returns how many requests wait with this key."""
         return len(self._waiters.get(key, ()))
 
     def add(self, waiter: Waiter) -> bool:
-        """Lets a request wait. False: too many wait already. No message is missed: nothing has run since the
-        caller looked at the queue (broker-ops pitfall 19)."""
+        """Lets a request wait. False: too many wait already. No message is missed: the caller has read the
+        queue in the same turn of the event loop (broker-ops pitfall 19)."""
         queue = self._waiters.setdefault(waiter.key, OrderedDict())
         if len(queue) >= self._per_key_max or len(self._deadlines) >= WAITERS_MAX:
             return False
@@ -85,7 +86,7 @@ class PopLongPolling:
         return True
 
     def _watch(self, topic: str) -> None:
-        """Watches all queues of the topic, also those that only some requests can be answered from."""
+        """Watches all queues of the topic, also those from which only some requests can be answered."""
         config = self._topics.get(topic)
         watched = self._watched.setdefault(topic, {})
         for queue_id in range(config.read_queue_nums if config is not None else 1):
@@ -99,8 +100,7 @@ class PopLongPolling:
                     watched[queue_id] = grown
 
     def _grown(self, topic: str, queue_id: int) -> None:
-        """The store calls it in the middle of a write: requests are answered after that, in the loop's next
-        turn."""
+        """Called by the store in the middle of a write, so requests are answered in the loop's next turn."""
         del self._watched[topic][queue_id]
         if not self._grown_topics:
             self._call_soon(self._serve_grown)
@@ -115,7 +115,7 @@ class PopLongPolling:
                 self._watch(topic)
 
     def free(self, group: str, topic: str) -> None:
-        """A queue that was popped in order gives this group messages again."""
+        """Called when a queue that was popped in order is no longer blocked for this group."""
         for key in list(self._keys.get(topic, ())):
             if key.group == group:
                 self.serve(key)
@@ -129,7 +129,7 @@ class PopLongPolling:
                 if not waiter.peer.is_closing() and not waiter.serve():
                     break
             except Exception:
-                logger.exception("a waiting pop of %s for %s cannot be served; it is told that nothing came",
+                logger.exception("a waiting pop of %s for %s failed: it is answered without messages",
                                  key.group, key.topic)  # fmt: skip
                 waiter.give_up()
             queue.pop(waiter, None)
@@ -137,8 +137,8 @@ class PopLongPolling:
         self._forget_if_empty(key)
 
     def expire(self, now_ms: int) -> None:
-        """Answers the requests whose time is over, and drops those whose connection is closed; of the latter
-        it finds some in each round. Called several times a second."""
+        """Answers the requests whose time is over, and drops those whose connection is closed; each call
+        checks LOOKED_AT_MAX connections. Called several times a second."""
         gone = [each for each in self._deadlines.sample(LOOKED_AT_MAX) if each.peer.is_closing()]
         for waiter in (*self._deadlines.expired(now_ms), *gone):
             if not self._deadlines.discard(waiter):

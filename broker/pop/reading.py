@@ -1,7 +1,7 @@
-"""Taking messages out of queues for a group: where it goes on, what it gets, and what is written about it.
+"""Pops messages from queues for a group: reads and filters them, and writes their checkpoints.
 
-Nothing of this waits, so no two pops can meet in a queue (broker-ops pitfall 17). Source: RocketMQ 5.3.3
-PopMessageProcessor.popMsgFromQueue.
+No function here awaits, so two pops never interleave in a queue (broker-ops pitfall 17). Source: RocketMQ
+5.3.3 PopMessageProcessor.popMsgFromQueue.
 """
 
 import random
@@ -27,7 +27,7 @@ from broker.pop.core.handles import (
 )
 from broker.pop.core.order import Block, QueueOfGroup
 from broker.pop.core.state import Checkpoint, Key
-from broker.pop.service import Pop
+from broker.pop.service import PopService
 from broker.put.handler_context import HandlerContext
 from broker.store.queue.reading import GetResult, GetStatus
 from keelmq.remoting.codes import ResponseCode
@@ -35,22 +35,22 @@ from keelmq.remoting.operations.pop import PopMessageResponse
 
 BODY_BYTES_MAX: Final = 262_144
 MESSAGES_MAX: Final = 32
-LOOKS_MAX: Final = 16
-"""Times that one pop looks at a queue where the filter passes nothing; the next pop goes on, or the next turn
-of the loop for one that waits."""
+READS_MAX: Final = 16
+"""Reads of a queue in one pop while the filter matches nothing. The next pop continues there; for a waiting
+pop, the next turn of the event loop does."""
 RETRY_FIRST_ONE_IN: Final = 5
-"""So often the retry topic comes before the topic itself: neither starves the other."""
+"""One pop in this many reads the retry topics first, so that neither they nor the topic starve."""
 MIN_MODE: Final = 0
 TABLE_IS_FULL: Final = PutRefused(
     ResponseCode.SYSTEM_ERROR,
-    "the table of consumer offsets is full, and where this group goes on could not be kept: delete groups or "
-    "topics that are not used any more",
+    "the table of consumer offsets is full, so the offset of this group cannot be stored: delete groups or "
+    "topics that are no longer used",
 )
 
 
 @dataclass(slots=True)
-class Wish:
-    """What a consumer asks for. queue_id -1: of any queue."""
+class PopParameters:
+    """The parameters of a pop. queue_id -1: any queue; queues: their number; messages: how many at most."""
 
     group: str
     topic: str
@@ -65,7 +65,7 @@ class Wish:
 
     @property
     def queue_ids(self) -> Sequence[int]:
-        """In an order that favours none."""
+        """The queues to read, from a random one on, so that none is favoured."""
         if self.queue_id >= 0:
             return (self.queue_id,)
         start = random.randrange(max(self.queues, 1))
@@ -73,9 +73,9 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Take:
-    """What it gets. end: where the log must be safe up to before it is told. looks_on: the filter passed
-    nothing so far, and there is more behind that."""
+class PopResult:
+    """The messages of a pop. end: the log must be safe up to here before the pop is answered. is_unfinished:
+    the filter matched nothing so far, and a queue has more messages."""
 
     pop_ms: int
     revive_queue: int
@@ -87,54 +87,58 @@ class Take:
     body_bytes: int = 0
     rest: int = 0
     end: int = 0
-    looks_on: bool = False
+    is_unfinished: bool = False
     refused: PutRefused | None = None
 
-    def header(self, wish: Wish) -> PopMessageResponse:
+    def header(self, params: PopParameters) -> PopMessageResponse:
+        """Returns the header of the response."""
         return PopMessageResponse(
             pop_time=self.pop_ms,
-            invisible_time=wish.invisible_ms,
+            invisible_time=params.invisible_ms,
             revive_qid=self.revive_queue,
             rest_num=self.rest,
             start_offset_info=join_infos(self.starts),
             msg_offset_info=join_infos(self.offsets),
-            order_count_info=join_infos(self.order_counts) if wish.is_ordered else None,
+            order_count_info=join_infos(self.order_counts) if params.is_ordered else None,
         )
 
 
-class Popper:
-    def __init__(self, context: HandlerContext, pop: Pop) -> None:
+class PopReader:
+    """Pops messages for groups. Owned by the event loop's thread."""
+
+    def __init__(self, context: HandlerContext, pop: PopService) -> None:
         self._context, self._store, self._pop = context, context.store, pop
         self._turn = 0
 
-    def pop(self, wish: Wish, now_ms: int) -> Take:
+    def pop(self, params: PopParameters, now_ms: int) -> PopResult:
+        """Pops up to params.messages messages, and stores their checkpoints."""
         self._turn += 1
-        queue = ORDER_REVIVE_QUEUE if wish.is_ordered else self._turn % REVIVE_QUEUES
-        take = Take(now_ms, queue)
+        queue = ORDER_REVIVE_QUEUE if params.is_ordered else self._turn % REVIVE_QUEUES
+        popped = PopResult(now_ms, queue)
         retry_first = self._turn % RETRY_FIRST_ONE_IN == 0
-        if not wish.is_ordered and retry_first:
-            self._pop_retries(wish, take)
-        for queue_id in wish.queue_ids:
-            self._pop_queue(wish, take, wish.topic, queue_id)
-        if not wish.is_ordered and not retry_first:
-            self._pop_retries(wish, take)
-        return take
+        if not params.is_ordered and retry_first:
+            self._pop_retries(params, popped)
+        for queue_id in params.queue_ids:
+            self._pop_queue(params, popped, params.topic, queue_id)
+        if not params.is_ordered and not retry_first:
+            self._pop_retries(params, popped)
+        return popped
 
-    def _pop_retries(self, wish: Wish, take: Take) -> None:
-        """Whatever tags they have: what was out once passed the filter."""
-        for name in retry_topics(wish.group, wish.topic):
+    def _pop_retries(self, params: PopParameters, popped: PopResult) -> None:
+        """Pops from the retry topics without the filter, which their messages have passed before."""
+        for name in retry_topics(params.group, params.topic):
             topic = self._context.topics.get(name)
             for queue_id in range(topic.read_queue_nums) if topic is not None else ():
-                self._pop_queue(replace(wish, wanted=MATCH_ALL), take, name, queue_id)
+                self._pop_queue(replace(params, wanted=MATCH_ALL), popped, name, queue_id)
 
     # -- one queue ---------------------------------------------------------------------------------------
 
-    def has_any(self, wish: Wish, now_ms: int) -> bool:
-        """For notifications: perhaps the filter passes nothing of it."""
-        retries = () if wish.is_ordered else retry_topics(wish.group, wish.topic)
-        places = [QueueOfGroup(wish.group, wish.topic, queue_id) for queue_id in wish.queue_ids]
-        places += [QueueOfGroup(wish.group, name, 0) for name in retries]
-        return any(self._has_message(place, wish.is_ordered, now_ms) for place in places)
+    def has_any(self, params: PopParameters, now_ms: int) -> bool:
+        """Returns whether any message waits, for notifications. The filter is not applied."""
+        retries = () if params.is_ordered else retry_topics(params.group, params.topic)
+        places = [QueueOfGroup(params.group, params.topic, queue_id) for queue_id in params.queue_ids]
+        places += [QueueOfGroup(params.group, name, 0) for name in retries]
+        return any(self._has_message(place, params.is_ordered, now_ms) for place in places)
 
     def _has_message(self, place: QueueOfGroup, ordered: bool, now_ms: int) -> bool:
         if ordered and self._pop.order.is_blocked(place, "", now_ms=now_ms):
@@ -142,32 +146,35 @@ class Popper:
         return self.rest(place, self._start(place, MIN_MODE, ordered=ordered)) > 0
 
     def rest(self, place: QueueOfGroup, start: int) -> int:
+        """Returns how many messages the queue has from offset `start` on."""
         return max(self._store.max_queue_offset(place.topic, place.queue_id) - start, 0)
 
-    def _pop_queue(self, wish: Wish, take: Take, topic: str, queue_id: int) -> None:
-        place = QueueOfGroup(wish.group, topic, queue_id)
-        self._take_reset(place, take)
-        start = self._start(place, wish.init_mode, ordered=wish.is_ordered)
-        blocked = wish.is_ordered and self._pop.order.is_blocked(place, wish.attempt_id, now_ms=take.pop_ms)
-        left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
-        if take.refused is None and self.rest(place, start) and not self._pop.offsets.has_room(place):
-            take.refused = TABLE_IS_FULL
-        if left <= 0 or room <= 0 or blocked or take.refused is not None:
-            take.rest += self.rest(place, start)
+    def _pop_queue(self, params: PopParameters, popped: PopResult, topic: str, queue_id: int) -> None:
+        place = QueueOfGroup(params.group, topic, queue_id)
+        self._apply_reset(place, popped)
+        start = self._start(place, params.init_mode, ordered=params.is_ordered)
+        blocked = params.is_ordered and self._pop.order.is_blocked(
+            place, params.attempt_id, now_ms=popped.pop_ms
+        )
+        left, room = params.messages - popped.messages, BODY_BYTES_MAX - popped.body_bytes
+        if popped.refused is None and self.rest(place, start) and not self._pop.offsets.has_room(place):
+            popped.refused = TABLE_IS_FULL
+        if left <= 0 or room <= 0 or blocked or popped.refused is not None:
+            popped.rest += self.rest(place, start)
             return
-        result = self._look(place, start, left, room, wish.wanted, take)
+        result = self._read(place, start, left, room, params.wanted, popped)
         if result.views:
-            self._hand_out(wish, take, place, result)
-        take.rest += self.rest(place, self._start(place, wish.init_mode, ordered=wish.is_ordered))
+            self._hand_out(params, popped, place, result)
+        popped.rest += self.rest(place, self._start(place, params.init_mode, ordered=params.is_ordered))
 
-    def _take_reset(self, place: QueueOfGroup, take: Take) -> None:
-        """An operator has set the group's offset (broker-ops pitfall 15)."""
+    def _apply_reset(self, place: QueueOfGroup, popped: PopResult) -> None:
+        """Applies an offset that an operator has set for the group (broker-ops pitfall 15)."""
         resets = self._context.resets
         offset = resets.offsets.get(place)
-        if offset is None or take.refused is not None:
+        if offset is None or popped.refused is not None:
             return
-        take.refused = self._pop.reset(place, offset)
-        if take.refused is None:
+        popped.refused = self._pop.reset(place, offset)
+        if popped.refused is None:
             resets.take(*place)
 
     def _start(self, place: QueueOfGroup, init_mode: int, *, ordered: bool) -> int:
@@ -178,8 +185,8 @@ class Popper:
         return offset if offset >= 0 else self._first(place, init_mode)
 
     def _first(self, place: QueueOfGroup, init_mode: int) -> int:
-        """Of a group that is new here. Retries always from their beginning (broker-ops pitfall 16), and so a
-        young topic, all of which is in memory."""
+        """Returns the first offset of a group that is new here. A retry topic is read from its beginning
+        (broker-ops pitfall 16), and so is a young topic, which is in memory as a whole."""
         queue = self._store.find_queue(place.topic, place.queue_id)
         if queue is None:
             return 0
@@ -190,63 +197,78 @@ class Popper:
         is_young = self._store.commit_log.max_offset - log_offset <= self._context.cached_bytes
         return queue.min_offset if queue.min_offset == 0 and is_young else queue.max_offset - 1
 
-    def _look(
-        self, place: QueueOfGroup, start: int, messages: int, size: int, wanted: MessageFilter, take: Take
+    def _read(
+        self,
+        place: QueueOfGroup,
+        start: int,
+        messages: int,
+        size: int,
+        wanted: MessageFilter,
+        popped: PopResult,
     ) -> GetResult:
-        """What is passed over is passed over for good. An empty queue moves nothing (broker-ops pitfall
-        18)."""
-        for _ in range(LOOKS_MAX):
+        """Reads until the filter matches, READS_MAX times at most. Moves the group's offset past what does
+        not match; an empty queue moves nothing (broker-ops pitfall 18)."""
+        for _ in range(READS_MAX):
             began_s = monotonic()
             result = self._store.get(place.topic, place.queue_id, start, messages, size, wanted.tag_codes)
             self._context.reads.record_lookup_time(monotonic() - began_s)
             if wanted.sql is not None and result.views:
                 result = select(result, wanted.sql)
-            if result.views or result.status not in _GOES_ON or result.next_begin_offset == start:
+            if result.views or result.status not in _CONTINUES or result.next_begin_offset == start:
                 break
             start = result.next_begin_offset
             self._pop.offsets.set(place, start, self._store.commit_log.max_offset)
             self._pop.order.forget(place)
         else:
-            take.looks_on |= self.rest(place, start) > 0
+            popped.is_unfinished |= self.rest(place, start) > 0
         return result
 
-    def _hand_out(self, wish: Wish, take: Take, place: QueueOfGroup, result: GetResult) -> None:
+    def _hand_out(
+        self, params: PopParameters, popped: PopResult, place: QueueOfGroup, result: GetResult
+    ) -> None:
         offsets = tuple(_offsets(result.views))
-        if place.topic == wish.topic:
+        if place.topic == params.topic:
             bodies = list(map(bytes, result.views))
-        else:  # before the checkpoint: what cannot be told must not be out
-            bodies = self._under_their_name(wish, take, place, offsets[0], result.views)
-        start, flag = offsets[0], retry_flag(place.topic, wish.group)
-        if wish.is_ordered:
-            block = Block(take.pop_ms, wish.invisible_ms, offsets, result.next_begin_offset, wish.attempt_id)
+        else:  # before the checkpoint: an error here must leave nothing popped
+            bodies = self._as_subscribed_topic(params, popped, place, offsets[0], result.views)
+        start, flag = offsets[0], retry_flag(place.topic, params.group)
+        if params.is_ordered:
+            block = Block(
+                popped.pop_ms, params.invisible_ms, offsets, result.next_begin_offset, params.attempt_id
+            )
             self._pop.order.popped(place, block)
             self._pop.offsets.commit(place, start)
-            take.order_counts += order_count_infos(flag, place.queue_id, block.counts, len(offsets))
+            popped.order_counts += order_count_infos(flag, place.queue_id, block.counts, len(offsets))
         else:
-            key = Key(*place, start, take.pop_ms)
+            key = Key(*place, start, popped.pop_ms)
             end = self._pop.hand_out(
-                Checkpoint(key, wish.invisible_ms, offsets, result.next_begin_offset, take.revive_queue)
+                Checkpoint(key, params.invisible_ms, offsets, result.next_begin_offset, popped.revive_queue)
             )
             if isinstance(end, PutRefused):
-                take.refused = end
+                popped.refused = end
                 return
-            take.end = end
-        take.starts.append(start_offset_info(flag, place.queue_id, start))
-        take.offsets.append(msg_offset_info(flag, place.queue_id, offsets))
-        take.messages += len(offsets)
-        take.body_bytes += result.body_bytes
-        take.bodies += bodies
-        self._context.reads.count_read(wish.topic, wish.group, len(offsets), result.body_bytes)
+            popped.end = end
+        popped.starts.append(start_offset_info(flag, place.queue_id, start))
+        popped.offsets.append(msg_offset_info(flag, place.queue_id, offsets))
+        popped.messages += len(offsets)
+        popped.body_bytes += result.body_bytes
+        popped.bodies += bodies
+        self._context.reads.count_read(params.topic, params.group, len(offsets), result.body_bytes)
 
-    def _under_their_name(
-        self, wish: Wish, take: Take, place: QueueOfGroup, start: int, views: list[memoryview]
+    def _as_subscribed_topic(
+        self,
+        params: PopParameters,
+        popped: PopResult,
+        place: QueueOfGroup,
+        start: int,
+        views: list[memoryview],
     ) -> list[bytes]:
         """Retries as messages of the topic that was subscribed to; they carry their handle, since the client
         would make a wrong one of that name. One whose properties are too long for it comes as it is, under
         the retry topic's name (popResponseReturnActualRetryTopic): of that name clients make the right
         one."""
         found = []
-        flag = retry_flag(place.topic, wish.group)
+        flag = retry_flag(place.topic, params.group)
         for view in views:
             at = 0
             while at < len(view):
@@ -254,37 +276,39 @@ class Popper:
                 raw = view[at : at + record.size]
                 at += record.size
                 handle = Handle(
-                    start, take.pop_ms, wish.invisible_ms, take.revive_queue, flag, self._pop.broker_name,
-                    place.queue_id, record.queue_offset,
+                    start, popped.pop_ms, params.invisible_ms, popped.revive_queue, flag,
+                    self._pop.broker_name, place.queue_id, record.queue_offset,
                 )  # fmt: skip
                 properties = with_properties(record.properties, {b"POP_CK": handle.text().encode()})
                 if len(properties) > PROPERTIES_BYTES_MAX:
                     found.append(bytes(raw))
                 else:
-                    found.append(encode(replace(record, topic=wish.topic, properties=properties)))
+                    found.append(encode(replace(record, topic=params.topic, properties=properties)))
         return found
 
-    # -- looking only ------------------------------------------------------------------------------------
+    # -- peek --------------------------------------------------------------------------------------------
 
-    def peek(self, wish: Wish, now_ms: int) -> Take:
-        """The next messages, which stay where they are."""
-        take = Take(now_ms, 0)
-        names = [(wish.topic, queue_id) for queue_id in wish.queue_ids]
-        names += [(n, 0) for n in retry_topics(wish.group, wish.topic) if n in self._context.topics.topics]
+    def peek(self, params: PopParameters, now_ms: int) -> PopResult:
+        """Returns the next messages and changes nothing."""
+        popped = PopResult(now_ms, 0)
+        names = [(params.topic, queue_id) for queue_id in params.queue_ids]
+        names += [
+            (n, 0) for n in retry_topics(params.group, params.topic) if n in self._context.topics.topics
+        ]
         for topic, queue_id in names:
-            place = QueueOfGroup(wish.group, topic, queue_id)
+            place = QueueOfGroup(params.group, topic, queue_id)
             start = self._start(place, MIN_MODE, ordered=False)
-            left, room = wish.messages - take.messages, BODY_BYTES_MAX - take.body_bytes
+            left, room = params.messages - popped.messages, BODY_BYTES_MAX - popped.body_bytes
             if left > 0 and room > 0:
                 result = self._store.get(topic, queue_id, start, left, room, None)
-                take.bodies += map(bytes, result.views)
-                take.messages += result.message_count
-                take.body_bytes += result.body_bytes
-            take.rest += self.rest(place, start)
-        return take
+                popped.bodies += map(bytes, result.views)
+                popped.messages += result.message_count
+                popped.body_bytes += result.body_bytes
+            popped.rest += self.rest(place, start)
+        return popped
 
 
-_GOES_ON: Final = frozenset(
+_CONTINUES: Final = frozenset(
     {
         GetStatus.NO_MATCHED_MESSAGE,
         GetStatus.MESSAGE_WAS_REMOVING,
@@ -296,7 +320,7 @@ _GOES_ON: Final = frozenset(
 
 
 def retry_topics_of(place: QueueOfGroup) -> tuple[str, ...]:
-    """The place's topic, if it is a retry topic of its group."""
+    """Returns the place's topic, if it is a retry topic of its group."""
     return (place.topic,) if retry_flag(place.topic, place.group) != "0" else ()
 
 

@@ -1,9 +1,10 @@
-"""The records of a revive queue (checkpoint, acknowledgement), and messages on their way to their next try.
+"""The records of a revive queue (checkpoint, acknowledgement), and retries and dead letters as stored.
 
-Names and bodies as RocketMQ has them; it delays these records until they count, we write them at once and
-keep the time ourselves. Ours: `no` in a checkpoint, where the group goes on (-1: an earlier record says it);
-the tag `reset`, which RocketMQ passes over: no checkpoint before it in its revive queue says any more where
-the group goes on. Source: RocketMQ 5.3.3 PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
+Tags and bodies are RocketMQ's. RocketMQ delays these records until they are due; KeelMQ writes them at once
+and keeps the due times in memory. KeelMQ adds the field `no` of a checkpoint, the group's next offset (-1: an
+earlier record has it), and the tag `reset`, which RocketMQ skips: the next offsets in the checkpoints before
+it, in the same revive queue, are void. Source: RocketMQ 5.3.3 PopCheckPoint, AckMsg, BatchAckMsg,
+PopReviveService.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,12 @@ from broker.put.message_to_store import MessageToStore
 from broker.store.settings import TopicLike
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""Its consumer offsets: from where on the revive queues are read again."""
+"""Its consumer offsets are the positions from which a new master reads the revive queues."""
 CHECKPOINT, ACK, BATCH_ACK, RESET = b"ck", b"ack", b"bAck", b"reset"
 FIRST_POP_TIME: Final = b"1ST_POP_TIME"
 OFFSETS_MAX: Final = BITS_MAX
-"""Messages that one record names: far more than one pop hands out. Nothing is made of a number in a record
-before it is known to be sane: a record that cannot be read would come again at every start."""
+"""Messages that one record names: far more than one pop returns. Numbers are checked before they are used: a
+record that fails would fail again at every start."""
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """An offset or a time (ms)."""
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=OFFSETS_MAX)]
@@ -36,7 +37,7 @@ Offsets: TypeAlias = Annotated[list[Number], msgspec.Meta(max_length=OFFSETS_MAX
 
 
 class BadRecord(ValueError):
-    """None of ours, and none of RocketMQ's."""
+    """The body is neither KeelMQ's nor RocketMQ's."""
 
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -74,7 +75,7 @@ class AckBody(msgspec.Struct, omit_defaults=True, rename={
 
 
 class ResetBody(msgspec.Struct, rename={"topic": "t", "group": "c", "queue_id": "q", "offset": "o"}):
-    """offset: where the group was set to; for people who look."""
+    """offset: the group's new offset. Nothing reads it; it is there for troubleshooting."""
 
     topic: str
     group: str
@@ -88,6 +89,7 @@ _read_reset = msgspec.json.Decoder(ResetBody).decode
 
 
 def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
+    """Returns the body of a `ck` record (PopCheckPoint)."""
     key, count = checkpoint.key, len(checkpoint.offsets)
     body = CheckpointBody(
         key.start_offset, key.pop_ms, checkpoint.invisible_ms, key.topic, key.group, key.queue_id, count,
@@ -98,7 +100,7 @@ def checkpoint_body(checkpoint: Checkpoint, broker_name: str) -> bytes:
 
 
 def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
-    """BadRecord."""
+    """Parses the body of a `ck` record. Raises BadRecord."""
     try:
         body = _read_checkpoint(raw)
     except UNREADABLE as error:
@@ -106,7 +108,7 @@ def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
     differences = body.differences or list(range(body.count))
     offsets = tuple(body.start_offset + difference for difference in differences)
     if not offsets:
-        raise BadRecord("it names no message")
+        raise BadRecord("the checkpoint names no message")
     key = Key(body.group, body.topic, body.queue_id, body.start_offset, body.pop_ms)
     is_open = ~body.acked & ((1 << len(offsets)) - 1)
     invisible_ms = min(body.invisible_ms, INVISIBLE_MS_MAX)
@@ -116,7 +118,7 @@ def checkpoint_of(raw: bytes, revive_queue: int) -> Checkpoint:
 
 
 def ack_body(key: Key, offsets: Sequence[int], broker_name: str) -> tuple[bytes, bytes]:
-    """Tag and body."""
+    """Returns tag and body of an acknowledgement: `ack` for one offset, else `bAck`."""
     body = AckBody(key.start_offset, key.pop_ms, key.topic, key.group, key.queue_id, broker_name=broker_name)
     if len(offsets) == 1:
         body.offset = offsets[0]
@@ -126,7 +128,7 @@ def ack_body(key: Key, offsets: Sequence[int], broker_name: str) -> tuple[bytes,
 
 
 def ack_of(raw: bytes) -> tuple[Key, list[int]]:
-    """BadRecord."""
+    """Returns the checkpoint's key and the acknowledged offsets of a record. Raises BadRecord."""
     try:
         body = _read_ack(raw)
     except UNREADABLE as error:
@@ -136,11 +138,12 @@ def ack_of(raw: bytes) -> tuple[Key, list[int]]:
 
 
 def reset_body(place: QueueOfGroup, offset: int) -> bytes:
+    """Returns the body of a `reset` record."""
     return msgspec.json.encode(ResetBody(place.topic, place.group, place.queue_id, offset))
 
 
 def reset_of(raw: bytes) -> QueueOfGroup:
-    """BadRecord."""
+    """Returns the queue and group of a `reset` record. Raises BadRecord."""
     try:
         body = _read_reset(raw)
     except UNREADABLE as error:
@@ -151,11 +154,12 @@ def reset_of(raw: bytes) -> QueueOfGroup:
 def revive_message(
     topic: TopicLike, revive_queue: int, tag: bytes, body: bytes, host: bytes, now_ms: int
 ) -> MessageToStore:
+    """Returns the message that stores a record in a revive queue."""
     return MessageToStore(topic, revive_queue, body, b"TAGS\x01%b\x02" % tag, 0, 0, now_ms, host, 0)
 
 
-def next_try(record: Record, topic: TopicLike, group: str, pop_ms: int) -> MessageToStore:
-    """The message once more, for this group only."""
+def retry_message(record: Record, topic: TopicLike, group: str, pop_ms: int) -> MessageToStore:
+    """Returns the message for the group's retry topic."""
     properties = record.properties
     first = property_value(properties, FIRST_POP_TIME) if record.reconsume_times else None
     changes: dict[bytes, bytes | None] = {
@@ -167,6 +171,7 @@ def next_try(record: Record, topic: TopicLike, group: str, pop_ms: int) -> Messa
 
 
 def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> MessageToStore:
+    """Returns the message for the group's dead letter topic."""
     properties = record.properties
     origin = offset_message_id(record.store_host, record.offset).encode()
     changes: dict[bytes, Any] = {
@@ -179,8 +184,8 @@ def dead_letter(record: Record, topic: TopicLike, origin_topic: str) -> MessageT
     return _message(record, topic, with_properties(properties, changes))
 
 
-def as_it_is(record: Record, topic: TopicLike) -> MessageToStore:
-    """For properties so long that nothing can be added to them."""
+def unchanged_message(record: Record, topic: TopicLike) -> MessageToStore:
+    """Returns the message without added properties, for one whose properties take no more."""
     properties = record.properties
     if property_value(properties, b"POP_CK") is not None:
         properties = with_properties(properties, {b"POP_CK": None})

@@ -1,5 +1,4 @@
-"""The checkpoints of popping groups: messages handed out, their acknowledgements, and the revival of overdue
-ones.
+"""The checkpoints of popping groups: popped messages, their acknowledgements, the revival of overdue ones.
 
 Everything durable is in the log. Each new term reads the revive queues again, from the consumer offsets of
 the group CID_RMQ_SYS_REVIVE_GROUP. A revived message is followed by an acknowledgement of the old one, so the
@@ -34,14 +33,14 @@ from broker.pop.records import (
     REVIVE_GROUP,
     ack_body,
     ack_of,
-    as_it_is,
     checkpoint_body,
     checkpoint_of,
     dead_letter,
-    next_try,
     reset_body,
     reset_of,
+    retry_message,
     revive_message,
+    unchanged_message,
 )
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
@@ -58,10 +57,10 @@ logger = logging.getLogger(__name__)
 BATCH_MAX: Final = 512
 """Records read, or checkpoints revived, in one round: the event loop has other work."""
 REPLAY_MAX: Final = 50_000
-"""Records of one revive queue between its position and its end: a new master reads about so many."""
+"""Records of one revive queue between its position and its end: a new master reads about this many."""
 
 
-class Pop(TermService):
+class PopService(TermService):
     """Owned by the event loop's thread."""
 
     def __init__(
@@ -97,14 +96,14 @@ class Pop(TermService):
         self._settle()
         while (queue := self.order.next_free(self._clock())) is not None:
             self._on_free(queue.group, queue.topic)
-        self._hold_nothing_back()
+        self._rewrite_old_checkpoints()
         return self._revive_due()
 
     # -- terms -------------------------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
-        """As TermService says, and writes are taken now: a pop must not begin otherwise."""
+        """Like TermService.is_ready, and this broker accepts writes now."""
         return self._serves() and super().is_ready
 
     def _has_replayed(self) -> bool:
@@ -166,7 +165,7 @@ class Pop(TermService):
                 self.state.end(key, queue_id, offset)
 
     def _restore_offsets(self) -> None:
-        """Sets the groups' offsets that the checkpoints say; the table of consumer offsets may be older."""
+        """Sets the next offsets from the checkpoints; the table of consumer offsets may be older."""
         for (_, place), offset in self._next.items():
             if offset > self.offsets.get(place):
                 self.offsets.set(place, offset, self._store.commit_log.max_offset)
@@ -184,7 +183,8 @@ class Pop(TermService):
     # -- handing out and acknowledging -----------------------------------------------------------------
 
     def hand_out(self, checkpoint: Checkpoint) -> int | PutRefused:
-        """Writes the checkpoint of messages that are handed out. Returns its end in the log."""
+        """Writes the checkpoint of popped messages, and moves the group's offset. Returns the record's end in
+        the log."""
         end = self._put(checkpoint)
         if isinstance(end, int):
             key = checkpoint.key
@@ -192,8 +192,8 @@ class Pop(TermService):
         return end
 
     def reset(self, place: QueueOfGroup, offset: int) -> PutRefused | None:
-        """Sets the group's offset, whatever was handed out before. Writes a record into every revive queue,
-        because a new master reads each of them on its own. Refused: some queues may have the record."""
+        """Sets the group's offset, whatever was popped before. Writes a record to every revive queue, because
+        a new master reads each of them on its own. PutRefused: some of the queues may have the record."""
         body = reset_body(place, offset)
         for queue_id in range(REVIVE_QUEUES):
             stored = self._writer.put(self._message(queue_id, RESET, body))
@@ -213,8 +213,8 @@ class Pop(TermService):
         return stored.end
 
     def ack(self, key: Key, revive_queue: int, offsets: Sequence[int]) -> int | PutRefused:
-        """Acknowledges messages of a checkpoint. Returns the end of the record in the log; 0: none of them is
-        open any more."""
+        """Acknowledges messages of a checkpoint. Returns the end of the record in the log; 0: none of them
+        was open."""
         checkpoint = self.state.find(key, revive_queue)
         still_open = (
             [] if checkpoint is None else [each for each in offsets if each in checkpoint.open_offsets]
@@ -238,7 +238,7 @@ class Pop(TermService):
         one is written first: a crash between the two repeats the message, and does not lose it."""
         checkpoint = self.state.find(key, revive_queue)
         if checkpoint is None or offset not in checkpoint.open_offsets:
-            remark = "the receipt handle has expired: its message was acknowledged, or is delivered again"
+            remark = "the receipt handle has expired: the message was acknowledged or popped again"
             return PutRefused(ResponseCode.NO_MESSAGE, remark)
         new_key = key._replace(start_offset=offset, pop_ms=self._clock())
         while self.state.find(new_key, revive_queue) is not None:  # changed twice within a millisecond
@@ -253,8 +253,9 @@ class Pop(TermService):
         now = self._writer.tick.wall_ms or self._clock()
         return revive_message(self.topic, revive_queue, tag, body, self._store.store_host, now)
 
-    def _hold_nothing_back(self) -> None:
-        """Writes old open checkpoints again at the end of their queue: a new master reads from the oldest."""
+    def _rewrite_old_checkpoints(self) -> None:
+        """Writes old open checkpoints again at the end of their queue: a new master reads the queue from the
+        oldest open one."""
         for queue_id in range(REVIVE_QUEUES):
             for _ in range(BATCH_MAX):
                 checkpoint = self.state.holding(queue_id, self._replay_max)
@@ -296,9 +297,9 @@ class Pop(TermService):
         if group is None or origin not in self._metadata.topics.topics:
             return True  # the group or the topic was deleted: nobody waits for the message
         is_dead = record.reconsume_times >= group.retry_max_times
-        stored = self._put_next_try(record, key, origin, is_dead=is_dead)
+        stored = self._put_retry(record, key, origin, is_dead=is_dead)
         if _is_illegal(stored) and not is_dead:
-            stored = self._put_next_try(record, key, origin, is_dead=True)
+            stored = self._put_retry(record, key, origin, is_dead=True)
         if isinstance(stored, PutRefused):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return False
@@ -306,7 +307,7 @@ class Pop(TermService):
         self.revived += 1
         return True
 
-    def _put_next_try(
+    def _put_retry(
         self, record: Record, key: Key, origin: str, *, is_dead: bool
     ) -> PutMessageResult | PutRefused:
         """Puts the message into the group's retry topic, or into its dead letter topic."""
@@ -317,13 +318,13 @@ class Pop(TermService):
         if is_dead:
             to_store = dead_letter(record, topic, origin)
         else:
-            to_store = next_try(record, topic, key.group, key.pop_ms)
+            to_store = retry_message(record, topic, key.group, key.pop_ms)
         stored = self._writer.put(to_store)
         if _is_illegal(stored):  # the added properties may exceed the limit
-            stored = self._writer.put(as_it_is(record, topic))
+            stored = self._writer.put(unchanged_message(record, topic))
         if is_dead and isinstance(stored, PutMessageResult):
             logger.warning(
-                "a message of %s goes to %s after %d tries", origin, name, record.reconsume_times + 1
+                "a message of %s is moved to %s after %d tries", origin, name, record.reconsume_times + 1
             )
         return stored
 
@@ -340,12 +341,12 @@ def _is_illegal(stored: PutMessageResult | PutRefused) -> bool:
 
 
 def retry_name(key: Key) -> str:
-    """The retry topic that the messages of this checkpoint go to."""
+    """Returns the retry topic for the messages of this checkpoint."""
     return key.topic if key.topic.startswith(RETRY_PREFIX) else retry_topic(key.group, key.topic)
 
 
 def origin_of(group: str, topic: str) -> str:
-    """The topic that a message was sent to, from the one that it was popped from."""
+    """Returns the topic to which a message was sent; `topic`: the one that it was popped from."""
     for prefix in retry_topics(group, ""):
         topic = topic.removeprefix(prefix)
     return topic

@@ -24,6 +24,7 @@ class AfterSave:
         )
 
     def is_closing(self) -> bool:
+        """Whether the connection is closed or about to be."""
         return self._peer.is_closing()
 
     def is_paused(self) -> bool:

@@ -37,7 +37,8 @@ class BatchQueueStore(Protocol):
     is_master: bool
     append: Append
 
-    def add_dispatch_request(self, request: DispatchRequest) -> None: ...
+    def add_dispatch_request(self, request: DispatchRequest) -> None:
+        """Queues a stored record for its consume queue."""
 
 
 class InnerMessage(NamedTuple):

@@ -13,6 +13,7 @@ class NoTopics:
     on_batch_topic: Callable[[str], None] | None = None
 
     def is_batch(self, name: str) -> bool:
+        """Returns False: no topic is known here."""
         return False
 
 

@@ -1,7 +1,7 @@
-"""Recalls of timer messages (370), and the progress of timers for RocketMQ's replicas (60, 61).
+"""Handlers of recalls of timer messages (370), and of their progress for RocketMQ's replicas (60, 61).
 
-A recall is a record of the timer queue too, with the same delivery time as its message. It is too late once
-the message is delivered. Source: RocketMQ 5.3.3 RecallMessageProcessor.
+A recall is a record of the timer queue, like its message and with the same delivery time. A message can be
+recalled until it is due. Source: RocketMQ 5.3.3 RecallMessageProcessor.
 """
 
 from broker.admission.send_gate import PutRefused
@@ -31,11 +31,14 @@ class TimerHandlers:
         self._context, self._writer, self._progress = context, writer, progress
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 370 (RECALL_MESSAGE), 60 and 61 (GET_TIMER_CHECK_POINT, GET_TIMER_METRICS)."""
         table.bind(RECALL_MESSAGE, self.recall)
         table.bind(GET_TIMER_CHECK_POINT, self.get_checkpoint)
         table.bind(GET_TIMER_METRICS, self.get_metrics)
 
     async def recall(self, header: RecallMessageRequest, call: Call) -> Reply | None:
+        """Recalls a timer message that is not due yet, and returns its message id (370). Raises CommandError
+        if the handle is wrong, or if it is too late."""
         context, gate = self._context, self._context.gate
         if not context.settings.recall_message_enable:
             raise CommandError(ResponseCode.NO_PERMISSION, "recallMessageEnable is false on this broker")
@@ -66,10 +69,10 @@ class TimerHandlers:
             raise CommandError(ResponseCode.ILLEGAL_OPERATION, str(error)) from None
         left_ms = handle.deliver_ms - wall_ms()
         for fits, remark in (
-            (handle.topic == header.topic, f"the recall handle is of topic {handle.topic}"),
-            (handle.broker_name == context.broker_name, f"the recall handle is of {handle.broker_name}"),
-            (left_ms > 0, "it is too late: the message is due already"),
-            (left_ms <= context.settings.timer_max_delay_sec * 1_000, "the time is above timerMaxDelaySec"),
+            (handle.topic == header.topic, f"the recall handle is for topic {handle.topic}"),
+            (handle.broker_name == context.broker_name, f"the recall handle is for {handle.broker_name}"),
+            (left_ms > 0, "too late: the message is already due"),
+            (left_ms <= context.settings.timer_max_delay_sec * 1_000, "the delay is above timerMaxDelaySec"),
         ):
             if not fits:
                 raise CommandError(ResponseCode.ILLEGAL_OPERATION, remark)
@@ -90,9 +93,10 @@ class TimerHandlers:
         return MessageToStore(topic, 0, b"0", properties, 0, 0, wall_ms(), host, 0, timer_out_ms=slot_ms)
 
     async def get_checkpoint(self, header: Empty, call: Call) -> Reply:
+        """Returns the progress as a TimerCheckpoint of 56 bytes (60)."""
         return Reply(body=self._progress.checkpoint(self._context.settings.timer_precision_ms))
 
     async def get_metrics(self, header: Empty, call: Call) -> Reply:
-        """Its replicas keep counters per topic; ours are in /metrics, and nobody needs them twice."""
+        """Returns no counters (61): RocketMQ's replicas copy them per topic, and KeelMQ's are in /metrics."""
         version = data_version(self._progress.table.version)
         return Reply(body={"dataVersion": version.model_dump(by_alias=True), "timingCount": {}})

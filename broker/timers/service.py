@@ -1,9 +1,9 @@
-"""Delivers timer messages: reads the timer queue into the wheel, and puts due messages into their real
-topics.
+"""Delivers timer messages on a master: reads the timer queue into the wheel, and puts due messages into their
+real topics.
 
-Only a master does. Its progress becomes metadata when the delivered messages are confirmed and on disk: if
-one is lost with its master, the next master delivers it again, and none is lost. Source: RocketMQ 5.3.3
-TimerMessageStore; for the difference see docs/adr (timers are read from the log).
+The progress becomes metadata when the delivered messages are confirmed and on disk. If a delivered message is
+lost with its master, the next master delivers it again. Source: RocketMQ 5.3.3 TimerMessageStore; ADR 21 has
+the differences.
 """
 
 import logging
@@ -34,10 +34,10 @@ READ_MAX: Final = 4_096
 DELIVER_MAX: Final = 512
 """Units read, and messages delivered, in one round: the event loop has other work."""
 FIRST_OFFSET_PERIOD_MS: Final = 60_000
-"""How often the offset of the oldest undelivered timer is computed: it looks at every slot."""
+"""How often the offset of the oldest undelivered timer is computed: that visits every slot."""
 
 
-class Timers(TermService):
+class TimerService(TermService):
     """Owned by the event loop's thread."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Timers(TermService):
 
     @property
     def is_full(self) -> bool:
-        """The wheel takes no more timers."""
+        """Whether the wheel takes no more timers."""
         return self.wheel.is_full
 
     @property
@@ -91,7 +91,7 @@ class Timers(TermService):
 
     @property
     def late_ms(self) -> int:
-        """How long the next timer has been due, in ms; 0: none is."""
+        """How long the next timer has been due, in ms; 0: none is due."""
         next_ms = self.wheel.next_ms
         if next_ms is None or self._term is None:
             return 0
@@ -99,7 +99,7 @@ class Timers(TermService):
 
     @property
     def is_settled(self) -> bool:
-        """The next master repeats no delivery of this term, once the progress table is replicated."""
+        """Whether the next master would repeat no delivery of this term, once the progress is replicated."""
         return not self._marks and not self._has_delivered
 
     # -- terms -------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Timers(TermService):
         queue, get = self._store.find_queue(TIMER_TOPIC, 0), self._metadata.timers.get
         end = 0 if queue is None else queue.next_offset
         offsets = {name: get(name, 0) for name in (rows.READ_OFFSET, rows.PHASE_OFFSET, rows.FIRST_OFFSET)}
-        if any(offset > end for offset in offsets.values()):  # new messages will be there (store pitfall 20)
+        if any(offset > end for offset in offsets.values()):  # it would skip new messages (store pitfall 20)
             logger.error("the progress of timers is beyond the end %d of their queue: %s", end, offsets)
         read_offset, phase_offset, self._first_offset = (min(offset, end) for offset in offsets.values())
         frontier = Frontier(
@@ -125,7 +125,7 @@ class Timers(TermService):
     # -- reading -----------------------------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """Reads new units into the wheel; while timerStopEnqueue is set, only those of earlier terms. True:
+        """Reads new units into the wheel; only those of earlier terms while timerStopEnqueue is set. True:
         there are more."""
         queue, pauses = self._store.find_queue(TIMER_TOPIC, 0), self._settings.timer_stop_enqueue
         if queue is not None and not (pauses and not self._replays):
@@ -187,7 +187,7 @@ class Timers(TermService):
         return True
 
     def _copy_of(self, queue: ConsumeQueue, out_ms: int, at: int) -> MessageToStore | None:
-        """Returns the message as it goes to its real topic. None: it is recalled, or cannot be delivered."""
+        """Returns the message for its real topic. None: it was recalled, or cannot be delivered."""
         if at < queue.min_offset:
             record = None
         else:
@@ -224,7 +224,7 @@ class Timers(TermService):
             return
         self._update_first_offset()
         frontier = self.wheel.frontier
-        if self._has_delivered and frontier != self._marked:  # without a delivery the old one is as good
+        if self._has_delivered and frontier != self._marked:  # without a delivery, the old mark is enough
             self._has_delivered = False
             self._marks.add(self._store.commit_log.max_offset, (frontier, self._first_offset))
             self._marked = frontier

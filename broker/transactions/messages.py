@@ -1,4 +1,4 @@
-"""Half messages, their copies, what is committed and the op records: the messages of a transaction as stored.
+"""The messages of a transaction as stored: half messages, their copies, committed messages and op records.
 
 Source: RocketMQ 5.3.3 TransactionalMessageBridge, EndTransactionProcessor.
 """
@@ -26,20 +26,21 @@ HALF_TOPIC: Final = NamedTopic("RMQ_SYS_TRANS_HALF_TOPIC")
 OP_TOPIC: Final = NamedTopic("RMQ_SYS_TRANS_OP_HALF_TOPIC")
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Its consumer offsets are how far the two queues are done with."""
+"""Its consumer offsets are the positions from which a new master reads the half and the op queue."""
 
 
 def is_half(properties: bytes) -> bool:
+    """Returns whether these are the properties of a half message."""
     return property_value(properties, b"TRAN_MSG") == b"true"
 
 
 def half_message(to_store: MessageToStore) -> MessageToStore:
-    """The message as it waits for its producer's decision. It is not delayed, whatever it says."""
+    """Returns the half message for a message. Delay properties have no effect on it."""
     changes: dict[bytes, bytes | None] = {
         b"__transactionId__": property_value(to_store.properties, b"UNIQ_KEY"),
         b"REAL_TOPIC": to_store.topic.name.encode(),
         b"REAL_QID": b"%d" % to_store.queue_id,
-        CHECKS: None,  # the broker's own: a client that sends a received message on may have them
+        CHECKS: None,  # set by brokers only; a client that forwards a received message may send them
         ROOT: None,
     }
     return replace(
@@ -64,9 +65,9 @@ def half_of(
     interval_ms: int,
     give_up_after_ms: int,
 ) -> Half:
-    """timeout_ms: transactionTimeOut. A transaction of exactly that age is left alone yet (broker-ops pitfall
-    5); a producer whose clock is ahead does not wait longer. No immunity lasts longer than give_up_after_ms;
-    0: any does."""
+    """Returns the state of a half message. timeout_ms: transactionTimeOut. A transaction of exactly that age
+    is not checked yet (broker-ops pitfall 5). A producer's clock that is ahead delays no check. Immunity ends
+    after give_up_after_ms at the latest; 0: no limit."""
     checks, root = number(properties, CHECKS) or 0, root_of(queue_offset, properties)
     immunity_s = number(properties, IMMUNITY)
     immunity_ms = timeout_ms if immunity_s is None else immunity_s * 1_000
@@ -77,14 +78,14 @@ def half_of(
 
 
 def root_of(queue_offset: int, properties: bytes) -> int:
-    """The first copy of this half message: it names the transaction."""
+    """Returns the queue offset of the first copy of a half message, which identifies the transaction."""
     root = number(properties, ROOT)
     return queue_offset if root is None else min(root, queue_offset)
 
 
 def copy_message(record: Record, half: Half, checks: int) -> MessageToStore:
-    """The half message once more, behind all others: what is before it in the queue can be forgotten. Its age
-    stays: born later than stored, by a clock that is ahead, it would be as young as its newest copy."""
+    """Returns a copy for the end of the half queue, so that the queue's position can advance. It keeps its
+    age: with a born time after its store time (a clock that is ahead), it would be as young as its copy."""
     changes: dict[bytes, bytes | None] = {CHECKS: b"%d" % checks, ROOT: b"%d" % half.root}
     to_store = _message(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
     to_store.born_timestamp = min(record.born_timestamp, record.store_timestamp)
@@ -92,30 +93,32 @@ def copy_message(record: Record, half: Half, checks: int) -> MessageToStore:
 
 
 def committed_message(record: Record, topic: TopicLike, queue_id: int) -> MessageToStore:
-    """What consumers get. The properties stay as the half message has them."""
+    """Returns the message that consumers get, with the properties of the half message."""
     to_store = _message(record, topic, queue_id, record.properties, record.sys_flag | COMMIT)
     to_store.prepared_offset = record.offset
     return to_store
 
 
 def given_up_message(record: Record, topic: TopicLike) -> MessageToStore:
+    """Returns the message for TRANS_CHECK_MAX_TIME_TOPIC."""
     return _message(record, topic, 0, record.properties, record.sys_flag)
 
 
 def resumed_message(record: Record) -> MessageToStore:
-    """A message that was given up, as a new transaction."""
+    """Returns the half message of a new transaction for a message that was given up."""
     changes: dict[bytes, bytes | None] = {CHECKS: None, ROOT: None}
     return _message(record, HALF_TOPIC, 0, with_properties(record.properties, changes), record.sys_flag)
 
 
 def op_message(half_offsets: list[int], host: bytes, now_ms: int) -> MessageToStore:
+    """Returns an op record that ends the half messages at these queue offsets."""
     body = b"".join(b"%d," % offset for offset in half_offsets)
     return MessageToStore(OP_TOPIC, 0, body, _OP_PROPERTIES, 0, 0, now_ms, host, 0)
 
 
 def ended_by(body: bytes) -> list[int]:
-    """The half queue's offsets in an op record. What is no number is none: `7`, `7,` and `7,8,` are all of
-    the peer's versions."""
+    """Returns the half queue's offsets in an op record. Other text is skipped: RocketMQ's versions write `7`,
+    `7,` or `7,8,`."""
     texts = body.split(b",", OPS_PER_RECORD_MAX)
     return [int(text) for text in texts if text.isdigit() and len(text) < 19]
 
@@ -130,6 +133,6 @@ def _message(
 
 
 def number(properties: bytes, name: bytes) -> int | None:
-    """None: it is not there, or no number. Below zero counts as not there."""
+    """Returns the number in a property; None: there is none, it is not a number, or it is negative."""
     text = property_value(properties, name)
     return int(text) if text is not None and text.isdigit() and len(text) < 19 else None

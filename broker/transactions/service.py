@@ -49,11 +49,10 @@ logger = logging.getLogger(__name__)
 BATCH_MAX: Final = 256
 """Records read, or producers asked, in one round: the event loop has other work."""
 ABSENT_MS: Final = 1_000
-"""Pause before the next look for a producer that is not connected; longer when many transactions are open."""
-HELD_MAX: Final = 10_000
-"""Half messages, most of them ended, that a new master may have to read because an open one is before
-them."""
-MOVE_ON_MS: Final = 60_000
+"""Pause between two searches for a producer that is not connected; longer if many transactions are open."""
+ENDED_BEHIND_OPEN_MAX: Final = 10_000
+"""Half messages, most of them ended, that a new master may have to read because an open one precedes them."""
+COPY_PERIOD_MS: Final = 60_000
 """Period of the copies of a half message whose producer is absent: they let the queue positions advance."""
 
 
@@ -66,7 +65,7 @@ class _Replay:
     early: list[Half] = field(default_factory=list)
 
 
-class Transactions(TermService):
+class TransactionService(TermService):
     """Owned by the event loop's thread."""
 
     def __init__(
@@ -81,8 +80,8 @@ class Transactions(TermService):
         give_up_after_ms: int = 0,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
-        """find_producer: a connection of the producer group. give_up_after_ms: age at which a transaction is
-        given up, whatever its number of checks; 0: none. clock: wall time in ms."""
+        """find_producer: returns a connection of the producer group. give_up_after_ms: age at which a
+        transaction is given up, whatever its number of checks; 0: none. clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
         self._settings, self._broker_name = settings, broker_name
         self._find_producer, self._give_up_after_ms = find_producer, give_up_after_ms
@@ -100,7 +99,7 @@ class Transactions(TermService):
             return self._read_on(self._replay)
         self._write_ops()
         self._settle()
-        has_more = self._hold_nothing_back()
+        has_more = self._copy_old_half_messages()
         return self._check_due() or has_more
 
     # -- terms -------------------------------------------------------------------------------------------
@@ -161,20 +160,20 @@ class Transactions(TermService):
     # -- half messages and their ends --------------------------------------------------------------------
 
     def refuse(self) -> PutRefused | None:
-        """Why no half message is taken now; None: it is."""
+        """Returns why half messages are refused now; None: they are accepted."""
         if self._settings.reject_transaction_message:
             remark = f"the broker[{self._broker_name}] sending transaction message is forbidden"
             return PutRefused(ResponseCode.NO_PERMISSION, remark)
         if self.state.is_full:
             return PutRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{len(self.state)} transactions are open, none more fits",
+                f"{len(self.state)} transactions are open, which is the limit",
             )
         return None
 
     def stored(self, to_store: MessageToStore, stored: PutMessageResult) -> None:
-        """This half message was put. One that is put before the service notices the term is read from the
-        queue."""
+        """Adds a half message that was put. One that is put before the service notices its term is read from
+        the queue."""
         if self._term != self._metadata.epoch:
             return
         half = self._half(stored, to_store.properties, to_store.born_timestamp, self._clock())
@@ -194,7 +193,7 @@ class Transactions(TermService):
             known = self.state.end_of(root)
             if known is how:
                 return 0
-            state = "has ended long since" if known is None else f"is {known.value} already"
+            state = "ended long ago" if known is None else f"is already {known.value}"
             return PutRefused(ResponseCode.SYSTEM_ERROR, f"the transaction of half message {root} {state}")
         end = 0
         if how is End.COMMITTED:
@@ -206,7 +205,7 @@ class Transactions(TermService):
         return max(self._end(half, how), end)
 
     def resume(self, record: Record) -> PutMessageResult | PutRefused:
-        """Puts a message that was given up as a new half message, so that its producer is asked again."""
+        """Stores a message that was given up as a new half message, so that its producer is asked again."""
         to_store = resumed_message(record)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutMessageResult):
@@ -262,11 +261,11 @@ class Transactions(TermService):
         group = (property_value(record.properties, b"PGROUP") or b"").decode("utf-8", "replace")
         peer = self._find_producer(group)
         wait_ms = min(self._settings.transaction_check_interval, ABSENT_MS + len(self.state) // 10)
-        if peer is None and now - half.stored_ms < MOVE_ON_MS:
+        if peer is None and now - half.stored_ms < COPY_PERIOD_MS:
             self.state.put_off(half.root, now + wait_ms)
             return True
-        if peer is None:  # nobody was asked, so it is no check: the copy only lets the position advance
-            return self._move_on(half, record, now + wait_ms)
+        if peer is None:  # nobody is asked, so this counts as no check: the copy lets the position advance
+            return self._put_copy(half, record, now + wait_ms)
         to_store = copy_message(record, half, half.checks + 1)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):
@@ -283,8 +282,8 @@ class Transactions(TermService):
             self.state.end(half.root, End.GIVEN_UP)
         return record
 
-    def _move_on(self, half: Half, record: Record, due_ms: int) -> bool:
-        """Puts a copy whose producer is not asked before due_ms. False: nothing can be written now."""
+    def _put_copy(self, half: Half, record: Record, due_ms: int) -> bool:
+        """Stores a copy whose producer is not asked before due_ms. False: nothing can be written now."""
         to_store = copy_message(record, half, half.checks)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):
@@ -293,15 +292,15 @@ class Transactions(TermService):
         self.state.put_off(half.root, due_ms)
         return True
 
-    def _hold_nothing_back(self) -> bool:
+    def _copy_old_half_messages(self) -> bool:
         """Copies old open half messages to the end of the queue: the next master reads the queue from the
         oldest one. True: there is more to do."""
         for _ in range(BATCH_MAX):
-            half = self.state.holding(HELD_MAX)
+            half = self.state.holding(ENDED_BEHIND_OPEN_MAX)
             if half is None:
                 return False
             record = self._half_record(half)
-            if record is not None and not self._move_on(half, record, half.due_ms):
+            if record is not None and not self._put_copy(half, record, half.due_ms):
                 return False
         return True
 

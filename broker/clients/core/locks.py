@@ -63,10 +63,12 @@ class QueueLocks:
         return any(now_ms - at_ms < LOCK_MS for _, at_ms in locks.values())
 
     def clear(self) -> None:
+        """Drops all locks."""
         self._groups.clear()
         self._count = 0
 
     def expire(self, *, now_ms: int) -> None:
+        """Drops the locks that were not renewed for LOCK_MS."""
         for group, locks in list(self._groups.items()):
             old = [queue for queue, (_, at_ms) in locks.items() if now_ms - at_ms >= LOCK_MS]
             for queue in old:

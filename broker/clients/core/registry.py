@@ -90,6 +90,8 @@ class ClientRegistry:
     def heartbeat(
         self, client: Client, consumers: Iterable[Consumer], producers: Iterable[str], *, now_ms: int
     ) -> list[str]:
+        """Adds or updates a client in its groups. Returns the consumer groups that it joined, or whose
+        subscriptions it changed."""
         known = self._known.setdefault(client.connection_id, _Known())
         if known.client_id != client.client_id:  # a connection belongs to the client that it named last
             self._forget_producer(known, client.connection_id)
@@ -154,6 +156,8 @@ class ClientRegistry:
         return left
 
     def expire(self, *, now_ms: int, timeout_ms: int) -> list[str]:
+        """Removes the connections without a heartbeat for timeout_ms. Returns the consumer groups that they
+        left."""
         silent = [each for each, known in self._known.items() if now_ms - known.seen_ms >= timeout_ms]
         return sorted({group for connection_id in silent for group in self.closed(connection_id)})
 
@@ -208,6 +212,7 @@ class ClientRegistry:
         return next((each for each in reversed(members.values()) if each.client_id == client_id), None)
 
     def check_invariants(self) -> None:
+        """Asserts what must hold between any two calls."""
         for members in self._each_members():
             assert members, "a group without members"
             assert members.keys() <= self._known.keys(), "a member without a connection"

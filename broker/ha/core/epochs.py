@@ -54,17 +54,17 @@ class Epochs:
 
     @property
     def last_epoch(self) -> int:
-        """-1 if there is none, as on the wire."""
+        """The last epoch; -1 if there is none, as on the wire."""
         return self.entries[-1].epoch if self.entries else -1
 
     @property
     def last_start_offset(self) -> int:
-        """-1 if there is no epoch."""
+        """The start offset of the last epoch; -1 if there is none."""
         return self.entries[-1].start_offset if self.entries else -1
 
     def find(self, offset: int) -> EpochEntry | None:
-        """Returns the entry that holds `offset`; None below the first start. Searches from the newest entry,
-        where the traffic is."""
+        """Returns the entry that contains `offset`; None below the first start. Searches from the newest
+        entry, where most offsets are."""
         for entry in reversed(self.entries):
             if entry.start_offset <= offset:
                 return entry
@@ -88,8 +88,7 @@ class Epochs:
         return Epochs.of(pair for pair in self.pairs if pair[0] < epoch)
 
     def drop_above(self, offset: int) -> "Epochs":
-        """Removes the entries that begin behind a log that ends at `offset`: a crash came before
-        their bytes."""
+        """Removes the entries that begin behind the log's end, `offset`: a crash came before their bytes."""
         return Epochs.of(pair for pair in self.pairs if pair[1] <= offset)
 
     def drop_below(self, offset: int) -> "Epochs":

@@ -21,8 +21,8 @@ SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 """Slave -> master: state(4)=1 | isSyncFromLastFile(2) | isAsyncLearner(2) | slave brokerControllerId(8)."""
 
 PULLS_METADATA = 2
-"""A value of isAsyncLearner, where RocketMQ tests for 1: not a learner, and it must have all metadata to be
-in sync."""
+"""A value of isAsyncLearner: a KeelMQ slave, which must have all metadata to be in sync. RocketMQ tests the
+field for 1, so it does not take this slave for a learner."""
 
 ACK = struct.Struct(">iq")
 """Slave -> master: state(4)=2 | maxPhyOffset(8)."""
@@ -55,7 +55,7 @@ TRANSFER_BODY_BYTES_MAX = JAVA_BUFFER_BYTES - TRANSFER_BYTES
 @dataclass(frozen=True, slots=True)
 class SlaveHandshake:
     """The first packet of a link. An async learner copies the log and is never a member of the SyncStateSet.
-    pulls_metadata: it asks for metadata by 29001, as no RocketMQ replica does."""
+    pulls_metadata: it requests metadata by 29001, which RocketMQ's replicas never do."""
 
     slave_id: int
     sync_from_last_file: bool = False
@@ -74,6 +74,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     offset: int
 
     def encode(self) -> bytes:
+        """Returns the 12 bytes."""
         return encode_ack(self.offset)
 
 
@@ -91,10 +92,11 @@ class MasterHandshake:
 
     @property
     def last_epoch(self) -> int:
-        """-1 if there is none, as on the wire."""
+        """The last epoch; -1 if there is none, as on the wire."""
         return self.epochs[-1][0] if self.epochs else -1
 
     def encode(self) -> bytes:
+        """Returns header and epoch list."""
         body = b"".join(EPOCH.pack(epoch, start) for epoch, start in self.epochs)
         return MASTER_HANDSHAKE.pack(STATE_HANDSHAKE, len(body), self.max_offset, self.last_epoch) + body
 
@@ -113,6 +115,7 @@ class TransferHeader(msgspec.Struct, frozen=True, gc=False):
     confirm_offset: int
 
     def encode(self) -> bytes:
+        """Returns the header's bytes, without the body."""
         return encode_transfer(
             self.body_bytes, self.offset, self.epoch, self.epoch_start_offset, self.confirm_offset
         )
@@ -146,8 +149,8 @@ class SlaveStreamDecoder:
         self._buffer += data
 
     def next_packet(self) -> SlaveHandshake | Ack | None:
-        """Raises RemoteProtocolError for a state number that no slave sends (0, 3, 4 and everything
-        unknown)."""
+        """Returns the next packet; None: it is incomplete. Raises RemoteProtocolError for a state number that
+        no slave sends."""
         if len(self._buffer) < 4:
             return None
         (state,) = STATE.unpack_from(self._buffer)
@@ -173,8 +176,8 @@ class SlaveStreamDecoder:
 
 
 def master_handshake_body_bytes(head: bytes | bytearray) -> int:
-    """Returns how many bytes follow the 20-byte head of a master's handshake. Raises RemoteProtocolError if
-    it is none."""
+    """Returns how many bytes follow the 20-byte head of a master's handshake. Raises RemoteProtocolError for
+    another packet."""
     state, body_bytes, _, _ = MASTER_HANDSHAKE.unpack(head)
     if state != STATE_HANDSHAKE:
         raise RemoteProtocolError(f"HA packet with state {state} where the master's handshake was due")

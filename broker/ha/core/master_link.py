@@ -1,9 +1,8 @@
 """One HA link as the master sees it, sans-IO: bytes and now_ms in; packets to send, or a reason to close,
 out.
 
-The shell calls receive_data() with what arrived, and next_effect() whenever it may write; it sends exactly
-the log bytes that a Send names. A link knows of the log only what MasterLog says; the shell keeps that up to
-date.
+The shell calls receive_data() with the bytes that arrived, and next_effect() whenever it may write; it sends
+exactly the log bytes that a Send names. A link sees the log only as MasterLog, which the shell updates.
 
 Invariants: position <= log.max_offset; ack_offset <= position; every packet carries the epoch that its first
 byte was written in, ends where that epoch ends, and never crosses a file of the log.
@@ -22,7 +21,7 @@ from broker.ha.core.frames import (
     SlaveStreamDecoder,
     encode_transfer,
 )
-from broker.ha.core.progress import Progress
+from broker.ha.core.progress import ReplicationProgress
 from broker.ha.core.throttle import Throttle
 from keelmq.remoting.operation import RemoteProtocolError
 
@@ -43,7 +42,7 @@ CONFIRM_DELAY_MS = 100
 
 @dataclass(slots=True)
 class MasterLog:
-    """What the links of one master know of its log. The shell writes it, the links only read."""
+    """The log of one master as its links see it. The shell writes it, the links only read."""
 
     file_bytes: int
     epochs: Epochs = field(default_factory=Epochs)
@@ -94,7 +93,7 @@ class MasterLink:
         self.close_reason: str | None = None
         self.began_at = -1  # offset of the first byte sent over this link
         self.restarted_from: int | None = None  # end of the slave's log, if it is below our minOffset
-        self.progress = Progress()
+        self.progress = ReplicationProgress()
         self._log = log
         self._settings = settings
         self._decoder = SlaveStreamDecoder()
@@ -120,7 +119,7 @@ class MasterLink:
         return self._caught_up_ms
 
     def read_progress(self, now_ms: int) -> None:
-        """Takes a reading for `progress`. A slave that has nothing of our log yet gives none."""
+        """Takes a reading for `progress`, if the slave has bytes of our log."""
         if self.ack_offset >= self._log.min_offset and self.position >= 0:
             self.progress.read(now_ms, has=self.ack_offset, of=self._log.max_offset)
 
@@ -152,7 +151,7 @@ class MasterLink:
         if self.slave_id is not None:
             if handshake.slave_id != self.slave_id:
                 self.close(f"slave {self.slave_id} calls itself {handshake.slave_id} in mid-stream")
-            return  # a Java slave repeats its handshake when the answer is slow: one answer is enough
+            return  # a Java slave repeats its handshake if the answer is slow: one answer is enough
         if handshake.slave_id <= 0:
             self.close(f"handshake with the broker id {handshake.slave_id}")
             return
@@ -177,10 +176,11 @@ class MasterLink:
             self._update_caught_up(now_ms)
 
     def _receive_request(self, offset: int) -> None:
-        """The first ack says where the slave's log ends. 0: it is empty, and we say where it begins.
+        """Takes the first ack, which is the end of the slave's log. 0: it is empty, and we choose its start.
 
-        Below our minOffset, what it lacks is deleted here. A packet without bytes tells it where our log
-        begins; a KeelMQ slave starts over there, a RocketMQ slave closes (and needs its store emptied).
+        If it is below our minOffset, the bytes that the slave lacks are deleted here. A packet without bytes
+        tells it where our log begins; a KeelMQ slave starts over there, a RocketMQ slave closes the link (and
+        its store must be emptied).
         """
         log = self._log
         start = offset
@@ -213,12 +213,12 @@ class MasterLink:
 
     @property
     def has_more(self) -> bool:
-        """next_effect() has log bytes to send."""
+        """Whether next_effect() has log bytes to send."""
         return 0 <= self.position < self._log.max_offset
 
     @property
     def is_settled(self) -> bool:
-        """An ack causes nothing to be sent: the whole log is sent, and the link neither begins nor ends."""
+        """Whether an ack causes nothing to be sent: the whole log is sent, and the link is open."""
         sent_all = self.position >= self._log.max_offset
         return sent_all and self._sent_epoch >= 0 and self.close_reason is None
 
@@ -243,7 +243,7 @@ class MasterLink:
 
     @property
     def is_far_behind(self) -> bool:
-        """next_sendfile_batch() may have packets."""
+        """Whether next_sendfile_batch() may have packets."""
         log = self._log
         return self.position >= 0 and min(log.max_offset, log.confirm_offset) - self.position >= FAR_BYTES
 
@@ -271,9 +271,9 @@ class MasterLink:
         return packets
 
     def _set_transfer_rate(self, now_ms: int) -> None:
-        """A slave that is far behind is always sent more than producers write, or it would never catch up:
-        twice as much, and on a busy machine one and a half times as much. There, the CPU for each copied byte
-        is taken from the producers."""
+        """Sets the rate for a slave that is far behind. It is always above the rate of the producers, or the
+        slave would never catch up: twice that rate, or one and a half times on a busy machine, where the CPU
+        for each copied byte is taken from the producers."""
         settings, append_rate, pace = self._settings, self._log.append_rate, 0
         if settings.bytes_per_second or not settings.far_bytes_per_second:
             return
@@ -310,9 +310,9 @@ class MasterLink:
                 return None
             self._restart_due = False
         elif not self._throttle.is_open(now_ms):
-            return None  # until the next tick; the limit is used up
+            return None  # the limit is used up until the next tick
         elif self._sent_all and self.ack_offset == self.position:
-            self._caught_up_ms = now_ms  # it had the whole log until these bytes were written
+            self._caught_up_ms = now_ms  # the slave had the whole log until these bytes were written
             self._mark_offset, self._mark_ms = log.max_offset, now_ms
         return self._packet(entry, body_bytes, now_ms)
 
@@ -332,15 +332,16 @@ class MasterLink:
         return self.position - self.position % self._log.file_bytes + self._log.file_bytes
 
     def _heartbeat_due(self, entry: EpochEntry, now_ms: int) -> bool:
-        """At once for an epoch that the slave has not heard of: without data, a heartbeat is its only
-        mention."""
+        """Returns whether a heartbeat is due: at once for an epoch that the slave does not know, because an
+        epoch without data is in no other packet."""
         idle_ms = now_ms - self._sent_ms
         if self._sent_confirm_offset != self._log.confirm_offset and idle_ms >= CONFIRM_DELAY_MS:
             return True
         return self._sent_epoch != entry.epoch or idle_ms >= self._settings.send_heartbeat_interval_ms
 
     def _epoch_at(self, offset: int) -> EpochEntry | None:
-        """Looked up again whenever the log gets a new epoch, so a packet never carries a stale one."""
+        """Returns the epoch of an offset. It is looked up again when the log gets a new epoch, so a packet
+        never carries a stale one."""
         entry = self._entry
         if self._entry_of is not self._log.epochs or entry is None or offset >= entry.end_offset:
             self._entry_of = self._log.epochs

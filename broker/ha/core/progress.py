@@ -1,4 +1,4 @@
-"""How fast a replica catches up with its master, and when it will be done: from readings of two offsets.
+"""The rate of a replica's catch-up, and the time until it has the whole log: from readings of two offsets.
 
 Times are of one monotonic clock. The window is short, so that a catch-up that slows down is seen soon. Pure.
 """
@@ -9,7 +9,7 @@ WINDOW_MS = 10_000
 STEP_MS = 500
 
 
-class Progress:
+class ReplicationProgress:
     """The progress of one link. Readings that go back (the log was truncated or deleted) restart it."""
 
     __slots__ = ("_readings",)
@@ -18,8 +18,8 @@ class Progress:
         self._readings: deque[tuple[int, int, int]] = deque()  # (ms, has, of)
 
     def read(self, now_ms: int, *, has: int, of: int) -> None:
-        """Takes a reading: the replica has the bytes below `has`, the log ends at `of`. May be called at any
-        rate."""
+        """Takes a reading: the replica has the bytes below `has`, and the log ends at `of`. May be called at
+        any rate."""
         readings = self._readings
         if readings and has < readings[-1][1]:
             readings.clear()
@@ -62,8 +62,7 @@ class Progress:
 
 
 class RateMeter:
-    """The rate at which a counter grows, per second, as a moving average: a pause shows at once, a burst
-    soon."""
+    """The growth of a counter per second, as a moving average that follows within a few readings."""
 
     __slots__ = ("_ms", "_offset", "_rate")
 
@@ -72,7 +71,7 @@ class RateMeter:
 
     def read(self, now_ms: int, offset: int) -> int:
         """Takes a reading and returns the rate. Called several times a second. A counter that went back
-        starts again."""
+        restarts at 0."""
         if self._offset < 0 or offset < self._offset:  # the first reading, or a log that was truncated
             self._ms, self._offset, self._rate = now_ms, offset, 0
         elif now_ms > self._ms:

@@ -4,11 +4,11 @@ The shell reads into one of two places: control_wanted bytes for receive_control
 up to that many bytes straight into the log at its maxOffset, followed by body_received(). After each input it
 performs next_effect() until None, in that order:
 
-    handshake ->  Truncate, SaveEpochs, SendBytes(ack)             durable before the master counts our bytes
+    handshake ->  Truncate, SaveEpochs, SendBytes(ack)             durable before the first ack
     transfer  ->  ResetTo, SaveEpochs ... SendBytes(ack), Confirm
 
 Invariant: max_offset is the end of the log, and every epoch that begins at or below it is in `epochs`. An
-empty log counts as ending at 0 until the master's first packet tells where the master's log begins.
+empty log ends at 0 until the master's first packet names the offset at which the master's log begins.
 
 With sync_flush, acks cover only what is on disk (pitfall 56), and the shell reports that by flushed().
 """
@@ -21,7 +21,7 @@ import msgspec
 from broker.ha.core import frames
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import MasterHandshake, SlaveHandshake, TransferHeader
-from broker.ha.core.progress import Progress
+from broker.ha.core.progress import ReplicationProgress
 from broker.ha.core.truncation import CommonPoint, truncation_point
 from keelmq.remoting.operation import RemoteProtocolError
 
@@ -109,10 +109,10 @@ class SlaveLink:
         self.received_bytes = 0
         self.transferring = False
         self.closed = False
-        self.progress = Progress()
+        self.progress = ReplicationProgress()
         self._settings = settings
         self._log_is_empty = min_offset >= max_offset
-        self._empty_at = max_offset  # where an empty log stands until the master says where to begin
+        self._empty_at = max_offset  # offset of an empty log until the master names the first one
         self._effects: deque[Effect] = deque()
         self._control = bytearray()
         self._master_epochs = Epochs()
@@ -138,7 +138,7 @@ class SlaveLink:
 
     @property
     def wants_flush(self) -> bool:
-        """The master waits for bytes that are not known to be on disk."""
+        """Whether the master waits for bytes that are not known to be on disk."""
         return self._settings.sync_flush and self.transferring and self._durable < self.max_offset
 
     @property
@@ -147,11 +147,12 @@ class SlaveLink:
 
     @property
     def _ack_is_due(self) -> bool:
-        """The first ack says where our log ends, so it waits until all of the log may be acknowledged."""
+        """Whether there is something to acknowledge. The first ack is the end of our log, so it waits until
+        all of the log may be acknowledged."""
         return self._ack > self._acked_offset and (self._acked_offset >= 0 or self._ack == self.max_offset)
 
     def flushed(self, offset: int) -> None:
-        """The log is on disk up to `offset`."""
+        """Called when the log is on disk up to `offset`."""
         self._durable = max(self._durable, offset)
 
     def tick(self, now_ms: int) -> None:
@@ -198,7 +199,7 @@ class SlaveLink:
             self._close(str(error))
 
     def body_received(self, count: int, now_ms: int) -> None:
-        """`count` bytes of the body are in the log."""
+        """Called when `count` further bytes of the body are in the log."""
         assert 0 < count <= self.body_wanted
         self.read_ms = now_ms
         self.body_wanted -= count
@@ -219,7 +220,7 @@ class SlaveLink:
         self._follow(handshake)
 
     def _follow(self, handshake: MasterHandshake) -> None:
-        """Truncates what this master does not have; then the master sends from our end on."""
+        """Truncates the log to what it shares with this master, which then sends from our end on."""
         self._master_epochs = Epochs.of(handshake.epochs)
         self.master_max_offset = handshake.max_offset
         point = truncation_point(
@@ -229,7 +230,7 @@ class SlaveLink:
             master_max=handshake.max_offset,
         )
         if self._log_is_empty and (point is None or self.max_offset):
-            point = CommonPoint(0, Epochs())  # nothing can be lost: the master says where the log begins
+            point = CommonPoint(0, Epochs())  # nothing can be lost: the master names the first offset
             self.max_offset = 0
         if point is None:
             self._close(
@@ -257,8 +258,8 @@ class SlaveLink:
         )
 
     def truncated(self, max_offset: int) -> None:
-        """The truncation is durable. The log may end before the wanted offset, at the end of a whole
-        record."""
+        """Called when the truncation is durable. The log may end before the wanted offset, at the end of a
+        whole record."""
         self.max_offset = min(max_offset, self.max_offset)
         self._durable = min(self._durable, self.max_offset)
 
@@ -278,7 +279,7 @@ class SlaveLink:
         if reset:
             self.max_offset = self._empty_at = header.offset
             self._durable = min(self._durable, header.offset)
-            self.epochs = Epochs()  # of the deleted bytes; those of the new bytes are learned below
+            self.epochs = Epochs()  # the old ones are deleted with their bytes; new ones are added below
             self._effects.append(ResetTo(header.offset))
         self._learn_epochs(header)
         if self.closed:
@@ -291,8 +292,8 @@ class SlaveLink:
             self._transfer_received(header, now_ms)
 
     def _check_offset(self, header: TransferHeader) -> bool:
-        """A packet must continue our log. Returns True if our log is empty and begins at the packet's
-        offset."""
+        """Closes the link unless the packet continues our log. Returns True if our log is empty and begins at
+        the packet's offset."""
         file_bytes = self._settings.file_bytes
         if header.offset != self.max_offset:
             if self._is_log_start_of_master(header):
@@ -311,8 +312,8 @@ class SlaveLink:
         return self._log_is_empty and self._empty_at != header.offset and not self.closed
 
     def _is_log_start_of_master(self, header: TransferHeader) -> bool:
-        """A KeelMQ master answers so when it has deleted the bytes behind our end: its log begins at this
-        offset."""
+        """Returns whether a KeelMQ master says that it has deleted the bytes behind our end: its log begins
+        at this offset."""
         if self._log_is_empty or self._had_transfer or header.body_bytes:
             return False
         return self.max_offset < header.offset <= self.master_max_offset

@@ -1,11 +1,11 @@
-"""A limit of bytes per second: a token bucket that may be overdrawn by one packet. Pure.
+"""A limit of bytes per second: a token bucket that one packet may overdraw. Pure.
 
-Overdrawing keeps packets large: if the tokens had to cover a packet before it is sent, packets would be cut
-into tiny pieces, or wait for tokens that a small limit never gathers.
+Overdrawing keeps packets large. If the tokens had to cover a packet before it is sent, packets would be tiny,
+or wait for tokens that a small limit never collects.
 """
 
 BURST_MS = 200
-"""Unused tokens are kept for this long only."""
+"""Unused tokens are kept for this time only."""
 
 PACKET_BYTES_MIN = 4_096
 

@@ -12,7 +12,7 @@ from broker.ha.core.epochs import Epochs
 
 @dataclass(frozen=True, slots=True)
 class CommonPoint:
-    """Both logs hold the same bytes below `offset`; `epochs` are the slave's entries that stay true."""
+    """Both logs have the same bytes below `offset`. epochs: the slave's entries that remain valid."""
 
     offset: int
     epochs: Epochs
@@ -33,6 +33,6 @@ def truncation_point(slave: Epochs, *, slave_max: int, master: Epochs, master_ma
         if other is not None and other.start_offset == entry.start_offset:
             offset = min(entry.end_offset, other.end_offset, slave_max)
             if offset < entry.start_offset:
-                continue  # a log that ends before its last epoch begins: that entry says nothing
+                continue  # the log ends before this epoch begins: the entry proves nothing
             return CommonPoint(offset, slave.drop_from_epoch(entry.epoch + 1))
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """changeable: also after creation. allows(text): whether it is a legal value."""
+    """changeable: it may be changed after creation. allows(text): returns whether the value is legal."""
 
     changeable: bool
     allows: Callable[[str], bool]
@@ -57,8 +57,8 @@ def alter(
     *,
     creating: bool,
 ) -> dict[str, str]:
-    """Returns the attributes after the changes. `known` None: any name is legal. Raises ValueError with the
-    change that is refused."""
+    """Returns the attributes after the changes. `known` None: any name is legal. Raises ValueError, with the
+    reason, if a change is refused."""
     after = dict(current)
     for change, value in changes.items():
         sign, key = change[:1], change[1:]

@@ -1,7 +1,7 @@
 """Offsets that an operator has reset, until the consumers have received them. Pure.
 
-The consumer's next pull of the queue is answered with the new offset, once. Until then its own commits are of
-the old position, and are ignored. Bounded; a new reset of the same queue replaces the older one. Source:
+The consumer's next pull of the queue is answered with the new offset, once. Until then its commits are
+ignored, because they are of the old position. A new reset of the same queue replaces the older one. Source:
 RocketMQ 5.3.3 ConsumerOffsetManager.resetOffsetTable.
 """
 
@@ -14,7 +14,7 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 class PendingResets:
-    """Every pull looks into `offsets`, which is nearly always empty."""
+    """Every pull reads `offsets`, which is nearly always empty."""
 
     def __init__(self, *, resets_max: int = RESETS_MAX) -> None:
         self.offsets: dict[Key, int] = {}

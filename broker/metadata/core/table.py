@@ -1,8 +1,7 @@
-"""One table of metadata with its versions: the state machine behind each store, on masters and on replicas.
-Pure.
+"""One table of metadata with its versions: the state machine of each store, on masters and on replicas. Pure.
 
-A master plans an Update, makes it durable and applies it; a replica receives the same Update and does the
-same. Versions are RocketMQ's DataVersion. Each epoch has one writing master, which persists before it
+A master plans an Update, makes it durable and applies it. A replica receives the Update, makes it durable and
+applies it. Versions are RocketMQ's DataVersion. Each epoch has one writing master, which persists before it
 publishes, so two tables of one version are equal.
 
 Invariants: the version never goes to a lower stateVersion; `gone` and `rows` share no key; the versions in
@@ -15,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 HISTORY_MAX = 1_024
-"""A replica that is at most so many changes behind receives only what changed."""
+"""A replica that is at most this many changes behind receives only the changed rows."""
 GONE_MAX = 10_000
-"""Tombstones; the ones with the lowest log offsets are dropped first."""
+"""Limit of the tombstones; those with the lowest log offsets are dropped first."""
 
 Row = TypeVar("Row")
 
@@ -42,12 +41,12 @@ class Update(Generic[Row]):
 
     @property
     def whole(self) -> bool:
-        """It is the whole table."""
+        """Whether it is the whole table."""
         return self.base is None
 
     @property
     def only_version(self) -> bool:
-        """It changes nothing but the version."""
+        """Whether it changes nothing but the version."""
         return not self.whole and not self.rows and not self.gone
 
 
@@ -69,7 +68,7 @@ class Table(Generic[Row]):
         return Update(self._next(self.version.state_version, now_ms), rows, gone, self.version)
 
     def plan_term(self, epoch: int, rows: Mapping[str, Row], *, now_ms: int) -> Update[Row]:
-        """Returns the first version of a master's term; `rows`: rows that only this replica knows so far."""
+        """Returns the first version of a master's term. rows: those that only this replica has so far."""
         return Update(self._next(max(epoch, self.version.state_version), now_ms), rows, {}, self.version)
 
     def _next(self, state_version: int, now_ms: int) -> Version:
@@ -87,7 +86,7 @@ class Table(Generic[Row]):
         return None
 
     def after(self, update: Update[Row]) -> tuple[dict[str, Row], dict[str, int]]:
-        """Returns rows and tombstones as they will be: the content of a whole file that is written before
+        """Returns rows and tombstones after the update: the content of the file that is written before
         apply()."""
         if update.whole:
             return dict(update.rows), dict(update.gone)
@@ -135,14 +134,14 @@ class Table(Generic[Row]):
             del self._places[next(iter(self._places))]  # in the order of their insertion: the oldest
             self._history.popleft()
 
-    # -- answers -----------------------------------------------------------------------------------------
+    # -- history -----------------------------------------------------------------------------------------
 
     def place(self, version: Version) -> int | None:
         """Returns the position of a version in this table's history; None: it is unknown, or too old."""
         return self._places.get(version)
 
     def since(self, version: Version) -> Update[Row] | None:
-        """Returns what a replica at `version` lacks; None: nothing."""
+        """Returns the update for a replica at `version`; None: it has everything."""
         if version == self.version:
             return None
         place = self._places.get(version)

@@ -1,7 +1,7 @@
-"""One term of a master over its tables: which replica has what, and since when it is behind. Pure.
+"""One term of a master: which versions each replica has, and since when it is behind. Pure.
 
-A replica acknowledges by the versions that it names when it asks for more. Only versions of the master's own
-tables in this term count: version (epoch, 9) of an earlier life of the same epoch is another one than ours.
+A replica acknowledges the versions that it names in its next request. Only versions that the master's own
+tables had in this term count: version (epoch, 9) of an earlier run in the same epoch is a different one.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,8 +30,8 @@ class Term:
         self._replicas: dict[int, _Replica] = {}
 
     def heard(self, replica: int, versions: Mapping[str, Version], *, now_ms: int) -> bool:
-        """Takes the versions that a replica names. Returns True if it has everything. Unknown replicas and
-        tables are bounded or ignored: anybody can make them up."""
+        """Takes the versions that a replica names. Returns True if it has everything. Unknown tables are
+        ignored and the number of replicas is bounded, because a request may name any."""
         entry = self._replicas.get(replica)
         if entry is None:
             if len(self._replicas) >= REPLICAS_MAX:
@@ -45,13 +45,13 @@ class Term:
         return entry.behind_since_ms is None
 
     def changed(self, *, now_ms: int) -> None:
-        """A table has a new version, which no replica has yet."""
+        """Called when a table has a new version, which no replica has yet."""
         for entry in self._replicas.values():
             if entry.behind_since_ms is None:
                 entry.behind_since_ms = now_ms
 
     def lag_ms(self, replica: int, *, now_ms: int) -> int:
-        """Returns for how long the replica has been behind, at least 1; 0: it has everything."""
+        """Returns for how many ms the replica has been behind, at least 1; 0: it has everything."""
         entry = self._replicas.get(replica)
         since_ms = self._began_ms if entry is None else entry.behind_since_ms
         return 0 if since_ms is None else max(1, now_ms - since_ms)
@@ -63,7 +63,9 @@ class Term:
         if acked is None:
             return False
         place, wanted = self._tables[table].place(acked), self._tables[table].place(version)
-        return place is not None and (wanted is None or place >= wanted)  # wanted None: long ago
+        return place is not None and (
+            wanted is None or place >= wanted
+        )  # wanted None: it is too old for the history
 
     def everywhere(self, members: Collection[int], table: str, version: Version) -> bool:
         """Returns whether all these replicas have the version."""

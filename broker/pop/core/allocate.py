@@ -1,8 +1,8 @@
-"""Which queues a consumer works on, decided by the broker (400). Pure.
+"""Queue assignment by the broker (400). Pure.
 
-A pulling group shares the queues out; in pop mode everybody may take from every queue (queue id -1), or each
-consumer also from the queues of the next few. Source: RocketMQ 5.3.3 QueryAssignmentProcessor,
-AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle.
+In pull mode a queue belongs to one consumer. In pop mode every consumer pops from every queue (queue id -1),
+or from its own queues and those of the next popShareQueueNum consumers. Source: RocketMQ 5.3.3
+QueryAssignmentProcessor, AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,13 +12,15 @@ ANY_QUEUE: Final = -1
 
 
 class Queue(NamedTuple):
+    """A queue of one broker. queue_id ANY_QUEUE: all of that broker."""
+
     topic: str
     broker_name: str
     queue_id: int
 
 
 Strategy = Callable[[int, Sequence[Queue], int], list[Queue]]
-"""(number of this consumer, queues in order, number of consumers) -> its queues"""
+"""(index of this consumer, sorted queues, number of consumers) -> its queues"""
 
 
 def _averagely(index: int, queues: Sequence[Queue], consumers: int) -> list[Queue]:
@@ -37,7 +39,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {"AVG": _averagely, "AVG_BY_CIRCLE": _b
 def for_pull(
     client_id: str, clients: Sequence[str], queues: Sequence[Queue], strategy: Strategy
 ) -> list[Queue]:
-    """clients and queues in order. Nothing for a client that is not there."""
+    """Returns the queues of a client; none if it is not in `clients`. clients and queues are sorted."""
     if client_id not in clients:
         return []
     return strategy(clients.index(client_id), queues, len(clients))
@@ -46,7 +48,7 @@ def for_pull(
 def for_pop(
     client_id: str, clients: Sequence[str], queues: Sequence[Queue], strategy: Strategy, share: int
 ) -> list[Queue]:
-    """share: popShareQueueNum."""
+    """Returns the queues from which a client pops. share: popShareQueueNum."""
     if share <= 0 or share >= len(clients) - 1:
         brokers = sorted({(queue.topic, queue.broker_name) for queue in queues})
         return [Queue(topic, broker_name, ANY_QUEUE) for topic, broker_name in brokers]

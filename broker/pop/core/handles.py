@@ -1,6 +1,6 @@
-"""Receipt handles and the texts around them, as clients read and write them. Pure.
+"""Receipt handles, and the fields of a pop's response. Pure.
 
-A handle (extraInfo, also the property POP_CK) names a delivered message for whoever acknowledges it:
+A handle (extraInfo, also the property POP_CK) identifies a popped message in its acknowledgement:
 `ckQueueOffset popTime invisibleTime reviveQid retryFlag brokerName queueId [msgQueueOffset]`. Source:
 RocketMQ 5.3.3 ExtraInfoUtil, KeyBuilder.
 """
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from broker.metadata.core.topic_names import RETRY_PREFIX, retry_topics
 
 ORDER_REVIVE_QUEUE: Final = 999
-"""The reviveQid of messages that were popped in order: no checkpoint of theirs is in a revive queue."""
+"""The reviveQid of messages that were popped in order; they have no checkpoint in a revive queue."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 NUMBER_CHARS_MAX: Final = 19
 BITS_MAX: Final = 4_096
-"""Messages that one batch acknowledgement can name: far more than one pop can hand out."""
+"""Messages that one batch acknowledgement can name: far more than one pop returns."""
 
 
 class BadHandle(ValueError):
@@ -25,7 +25,7 @@ class BadHandle(ValueError):
 
 
 class Handle(NamedTuple):
-    """start_offset: of the checkpoint, in the queue that was popped. retry: which topic that is."""
+    """start_offset: of the checkpoint, in the popped queue. retry: NORMAL, RETRY_V1 or RETRY_V2."""
 
     start_offset: int
     pop_ms: int
@@ -38,15 +38,17 @@ class Handle(NamedTuple):
 
     @property
     def is_ordered(self) -> bool:
+        """Whether the message was popped in order."""
         return self.revive_queue == ORDER_REVIVE_QUEUE
 
     def text(self) -> str:
+        """Returns the handle as clients send it: its fields, joined by spaces."""
         fields = self if self.offset is not None else self[:-1]
         return " ".join(str(value) for value in fields)
 
 
 def parse_handle(text: str) -> Handle:
-    """BadHandle."""
+    """Parses a handle. Raises BadHandle."""
     fields = text.split(" ")
     if not 7 <= len(fields) <= 8:
         raise BadHandle(f"a receipt handle has 7 or 8 fields, not {len(fields)}: {text!r}")
@@ -69,34 +71,38 @@ def _number(text: str) -> int:
 
 
 def retry_flag(name: str, group: str) -> str:
-    """Of the topic that a message was popped from."""
+    """Returns NORMAL, RETRY_V1 or RETRY_V2 for the topic that a message was popped from."""
     if name.startswith(f"{RETRY_PREFIX}{group}+"):
         return RETRY_V2
     return RETRY_V1 if name.startswith(RETRY_PREFIX) else NORMAL
 
 
 def topic_of(flag: str, group: str, topic: str) -> str:
-    """The topic that was popped, of a request that names the topic that was subscribed to."""
+    """Returns the popped topic; `topic`: the subscribed one, which the request names."""
     return topic if flag == NORMAL else retry_topics(group, topic)[flag == RETRY_V2]
 
 
-# -- what a pop says about its messages ------------------------------------------------------------------
+# -- fields of a pop's response --------------------------------------------------------------------------
 
 
 def join_infos(entries: Iterable[str]) -> str:
+    """Joins the entries of a response field."""
     return ";".join(entries)
 
 
 def start_offset_info(flag: str, queue_id: int, offset: int) -> str:
+    """Returns an entry of startOffsetInfo."""
     return f"{flag} {queue_id} {offset}"
 
 
 def msg_offset_info(flag: str, queue_id: int, offsets: Iterable[int]) -> str:
+    """Returns an entry of msgOffsetInfo."""
     return f"{flag} {queue_id} {','.join(map(str, offsets))}"
 
 
 def order_count_infos(flag: str, queue_id: int, counts: dict[int, int], messages: int) -> Iterator[str]:
-    """counts: of the messages that came before, by offset. Old clients read one number per queue."""
+    """Yields the entries of orderCountInfo. counts: earlier deliveries, by offset. The last entry is the
+    number per queue that old clients read."""
     for offset, count in sorted(counts.items()):
         yield f"{flag} qo{queue_id}%{offset} {count}"
     least = min(counts.values()) if counts and len(counts) == messages else 0
@@ -104,7 +110,8 @@ def order_count_infos(flag: str, queue_id: int, counts: dict[int, int], messages
 
 
 def bits_of(text: str) -> list[int]:
-    """Indexes of the set bits of a batch acknowledgement: base64, the lowest bit first. BadHandle."""
+    """Returns the indexes of the set bits of a batch acknowledgement (base64, lowest bit first). Raises
+    BadHandle."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

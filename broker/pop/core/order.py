@@ -1,8 +1,8 @@
-"""Pops in order: a queue gives its next messages only when the ones before are acknowledged. Pure.
+"""Ordered pops: a queue returns its next messages only when the previous ones are acknowledged. Pure.
 
-A block is what a group has popped from a queue. While one of its messages is neither acknowledged nor visible
-again, the queue gives nothing; then it continues at the first message that is not acknowledged. Source:
-RocketMQ 5.3.3 ConsumerOrderInfoManager.
+A block is the messages that a group popped last from a queue. While one of them is neither acknowledged nor
+visible again, the queue is blocked. The next pop begins at the first unacknowledged message. Source: RocketMQ
+5.3.3 ConsumerOrderInfoManager.
 """
 
 import heapq
@@ -13,6 +13,8 @@ BLOCKS_MAX: Final = 200_000
 
 
 class QueueOfGroup(NamedTuple):
+    """A queue as one group reads it; its offsets are per group."""
+
     group: str
     topic: str
     queue_id: int
@@ -20,8 +22,8 @@ class QueueOfGroup(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """visible_ms: of messages whose time was changed. counts: how often each was out before, if it was.
-    next_offset: behind all of them, and behind what the filter passed over."""
+    """visible_ms: when messages with a changed invisible time are visible again. counts: earlier deliveries
+    of each message that had any. next_offset: behind all of them and behind what the filter skipped."""
 
     pop_ms: int
     invisible_ms: int
@@ -35,6 +37,7 @@ class Block:
 
     @property
     def unacked(self) -> list[int]:
+        """The offsets that are not acknowledged, ascending."""
         return [offset for offset in self.offsets if offset not in self.acked]
 
     @property
@@ -43,18 +46,21 @@ class Block:
         return next((offset for offset in self.offsets if offset not in self.acked), self.next_offset)
 
     def free_at_ms(self) -> int:
-        """When all that are not acknowledged are visible again; 0: none is left."""
+        """Returns when all unacknowledged messages are visible again; 0: there are none."""
         due_ms = self.pop_ms + self.invisible_ms
         return max((self.visible_ms.get(offset, due_ms) for offset in self.unacked), default=0)
 
 
 class OrderState:
+    """The blocks of all groups, and when they are due."""
+
     def __init__(self) -> None:
         self.blocks: dict[QueueOfGroup, Block] = {}
         self._free: list[tuple[int, QueueOfGroup]] = []  # heap; some are stale
 
     def is_blocked(self, queue: QueueOfGroup, attempt_id: str, *, now_ms: int) -> bool:
-        """The same attempt, asked again because its answer was lost, gets the same messages."""
+        """Returns whether the queue is blocked. It is not for a repeated attempt, whose answer was lost: that
+        gets the same messages."""
         block = self.blocks.get(queue)
         if block is None or (attempt_id and attempt_id == block.attempt_id):
             return False
@@ -62,10 +68,11 @@ class OrderState:
 
     @property
     def is_full(self) -> bool:
+        """Whether no further queue can be popped in order."""
         return len(self.blocks) >= BLOCKS_MAX
 
     def popped(self, queue: QueueOfGroup, block: Block) -> None:
-        """These messages go out; block.counts is filled in."""
+        """Replaces the queue's block by that of a new pop, and fills in block.counts."""
         before = self.blocks.get(queue)
         if before is not None:
             again = before.attempt_id and before.attempt_id == block.attempt_id
@@ -78,11 +85,13 @@ class OrderState:
         self.put(queue, block)
 
     def put(self, queue: QueueOfGroup, block: Block) -> None:
+        """Adds a block, in place of the queue's previous one."""
         self.blocks[queue] = block
         self._watch(queue, block)
 
     def ack(self, queue: QueueOfGroup, offset: int, pop_ms: int) -> Block | None:
-        """The block, changed. None: it is not out in this pop (any more)."""
+        """Acknowledges a message. Returns its block; None: the queue's block is not of this pop, or lacks the
+        message."""
         block = self.blocks.get(queue)
         if block is None or block.pop_ms != pop_ms or offset not in block.offsets:
             return None
@@ -93,6 +102,7 @@ class OrderState:
         return block
 
     def change(self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int) -> Block | None:
+        """Sets when a message is visible again. Returns its block; None: as ack(), or it is acknowledged."""
         block = self.blocks.get(queue)
         if block is None or block.pop_ms != pop_ms or offset not in block.unacked:
             return None
@@ -101,6 +111,7 @@ class OrderState:
         return block
 
     def forget(self, queue: QueueOfGroup) -> None:
+        """Drops the block of a queue, so that the next pop is not blocked."""
         self.blocks.pop(queue, None)
 
     def _watch(self, queue: QueueOfGroup, block: Block) -> None:
@@ -110,7 +121,7 @@ class OrderState:
             heapq.heappush(self._free, (free_ms, queue))
 
     def next_free(self, now_ms: int) -> QueueOfGroup | None:
-        """A queue that gives messages again, each time once."""
+        """Returns a queue that is no longer blocked, each one once; None: there is none."""
         while self._free and self._free[0][0] <= now_ms:
             free_ms, queue = heapq.heappop(self._free)
             block = self.blocks.get(queue)

@@ -1,9 +1,9 @@
 """The checkpoints of popped messages, and the offsets to read them again from. Pure.
 
-A checkpoint says: these messages of a queue were handed out to a group, and are delivered again at due_ms
-unless they are acknowledged. Checkpoints and acknowledgements are records of a revive queue, so a reader of
-that queue from position() has this state again. A checkpoint that holds the position back for long is written
-again at the end of the queue. Source: RocketMQ 5.3.3 PopCheckPoint, PopReviveService.
+A checkpoint names messages of a queue that a group has popped; they are delivered again at due_ms unless they
+are acknowledged. Checkpoints and acknowledgements are records of a revive queue, so reading that queue from
+position() rebuilds this state. A checkpoint that holds the position back for long is written again at the end
+of the queue. Source: RocketMQ 5.3.3 PopCheckPoint, PopReviveService.
 """
 
 import heapq
@@ -15,12 +15,12 @@ OPEN_MAX: Final = 200_000
 """Open checkpoints; at this number pops are refused."""
 NO_NEXT_OFFSET: Final = -1
 INVISIBLE_MS_MAX: Final = 43_200_000
-"""12 h, as RocketMQ's proxy has it (maxInvisibleTimeMills): unacknowledged messages take memory until
+"""12 h, the limit of RocketMQ's proxy (maxInvisibleTimeMills): unacknowledged messages take memory until
 then."""
 
 
 class Key(NamedTuple):
-    """Names a checkpoint; its acknowledgements carry it. topic: that was popped, perhaps a retry topic."""
+    """Identifies a checkpoint in its acknowledgements. topic: the popped one, perhaps a retry topic."""
 
     group: str
     topic: str
@@ -31,9 +31,9 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """open: bit i stands while offsets[i] is not done with. next_offset: where the group goes on in the
-    queue; NO_NEXT_OFFSET: an earlier record has said it. position: of the newest record that says all this,
-    in revive queue revive_queue."""
+    """open: bit i is set until offsets[i] is acknowledged or revived. next_offset: the group's next offset in
+    the queue; NO_NEXT_OFFSET: an earlier record has it. position: offset of its newest record in the revive
+    queue."""
 
     key: Key
     invisible_ms: int
@@ -49,14 +49,16 @@ class Checkpoint:
 
     @property
     def due_ms(self) -> int:
+        """When the messages are visible again: pop time plus invisible time."""
         return self.key.pop_ms + self.invisible_ms
 
     @property
     def open_offsets(self) -> list[int]:
+        """The offsets of the messages that are neither acknowledged nor revived, ascending."""
         return [offset for at, offset in enumerate(self.offsets) if self.open >> at & 1]
 
     def end(self, offset: int) -> bool:
-        """False: it was done with, or is none of these."""
+        """Clears the message's bit. False: it was clear, or the offset is not in this checkpoint."""
         if offset not in self.offsets:
             return False
         bit = 1 << self.offsets.index(offset)
@@ -66,7 +68,7 @@ class Checkpoint:
 
 
 class PopState:
-    """ends[q]: behind the last record of revive queue q that is in here."""
+    """ends[q]: the offset behind the last applied record of revive queue q."""
 
     def __init__(self, ends: list[int]) -> None:
         self.ends = list(ends)
@@ -78,9 +80,11 @@ class PopState:
 
     @property
     def is_full(self) -> bool:
+        """Whether no further checkpoint fits."""
         return len(self) >= OPEN_MAX
 
     def find(self, key: Key, revive_queue: int) -> Checkpoint | None:
+        """Returns the open checkpoint with this key; None: there is none."""
         return self._held[revive_queue].get(key) if revive_queue < len(self._held) else None
 
     def stored(self, checkpoint: Checkpoint, position: int) -> None:
@@ -97,7 +101,7 @@ class PopState:
                 heapq.heappush(self._due, (checkpoint.due_ms, checkpoint.revive_queue, checkpoint.key))
 
     def passed(self, revive_queue: int, position: int) -> None:
-        """A record of another kind is at `position`."""
+        """Counts a record that adds no checkpoint."""
         self.ends[revive_queue] = max(self.ends[revive_queue], position + 1)
 
     def end(self, key: Key, revive_queue: int, offset: int) -> bool:
@@ -117,8 +121,8 @@ class PopState:
         return self.ends[revive_queue]
 
     def next_due(self, now_ms: int) -> Checkpoint | None:
-        """Returns an overdue checkpoint; it stays the next one until all its messages have ended. None: none
-        is."""
+        """Returns an overdue checkpoint; it stays the next one until all its messages have ended. None: there
+        is none."""
         while self._due and self._due[0][0] <= now_ms:
             _, revive_queue, key = self._due[0]
             found = self._held[revive_queue].get(key)
@@ -135,12 +139,13 @@ class PopState:
         return next(iter(self._held[revive_queue].values()))
 
     def _drop_stale(self) -> None:
-        """Most messages are acknowledged long before they are due."""
+        """Rebuilds the heap if most of it is stale: most messages are acknowledged before they are due."""
         if len(self._due) > 64 and len(self._due) > 4 * len(self):
             self._due = [entry for entry in self._due if entry[2] in self._held[entry[1]]]
             heapq.heapify(self._due)
 
     def check_invariants(self) -> None:
+        """Asserts what must hold between any two calls."""
         for queue, held in enumerate(self._held):
             positions = [checkpoint.position for checkpoint in held.values()]
             assert positions == sorted(positions), "checkpoints are held in the order of their records"

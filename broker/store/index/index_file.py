@@ -71,10 +71,12 @@ class IndexFile:
 
     @property
     def path(self) -> Path:
+        """The file's path."""
         return self._file.path
 
     @property
     def is_empty(self) -> bool:
+        """Whether it has no entry: the count starts at 1, as in RocketMQ."""
         return self.count == 1
 
     def _entry_at(self, number: int) -> int:
@@ -110,6 +112,7 @@ class IndexFile:
     # -- reading -----------------------------------------------------------------------------------------
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a record of this file may have a store timestamp in [begin_ms, end_ms]."""
         return self.count > 1 and begin_ms <= self.end_timestamp and end_ms >= self.begin_timestamp
 
     def find(self, wanted: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
@@ -190,8 +193,10 @@ class IndexFile:
         self._file.sync()
 
     def close(self) -> None:
+        """Closes the file; it stays on disk."""
         self._file.close()
 
     def delete(self) -> None:
+        """Deletes the file and closes it. Raises OSError."""
         self.path.unlink(missing_ok=True)
         self.close()

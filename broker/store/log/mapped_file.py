@@ -116,6 +116,7 @@ class MappedFile:
 
     @property
     def end_offset(self) -> int:
+        """The log offset behind the file's last byte."""
         return self.start_offset + self.file_bytes
 
     def _extend(self, allocate: bool) -> None:

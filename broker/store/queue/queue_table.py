@@ -31,7 +31,8 @@ class BatchTopics(Protocol):
 
     on_batch_topic: Callable[[str], None] | None
 
-    def is_batch(self, name: str) -> bool: ...
+    def is_batch(self, name: str) -> bool:
+        """Returns whether the topic has queue.type=BatchCQ."""
 
 
 def _directories(base: Path) -> Iterator[tuple[str, int]]:

@@ -1,9 +1,9 @@
-"""Timers in the order of their delivery time, and how far they are delivered. Pure.
+"""Timers in the order of their delivery time, and which of them are delivered. Pure.
 
-The truth is the timer queue in the log. The wheel keeps eight bytes for each timer that is still to come: its
-offset in that queue, in a slot per delivery time. Timers are delivered in phases: first the queue is read to
-its end, then everything that is due by then goes out, by (time, offset). So five numbers say what has been
-delivered, even in the middle of a phase, and a new wheel is made of the queue and of them.
+The timer queue in the log has the timers. The wheel keeps eight bytes for each undelivered one: its offset in
+that queue, in a slot per delivery time. Timers are delivered in phases: the queue is read to its end, then
+everything that is due by then is delivered, ordered by (time, offset). So five numbers say what has been
+delivered, even in the middle of a phase, and the wheel can be rebuilt from them and the queue.
 """
 
 import heapq
@@ -17,8 +17,8 @@ NOTHING: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Delivered: timers of up to read_ms below read_offset; and of those below phase_offset everything up to
-    (slot_ms, slot_offset)."""
+    """Delivered are the timers with time <= read_ms and offset < read_offset, and those with offset <
+    phase_offset and (time, offset) <= (slot_ms, slot_offset)."""
 
     read_ms: int = NOTHING
     read_offset: int = 0
@@ -27,23 +27,24 @@ class Frontier:
     slot_offset: int = NOTHING
 
     def has(self, out_ms: int, offset: int) -> bool:
+        """Whether this timer is delivered."""
         if out_ms <= self.read_ms and offset < self.read_offset:
             return True
         return offset < self.phase_offset and (out_ms, offset) <= (self.slot_ms, self.slot_offset)
 
 
 class TimerWheel:
-    """out_ms: delivery time, the slot's name. Offsets are added in their order, between phases only."""
+    """out_ms: delivery time, the key of a slot. Offsets are added in ascending order, between phases only."""
 
     def __init__(self, frontier: Frontier = Frontier(), *, start: int = 0) -> None:
-        """start: nothing before this offset is still to come."""
+        """start: every timer before this offset is delivered."""
         self.read_end = start
         self._frontier = frontier
         self._slots: dict[int, array[int]] = {}
         self._heap: list[int] = []
         self._recalled: dict[int, set[bytes]] = {}
-        self._limit_ms: int | None = None  # of the phase
-        self._taken = 0  # of the first slot
+        self._limit_ms: int | None = None  # of the phase; None: between two phases
+        self._taken = 0  # delivered timers of the first slot
         self._count = 0
 
     def __len__(self) -> int:
@@ -51,21 +52,23 @@ class TimerWheel:
 
     @property
     def is_full(self) -> bool:
+        """Whether no further timer fits."""
         return self._count >= TIMERS_MAX
 
     @property
     def next_ms(self) -> int | None:
-        """The time of the next timer; None: there is none."""
+        """The delivery time of the next timer; None: there is none."""
         return self._heap[0] if self._count else None
 
     @property
     def in_phase(self) -> bool:
+        """Whether a phase has begun and not ended: due timers are being delivered."""
         return self._limit_ms is not None
 
     # -- reading the queue -------------------------------------------------------------------------------
 
     def add(self, out_ms: int, offset: int) -> bool:
-        """False: it is delivered already."""
+        """Adds a timer. False: it is already delivered."""
         assert self._limit_ms is None, "in a phase"
         self.read_end = offset + 1
         if self._frontier.has(out_ms, offset):
@@ -79,26 +82,27 @@ class TimerWheel:
         return True
 
     def recall(self, out_ms: int, offset: int, key: bytes) -> None:
-        """The timer of this time with this key is not to be delivered. Takes its place in the order, too."""
+        """Adds a recall: the timer with this time and key is not delivered. It is ordered like a timer."""
         if self.add(out_ms, offset):
             self._recalled.setdefault(out_ms, set()).add(key)
 
     def skip(self, offset: int) -> None:
-        """What is there is no timer."""
+        """Passes over a unit that is not a timer."""
         self.read_end = offset + 1
 
     def is_recalled(self, out_ms: int, key: bytes) -> bool:
+        """Whether the timer with this delivery time and key was recalled."""
         return key in self._recalled.get(out_ms, ())
 
     # -- delivering --------------------------------------------------------------------------------------
 
     def begin_phase(self, limit_ms: int) -> None:
-        """Everything of up to limit_ms goes out next."""
+        """Begins to deliver everything with a time of up to limit_ms."""
         assert self._limit_ms is None, "in a phase"
         self._limit_ms = max(limit_ms, self._frontier.read_ms)
 
     def next_due(self) -> tuple[int, int] | None:
-        """(time, offset), until delivered() is called; None: the phase is over."""
+        """Returns (time, offset) of the next timer, the same until delivered(); None: the phase is over."""
         assert self._limit_ms is not None, "in no phase"
         while self._heap and self._heap[0] <= self._limit_ms:
             slot = self._slots[self._heap[0]]
@@ -110,14 +114,14 @@ class TimerWheel:
         return None
 
     def delivered(self) -> None:
-        """What next_due() gave."""
+        """Marks the timer that next_due() returned as delivered."""
         assert self._limit_ms is not None, "in no phase"
         out_ms = self._heap[0]
         offset = self._slots[out_ms][self._taken]
         self._taken += 1
         self._count -= 1
         known = self._frontier
-        if (out_ms, offset) > (known.slot_ms, known.slot_offset):  # else an earlier master had got further
+        if (out_ms, offset) > (known.slot_ms, known.slot_offset):  # else an earlier master was further on
             self._frontier = Frontier(known.read_ms, known.read_offset, self.read_end, out_ms, offset)
 
     def _drop_slot(self) -> None:
@@ -126,14 +130,15 @@ class TimerWheel:
         self._recalled.pop(out_ms, None)
         self._taken = 0
 
-    # -- where to begin again ----------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------
 
     @property
     def frontier(self) -> Frontier:
+        """Which timers are delivered so far."""
         return self._frontier
 
     def first_offset(self) -> int:
-        """Nothing before it is still to come. Looks at every slot."""
+        """Returns an offset before which every timer is delivered. Visits every slot."""
         first = self._heap[0] if self._heap else None
         starts = [
             slot[self._taken if out_ms == first else 0]
@@ -143,6 +148,7 @@ class TimerWheel:
         return min(starts, default=self.read_end)
 
     def check_invariants(self) -> None:
+        """Asserts what must hold between any two calls."""
         assert sorted(self._heap) == sorted(self._slots), "a slot for each time"
         assert self._count == sum(map(len, self._slots.values())) - self._taken
         assert all(list(slot) == sorted(set(slot)) for slot in self._slots.values()), "in queue order"

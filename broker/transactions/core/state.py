@@ -2,7 +2,7 @@
 
 A transaction is identified by its root: the queue offset of its half message. Each check of the producer
 appends the half message again, as a copy that names the root; an op record names the copies that have ended.
-So a reader of the half queue from half_position and of the op queue from op_position has this state again.
+So reading the half queue from half_position and the op queue from op_position rebuilds this state.
 Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl.
 """
 
@@ -21,6 +21,8 @@ STALE_MAX: Final = 1_024
 
 
 class End(Enum):
+    """How a transaction ended."""
+
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     GIVEN_UP = "given up"
@@ -28,8 +30,8 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The newest copy of a half message. due_ms: when its producer is asked; checks: how often it was;
-    stored_ms: when this copy was put."""
+    """The newest copy of a half message. due_ms: when its producer is asked next; checks: how often it was
+    asked; stored_ms: when this copy was put."""
 
     queue_offset: int
     root: int
@@ -56,6 +58,7 @@ class TransactionState:
 
     @property
     def is_full(self) -> bool:
+        """Whether no further transaction can begin."""
         return len(self._open) >= OPEN_MAX
 
     # -- reading the queues again ------------------------------------------------------------------------
@@ -68,6 +71,7 @@ class TransactionState:
         self._note_op(op_offset, max(ended, default=-1))
 
     def replay_half(self, half: Half) -> None:
+        """Applies a half message, unless an op record ends it."""
         self.half_end = max(self.half_end, half.queue_offset + 1)
         if half.queue_offset in self._replayed_ends or half.root in self._replayed_ends:
             self._replayed_ends.add(half.root)  # a later copy may be nowhere among the ops
@@ -76,10 +80,10 @@ class TransactionState:
             self._put(half)
 
     def replayed(self) -> None:
-        """Both queues have been read to their ends."""
+        """Called when both queues have been read to their ends."""
         self._replayed_ends.clear()
 
-    # -- living ------------------------------------------------------------------------------------------
+    # -- while master ------------------------------------------------------------------------------------
 
     def stored(self, half: Half) -> None:
         """Adds a half message, or the next copy of one, that was appended to the queue."""
@@ -87,10 +91,11 @@ class TransactionState:
         self._put(half)
 
     def find(self, root: int) -> Half | None:
+        """Returns the newest copy of the half message; None: the transaction is not open."""
         return self._open.get(root)
 
     def end_of(self, root: int) -> End | None:
-        """How it ended; None: it has not, or that is no longer known."""
+        """Returns how a transaction ended; None: it is open, or that is no longer known."""
         return self._ended.get(root)
 
     def end(self, root: int, how: End) -> Half | None:
@@ -103,6 +108,7 @@ class TransactionState:
         return half
 
     def op_stored(self, op_offset: int, half_offset: int) -> None:
+        """Adds an op record that was stored. half_offset: the highest that it names."""
         self._note_op(op_offset, half_offset)
 
     def next_due(self, now_ms: int) -> Half | None:
@@ -118,11 +124,12 @@ class TransactionState:
         return None
 
     def put_off(self, root: int, due_ms: int) -> None:
+        """Sets when the producer of an open transaction is asked next."""
         half = self._open[root]
         self._open[root] = half = replace(half, due_ms=due_ms)
         heapq.heappush(self._due, (due_ms, half.queue_offset, root))
 
-    # -- where to begin again ----------------------------------------------------------------------------
+    # -- positions ---------------------------------------------------------------------------------------
 
     @property
     def half_position(self) -> int:
@@ -130,8 +137,8 @@ class TransactionState:
         return next(iter(self._open.values())).queue_offset if self._open else self.half_end
 
     def holding(self, records_max: int) -> Half | None:
-        """Returns the oldest open half message when more than records_max ended ones are behind it: it is to
-        be copied to the end of the queue. The open ones, and a copy of each, may be there as well."""
+        """Returns the oldest open half message if more than records_max ended ones follow it: it must be
+        copied to the end of the queue. The open ones and one copy of each do not count."""
         if self.half_end - self.half_position <= records_max + 2 * len(self._open):
             return None
         return next(iter(self._open.values()))
@@ -157,7 +164,7 @@ class TransactionState:
     def _note_op(self, op_offset: int, half_offset: int) -> None:
         self.op_end = max(self.op_end, op_offset + 1)
         self._ops.append((op_offset, half_offset))
-        if len(self._ops) > OPS_MAX:  # coarser: two become one, which stays for as long as either must
+        if len(self._ops) > OPS_MAX:  # merges pairs: an entry stays for as long as either record must
             pairs = list(self._ops)
             self._ops = deque(
                 (left[0], max(left[1], right[1]))
@@ -170,11 +177,12 @@ class TransactionState:
             heapq.heapify(self._due)
 
     def check_invariants(self) -> None:
+        """Asserts what must hold between any two calls."""
         offsets = [half.queue_offset for half in self._open.values()]
         assert offsets == sorted(set(offsets)), "copies are in the order of their queue"
         assert all(offset < self.half_end for offset in offsets), "a copy behind the end of its queue"
         assert all(root <= half.queue_offset for root, half in self._open.items()), "a copy before its root"
         live = {(half.due_ms, half.queue_offset, root) for root, half in self._open.items()}
-        assert live <= set(self._due), "an open transaction of which nobody is asked"
+        assert live <= set(self._due), "an open transaction that is never checked"
         assert self.half_position <= self.half_end and self.op_position <= self.op_end
         assert not self._open.keys() & self._ended.keys(), "open, and ended"

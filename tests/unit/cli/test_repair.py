@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.admin.repair import survey
+from broker.admin.repair import inspect_store
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
 from cli.keelmq import app
@@ -80,7 +80,7 @@ def test_a_damaged_epoch_file_is_cut_below_what_the_backup_can_tell(tmp_path: Pa
     assert "cannot be cut after epoch 2: 1 can be chosen" in refused.output
     assert repair(tmp_path, "--wipe-after", "1", "--yes").exit_code == 0
     assert EpochFile(tmp_path / "epochFileCheckpoint").load() == Epochs.of([(1, 0)])
-    assert survey(tmp_path).max_offset == starts[2]
+    assert inspect_store(tmp_path).max_offset == starts[2]
 
 
 def test_resync_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> None:

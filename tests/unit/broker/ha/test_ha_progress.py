@@ -1,20 +1,24 @@
-"""Progress: the pace of a catch-up, and when it ends. Growth and limits, which decide its pace."""
+"""ReplicationProgress: the rate of a catch-up, and when it ends. Growth and limits, which decide its pace."""
 
 import pytest
 
-from broker.ha.core.progress import WINDOW_MS, Progress, RateMeter
+from broker.ha.core.progress import WINDOW_MS, RateMeter, ReplicationProgress
 from broker.ha.core.throttle import Throttle
 
 
-def filled(*readings: tuple[int, int, int]) -> Progress:
-    progress = Progress()
+def filled(*readings: tuple[int, int, int]) -> ReplicationProgress:
+    progress = ReplicationProgress()
     for now_ms, has, of in readings:
         progress.read(now_ms, has=has, of=of)
     return progress
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert (Progress().bytes_behind, Progress().bytes_per_second, Progress().eta_ms) == (0, 0, 0)
+    assert (
+        ReplicationProgress().bytes_behind,
+        ReplicationProgress().bytes_per_second,
+        ReplicationProgress().eta_ms,
+    ) == (0, 0, 0)
     first = filled((0, 100, 1_000))
     assert (first.bytes_behind, first.bytes_per_second, first.eta_ms) == (900, 0, None)
 
@@ -44,7 +48,7 @@ def test_the_window_forgets() -> None:
 
 
 def test_many_readings_are_few() -> None:
-    progress = Progress()
+    progress = ReplicationProgress()
     for now_ms in range(0, 60_000, 10):
         progress.read(now_ms, has=now_ms, of=10**9)
     assert len(progress._readings) < 30

@@ -328,7 +328,7 @@ async def test_a_deposed_master_is_not_listened_to(tmp_path: Path) -> None:
         replica.metadata.topics.update(config("T"))
         replica.follow(deposed, 2)
         request = PullMetadataRequest(broker_name="b-a", broker_id=2, master_epoch=2)
-        with pytest.raises(CommandError, match="not master at masterEpoch 2: it is master at 1"):
+        with pytest.raises(CommandError, match="not master at masterEpoch 2: it is master at masterEpoch 1"):
             await deposed.metadata.pull(request, MetadataVersions())
         replica.follow(deposed, 1)  # even if it believed in it
         await until(lambda: "refused" in replica.sync._last_problem)

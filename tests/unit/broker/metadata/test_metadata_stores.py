@@ -189,7 +189,7 @@ def test_half_a_line_is_what_a_crash_leaves(tmp_path: Path, caplog: pytest.LogCa
         again.commit("g", "T", 0, 3)
         again.commit_staged()
         assert offsets_at(tmp_path).query("g", "T", 0) == 3
-    assert "no whole line" in caplog.text
+    assert "of a partial line" in caplog.text
 
 
 def test_terms_and_journal_hang_together(tmp_path: Path) -> None:

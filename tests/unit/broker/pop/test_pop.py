@@ -305,9 +305,9 @@ async def test_a_waiting_pop_that_fails_is_given_up_alone(
 ) -> None:
     for group in "gh":
         assert await scene.raw_pop(consumerGroup=group, pollTime=15_000) is None
-    popper = scene.part.handlers._popper
+    reader = scene.part.handlers._reader
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(popper, "_pop_retries", lambda wish, take: 1 // (wish.group != "g"))
+        patch.setattr(reader, "_pop_retries", lambda params, popped: 1 // (params.group != "g"))
         scene.send(b"1")
     failed, found = (decode_frame(frame[4:]) for frame in scene.peer.sent)
     assert (failed.code, found.code) == (ResponseCode.POLLING_TIMEOUT, 0)
@@ -714,11 +714,11 @@ async def test_a_full_table_of_offsets_stops_no_empty_pop(
 async def test_a_selective_filter_is_looked_on_for_while_a_pop_waits(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.pop.reading.LOOKS_MAX", 2)
+    monkeypatch.setattr("broker.pop.reading.READS_MAX", 2)
     scene.send(*(b"other" for _ in range(100)), tag="B")  # in queue files of 10 units, and so many looks
     scene.send(b"mine", tag="A")
-    for wish in ({"exp": "A"}, {"exp": "A", "consumerGroup": "h", "queueId": 0}):
-        assert await scene.raw_pop(pollTime=15_000, **wish) is None
+    for fields in ({"exp": "A"}, {"exp": "A", "consumerGroup": "h", "queueId": 0}):
+        assert await scene.raw_pop(pollTime=15_000, **fields) is None
     rounds, looks = 0, scene.broker.store.get
     with pytest.MonkeyPatch.context() as patch:
         counts: list[int] = []
@@ -733,8 +733,10 @@ async def test_a_selective_filter_is_looked_on_for_while_a_pop_waits(
     assert len(scene.part.handlers.polling) == 0
 
 
-async def test_nobody_looks_on_for_whom_nobody_waits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.pop.reading.LOOKS_MAX", 1)
+async def test_a_filter_does_not_read_on_after_the_last_waiter_is_gone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.pop.reading.READS_MAX", 1)
     scene.send(*(b"other" for _ in range(100)), tag="B")
     assert await scene.raw_pop(exp="A", pollTime=15_000) is None
     scene.part.handlers.expire(now_ms() + 15_000)

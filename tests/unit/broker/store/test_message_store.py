@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from broker.admin.repair import survey
+from broker.admin.repair import inspect_store
 from broker.message.record import decode, java_hash
 from broker.store import message_store
 from broker.store.log import commit_log
@@ -466,9 +466,9 @@ def test_a_store_that_rocketmq_has_open_is_not_ours(tmp_path: Path) -> None:
         assert theirs.stdout is not None and theirs.stdout.readline() == b"locked\n"
         with pytest.raises(StoreError, match="in use by another broker"):
             open_store(tmp_path)
-        assert survey(tmp_path).is_running
+        assert inspect_store(tmp_path).is_running
         theirs.communicate()
-    assert not survey(tmp_path).is_running
+    assert not inspect_store(tmp_path).is_running
     store = open_store(tmp_path)
     with as_java(tmp_path / "lock") as theirs:  # nor ours theirs
         assert theirs.communicate()[0] == b"" and theirs.returncode == 1

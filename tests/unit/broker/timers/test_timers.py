@@ -17,7 +17,7 @@ from broker.metadata.timers import READ_MS, TimerProgressTable
 from broker.stats.service import BrokerStats
 from broker.timers import service
 from broker.timers.handlers import TimerHandlers
-from broker.timers.service import FIRST_OFFSET_PERIOD_MS, Timers
+from broker.timers.service import FIRST_OFFSET_PERIOD_MS, TimerService
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.command import decode as decode_frame
@@ -50,7 +50,7 @@ class Scene:
     def restart(self) -> None:
         """A new master of the same log: it knows what the log and the progress say."""
         writer = self.broker.writer
-        self.timers = self.broker.context.timers = Timers(
+        self.timers = self.broker.context.timers = TimerService(
             self.broker.store, self.metadata, writer, settings=self.settings, clock=lambda: self.now
         )
         self.run()
@@ -223,7 +223,7 @@ def test_a_pause_does_not_stop_the_timers_of_before(scene: Scene, monkeypatch: p
     old = [b"old 0", b"old 2", b"old 4"]
     assert scene.bodies() == old
     scene.settings = ClientSettings.model_validate({"timerStopEnqueue": True, "recallMessageEnable": True})
-    scene.timers = scene.broker.context.timers = Timers(
+    scene.timers = scene.broker.context.timers = TimerService(
         scene.broker.store, scene.metadata, scene.broker.writer,
         settings=scene.settings, clock=lambda: scene.now,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from broker.transactions import service
 from broker.transactions.core.state import End
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.messages import GIVEN_UP_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, ended_by
-from broker.transactions.service import ABSENT_MS, BATCH_MAX, MOVE_ON_MS, Transactions
+from broker.transactions.service import ABSENT_MS, BATCH_MAX, COPY_PERIOD_MS, TransactionService
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.command import decode as decode_frame
@@ -41,8 +41,8 @@ class Scene:
         self.transactions = self.another()
         self.restart()
 
-    def another(self) -> Transactions:
-        return Transactions(
+    def another(self) -> TransactionService:
+        return TransactionService(
             self.broker.store,
             self.metadata,
             self.broker.writer,
@@ -223,7 +223,7 @@ async def test_each_ends_once(scene: Scene) -> None:
     scene.restart()
     reply = await scene.end(commit)
     assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
-    assert "long since" in (reply.remark or "") and len(scene.records("TopicA", 2)) == 1
+    assert "long ago" in (reply.remark or "") and len(scene.records("TopicA", 2)) == 1
 
 
 async def test_a_producer_that_does_not_know_yet(scene: Scene) -> None:
@@ -374,7 +374,7 @@ async def test_a_patient_one_holds_no_others_back(
 ) -> None:
     """The next master reads little. It is asked when it wanted to be, by whoever is master then, and given up
     by its age: its copies make it no younger, also if its producer's clock is ahead."""
-    monkeypatch.setattr(service, "HELD_MAX", 20)
+    monkeypatch.setattr(service, "ENDED_BEHIND_OPEN_MAX", 20)
     patience = HALF + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0186400"
     scene.half(b"patient", patience, g=str(scene.now + ahead_ms))
     for _ in range(200):
@@ -402,7 +402,7 @@ async def test_a_patient_one_holds_no_others_back(
 def test_a_patient_one_is_asked_in_time_however_often_it_moved_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "HELD_MAX", 0)
+    monkeypatch.setattr(service, "ENDED_BEHIND_OPEN_MAX", 0)
     scene.half(b"patient", HALF + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160")
     for _ in range(6):
         for _ in range(5):
@@ -416,7 +416,7 @@ def test_a_patient_one_is_asked_in_time_however_often_it_moved_on(
 def test_many_patient_ones_are_not_copied_for_each_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "HELD_MAX", 10)
+    monkeypatch.setattr(service, "ENDED_BEHIND_OPEN_MAX", 10)
     for number in range(100):
         scene.half(b"%d" % number, HALF + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0186400")
     scene.run()
@@ -473,7 +473,7 @@ def test_without_a_producer_no_question_is_counted(scene: Scene) -> None:
     scene.half()
     producers, scene.producers = scene.producers, []
     for _ in range(20):
-        scene.run(MOVE_ON_MS)
+        scene.run(COPY_PERIOD_MS)
     scene.producers = producers
     assert scene.questions() == [] and scene.bodies(GIVEN_UP_TOPIC) == []
     assert len(scene.records(HALF_TOPIC.name)) == 20 or len(scene.records(HALF_TOPIC.name)) == 21
