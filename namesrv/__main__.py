@@ -123,10 +123,12 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
 
 
 def main() -> None:
+    """Runs mqnamesrv and exits with its code."""
     sys.exit(run("mqnamesrv", sys.argv[1:]))
 
 
 def controller_main() -> None:
+    """Runs mqcontroller, the controller without a name server, and exits with its code."""
     sys.exit(run("mqcontroller", sys.argv[1:], controller_only=True))
 
 

@@ -138,10 +138,12 @@ class Namesrv:
 
     @property
     def has_route_service(self) -> bool:
+        """False: a standalone controller, which has no name-server port."""
         return self._server is not None
 
     @property
     def http_address(self) -> tuple[str, int] | None:
+        """Host and port of the HTTP server; None: it is disabled, or not bound yet."""
         return None if self._http is None else self._http.address
 
     @property

@@ -62,6 +62,7 @@ class KvStore:
         self._bytes = len(_encode(self.tables))
 
     def get(self, namespace: str, key: str) -> str | None:
+        """Returns the value of a key; None: it is not set."""
         return self.tables.get(namespace, {}).get(key)
 
     async def change(self, namespace: str, key: str, value: str | None) -> None:

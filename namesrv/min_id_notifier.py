@@ -42,6 +42,7 @@ class MinIdNotifier:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
+        """Cancels the messages in flight and closes the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

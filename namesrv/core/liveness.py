@@ -49,6 +49,7 @@ class RouteKey(NamedTuple):
 
 
 def route_key(cluster_name: str, broker_addr: str) -> RouteKey:
+    """Returns the key of a registration (103)."""
     return RouteKey("route", cluster_name, broker_addr)
 
 
@@ -169,6 +170,7 @@ class HeartbeatTable:
         return expired
 
     def is_active(self, key: Hashable, now_ms: int) -> bool:
+        """Returns whether the key is active at `now_ms`, also if no scan has run since."""
         entry = self._entries.get(key)
         return entry is not None and entry.active and _alive(entry, now_ms)
 
@@ -180,6 +182,7 @@ class HeartbeatTable:
         return entry.suspect_deadline_ms is not None or now_ms - entry.last_ms > entry.timeout_ms // 2
 
     def info(self, key: Hashable) -> object | None:
+        """Returns the `info` of the last heartbeat, even if the key is inactive; None: the key is unknown."""
         entry = self._entries.get(key)
         return None if entry is None else entry.info
 
@@ -189,6 +192,7 @@ class HeartbeatTable:
         return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms, entry.hung)
 
     def forget(self, key: Hashable) -> None:
+        """Removes the key and its connections. Safe to repeat."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._suspects.pop(key, None)
@@ -214,6 +218,7 @@ class HeartbeatTable:
         return None if self._sweep_after_ms is None else self._sweep_after_ms + 1
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if entries, connections and suspects are inconsistent."""
         for key, entry in self._entries.items():
             assert (entry.suspect_deadline_ms is not None) == (key in self._suspects), key
             assert entry.active or not entry.connections, f"{key} is inactive and bound"

@@ -78,6 +78,7 @@ def check_crc32(body: bytes, expected: int) -> bool:
 
 
 def is_deflated(body: bytes, *, compressed: bool) -> bool:
+    """Returns whether the body is a zlib stream: by the header's flag, or by its first byte (0x78)."""
     return bool(body) and (compressed or body[0] == ZLIB_FIRST_BYTE)
 
 

@@ -223,6 +223,7 @@ class RouteTable:
         return None if group is None else group.broker_data()
 
     def cluster_info(self) -> ClusterInfo:
+        """Returns all clusters and brokers, sorted by name (GET_BROKER_CLUSTER_INFO, 106)."""
         clusters: dict[str, list[str]] = {}
         for name, group in sorted(self._groups.items()):
             clusters.setdefault(group.cluster_name, []).append(name)
@@ -246,9 +247,11 @@ class RouteTable:
         return (name for name, each in self._groups.items() if cluster_name in ("", each.cluster_name))
 
     def topics_of_broker(self, broker_name: str) -> frozenset[str]:
+        """Returns the topics of this brokerName; empty for an unknown one."""
         return self._topics.of_broker(broker_name)
 
     def topics(self) -> TopicList:
+        """Returns all topics, sorted (GET_ALL_TOPIC_LIST, 206)."""
         return _topic_list(self._topics)
 
     def topics_of_cluster(self, cluster_name: str) -> TopicList:
@@ -264,6 +267,7 @@ class RouteTable:
         return TopicList(topic_list=sorted(clusters | set(self._groups)), broker_addr=addr)
 
     def unit_topics(self) -> TopicList:
+        """Returns the topics that belong to a unit, sorted (GET_UNIT_TOPIC_LIST, 311)."""
         return _topic_list(self._topics.with_flags(present=UNIT_FLAG))
 
     def unit_sub_topics(self, *, outside_units: bool = False) -> TopicList:
@@ -272,6 +276,7 @@ class RouteTable:
         return _topic_list(self._topics.with_flags(present=UNIT_SUB_FLAG, absent=absent))
 
     def live(self, cluster_name: str, broker_addr: str) -> LiveBroker | None:
+        """Returns the registration of this address (RocketMQ's brokerLiveTable); None: there is none."""
         return self._live.get((cluster_name, broker_addr))
 
     def counts(self) -> Mapping[str, int]:
@@ -279,6 +284,7 @@ class RouteTable:
         return {"topics": len(self._topics), "groups": len(self._groups), "brokers": len(self._live)}
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if groups, live entries and topics are inconsistent."""
         addresses = {
             (group.cluster_name, addr) for group in self._groups.values() for addr in group.addrs.values()
         }

@@ -46,6 +46,7 @@ class TopicTable:
         return self._mappings.get(topic, {})
 
     def of_broker(self, broker_name: str) -> frozenset[str]:
+        """Returns the topics of this brokerName; empty for an unknown one."""
         return frozenset(self._of_broker.get(broker_name, ()))
 
     def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
@@ -74,6 +75,7 @@ class TopicTable:
             self.put(topic, queue)
 
     def put(self, topic: str, queue: QueueData) -> None:
+        """Sets the queue data of the topic at queue.broker_name. Equal data does not change `version`."""
         queues = self._queues.setdefault(topic, {})
         known = queues.get(queue.broker_name)
         if known == queue:
@@ -111,10 +113,12 @@ class TopicTable:
         self.version += 1
 
     def remove_all(self, topics: Iterable[str], broker_name: str) -> None:
+        """Removes these topics at one broker. Safe to repeat."""
         for topic in topics:
             self.remove(topic, broker_name)
 
     def remove_broker(self, broker_name: str) -> None:
+        """Removes every topic of this brokerName. Safe to repeat."""
         self.remove_all(self.of_broker(broker_name), broker_name)
 
     def clear_write(self, broker_name: str) -> int:
@@ -136,6 +140,7 @@ class TopicTable:
         return len(topics)
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if the two directions of the table are inconsistent."""
         pairs = {(topic, name) for topic, queues in self._queues.items() for name in queues}
         assert pairs == {(topic, name) for name, topics in self._of_broker.items() for topic in topics}
         for topic, queues in self._queues.items():

@@ -17,16 +17,24 @@ class QueueNums(Protocol):
     """The fields of a TopicConfig that a name server keeps."""
 
     @property
-    def read_queue_nums(self) -> int: ...
+    def read_queue_nums(self) -> int:
+        """Number of queues that consumers read."""
+        ...
 
     @property
-    def write_queue_nums(self) -> int: ...
+    def write_queue_nums(self) -> int:
+        """Number of queues that producers write."""
+        ...
 
     @property
-    def perm(self) -> int: ...
+    def perm(self) -> int:
+        """RocketMQ's PermName bits: 4 read, 2 write, 1 inherit."""
+        ...
 
     @property
-    def topic_sys_flag(self) -> int: ...
+    def topic_sys_flag(self) -> int:
+        """RocketMQ's TopicSysFlag bits: UNIT_FLAG, UNIT_SUB_FLAG."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

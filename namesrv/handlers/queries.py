@@ -80,6 +80,7 @@ class Queries:
         self._encoded = EncodedAnswers(lambda: (self.routes.version, self.kv.version, self.settings.version))
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 105, 106, 206, 224, 304, 311, 312, 313 and 901."""
         table.bind(GET_ROUTEINFO_BY_TOPIC, self.get_route_info_by_topic)
         table.bind(GET_BROKER_CLUSTER_INFO, self.get_broker_cluster_info)
         table.bind(GET_BROKER_MEMBER_GROUP, self.get_broker_member_group)
@@ -91,6 +92,10 @@ class Queries:
         table.bind(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.get_has_unit_sub_ununit_topic_list)
 
     async def get_route_info_by_topic(self, request: RouteRequest, call: Call) -> Reply:
+        """Returns the TopicRouteData of a topic (105), in the JSON dialect that the client reads.
+
+        Raises CommandError: TOPIC_NOT_EXIST, or SYSTEM_ERROR before `serve_from_ms`.
+        """
         self.check_ready()
         standard = call.version >= STRICT_JSON_SINCE or bool(request.accept_standard_json_only)
         zone = _zone(call.ext_fields)
@@ -110,29 +115,36 @@ class Queries:
         return Reply(body=self._encoded.get("clusters", make))
 
     async def get_broker_member_group(self, request: BrokerMemberGroupRequest, call: Call) -> Reply:
+        """Returns the addresses of one brokerName by id (901); empty if it is unknown."""
         group = self.routes.member_group(request.cluster_name, request.broker_name)
         return Reply(body=legacy_json(body_bytes(BrokerMemberGroupBody(broker_member_group=group))))
 
     async def get_all_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the names of all topics (206). Raises CommandError: enableAllTopicList is false."""
         self.check_topic_list()
         return Reply(body=self._encoded.get("topics", lambda: body_bytes(self.routes.topics())))
 
     async def get_topics_by_cluster(self, request: ClusterRequest, call: Call) -> Reply:
+        """Returns the topics of one cluster (224). Raises CommandError: enableTopicList is false."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.topics_of_cluster(request.cluster))
 
     async def get_system_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics named after clusters and brokers, and one broker address (304)."""
         return Reply(body=self.routes.system_topics())
 
     async def get_unit_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics that belong to a unit (311). Raises CommandError: enableTopicList is false."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_topics())
 
     async def get_has_unit_sub_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics that a unit subscribes to (312). Raises CommandError, like 311."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_sub_topics())
 
     async def get_has_unit_sub_ununit_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics outside units that a unit subscribes to (313). Raises CommandError, like 311."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_sub_topics(outside_units=True))
 

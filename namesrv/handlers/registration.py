@@ -57,12 +57,18 @@ class Registrations:
     notify: Callable[[MinIdChange], None]
 
     def bind(self, table: OperationTable) -> None:
+        """Binds registerBroker (103), unregisterBroker (104), queryDataVersion (322), heartbeat (904)."""
         table.bind(REGISTER_BROKER, self.register_broker)
         table.bind(UNREGISTER_BROKER, self.unregister_broker)
         table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
         table.bind(QUERY_DATA_VERSION, self.query_data_version)
 
     async def register_broker(self, request: RegisterBrokerRequest, call: Call) -> Reply | None:
+        """Registers a broker with its topics (103). Returns the master's addresses and the order configuration.
+
+        None: the connection is already closed. A stale registration is answered with an empty success.
+        Raises CommandError: the body is malformed, or the route table refuses it.
+        """
         if call.peer.is_closing():
             return None  # the connection is closed: a registration made now would outlive it
         registration = Registration(

@@ -70,6 +70,7 @@ Changed = Annotated[bool, Query(description="only what does not have its default
 
 
 def config_router(parts: Sequence[Settings]) -> APIRouter:
+    """Returns the router of GET and PATCH /v1/config."""
     router = APIRouter(prefix="/v1", tags=["config"])
 
     @router.get(
@@ -102,6 +103,7 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
 
 
 def settings_of(part: Settings) -> Iterator[SettingView]:
+    """Yields every setting of one program, sorted by key."""
     config = part.current()
     sources = part.sources()
     values = config.model_dump(by_alias=True, mode="json")

@@ -83,6 +83,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
 
 
 def how_to(output: str) -> str:
+    """Returns the command that writes dashboard.json to the directory `output`."""
     return f"run `keelmq analytics run --input DIR --output {output}`"
 
 

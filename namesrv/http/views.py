@@ -172,6 +172,7 @@ BrokerName = Annotated[str, Path(description="a broker group", examples=["broker
 
 
 def views_router(sources: RouteSources) -> APIRouter:
+    """Returns the router of /v1/routes, /v1/clusters and /v1/brokers."""
     router = APIRouter(prefix="/v1", tags=["routes"])
 
     @router.get(

@@ -169,10 +169,12 @@ class ControllerConfig(TelemetryConfig):
 
     @property
     def request_addresses(self) -> dict[str, Address]:
+        """Member id -> host and port for requests (controllerDLegerPeers)."""
         return parse_peers("controllerDLegerPeers", self.controller_d_leger_peers)
 
     @property
     def raft_addresses(self) -> dict[str, Address]:
+        """Member id -> host and port for raft: controllerRaftPeers, or request port + RAFT_PORT_OFFSET."""
         if self.controller_raft_peers is not None:
             return parse_peers("controllerRaftPeers", self.controller_raft_peers)
         addresses = self.request_addresses
@@ -180,18 +182,22 @@ class ControllerConfig(TelemetryConfig):
 
     @property
     def root(self) -> Path:
+        """Directory of everything that this controller stores."""
         return self.controller_store_path or Path.home() / "keelmqController"
 
     @property
     def directory(self) -> Path:
+        """Directory of the raft log of this member."""
         return self.root / f"raft-{self.controller_d_leger_self_id}"
 
     @property
     def telemetry_directory(self) -> Path:
+        """Directory of the telemetry files."""
         return self.root / "telemetry"
 
     @property
     def tls_files(self) -> TlsFiles | None:
+        """The PEM files of the raft port; None: no certificates are configured."""
         certificate, key = self.controller_raft_tls_cert_path, self.controller_raft_tls_key_path
         trust = self.controller_raft_tls_trust_cert_path
         if certificate is None or key is None or trust is None:
@@ -240,6 +246,7 @@ def parse_peers(key: str, text: str) -> dict[str, Address]:
 
 
 def is_loopback(host: str) -> bool:
+    """Returns whether the host is localhost or a loopback address; other names are not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -170,6 +170,7 @@ class ControllerPlugin:
         self._started = True
 
     async def stop(self) -> None:
+        """Closes the port first, then the raft log and telemetry. Raises StopError: a step failed."""
         self._started = False
         steps = StopSteps(self.name)
         steps.add("the controller's port", self._server.close)
@@ -189,6 +190,7 @@ class ControllerPlugin:
 
     @property
     def address(self) -> tuple[str, int]:
+        """Host and port of the request server, once started."""
         return self._server.address
 
     async def leader_http_address(self) -> str | None:

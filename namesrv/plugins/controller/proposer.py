@@ -42,11 +42,13 @@ class Settled:
 
     @property
     def broker_set(self) -> BrokerSet:
+        """`after` of a request about one group that still exists."""
         assert self.after is not None, "an accepted event of a group has one"
         return self.after
 
 
 def not_leader() -> CommandError:
+    """Returns the refusal of a controller that is not active (2007)."""
     return CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK)
 
 
@@ -63,6 +65,7 @@ class Proposer:
 
     @property
     def state(self) -> State:
+        """The replicated state as this controller has applied it; may be old unless read after barrier()."""
         return self._machine.state
 
     @property

@@ -167,6 +167,7 @@ def record_of(
 
 
 def view_of(group: BrokerSet | None) -> GroupView | None:
+    """Returns the record of a group; None for None."""
     if group is None:
         return None
     return GroupView(

@@ -56,6 +56,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 
 def apply(state: State, event: AnyEvent) -> Applied:
+    """Returns the state after the event; or, if refused, the same state with only event_count changed."""
     counted = _counted(state, event)
     match event:
         case UpdateConfig():

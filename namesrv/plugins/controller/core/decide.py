@@ -217,6 +217,7 @@ class ElectionRequest:
 
 
 def decide_elect(state: State, view: LiveView, election_request: ElectionRequest) -> Decision:
+    """Decides electMaster (1002): finds the group, elects, and makes the event, Answer or Refused."""
     held = hold_election(state, view, election_request)
     return held if isinstance(held, Refused) else decide_election(held, view, election_request)
 
@@ -267,6 +268,7 @@ def _check_drained(broker_set: BrokerSet, drained: Drained) -> Refused | None:
 
 
 def decide_election(held: HeldElection, view: LiveView, election_request: ElectionRequest) -> Decision:
+    """Returns the event of an election; or an Answer: the master is alive; or Refused: no replica may win."""
     broker_set, election = held.broker_set, held.election
     match election.verdict:
         case Verdict.ELECTED if election_request.drained is not None and not election.unclean:

@@ -48,6 +48,7 @@ class LiveView:
     doubted: frozenset[int] = frozenset()
 
     def is_alive(self, broker_id: int) -> bool:
+        """Returns whether the replica is active, or presumed alive."""
         return broker_id in self.live or broker_id in self.presumed
 
 

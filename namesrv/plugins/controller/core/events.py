@@ -146,6 +146,7 @@ _decoder = msgspec.json.Decoder(AnyEvent)
 
 
 def encode_event(event: AnyEvent) -> bytes:
+    """Returns the event as JSON."""
     return msgspec.json.encode(event)
 
 

@@ -24,6 +24,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 def unknown_set(broker_name: str) -> Refused:
+    """Returns the refusal for a group or replica that is not registered."""
     return Refused(
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
         f"Broker-set: {broker_name} hasn't been registered in controller",
@@ -42,6 +43,7 @@ def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
 
 
 def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | None = None) -> Refused | None:
+    """Refused: an expected epoch is not the current one of the group."""
     if before.master_epoch != master_epoch:
         return Refused(
             ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
@@ -107,6 +109,7 @@ def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> R
 
 
 def full(state: State, brokers_max: int) -> str:
+    """Returns the remark for people: controllerBrokersMax is reached, and what to do."""
     return (
         f"{state.broker_count} brokers and {len(state.cleaned)} cleaned groups are registered, and "
         f"controllerBrokersMax is {brokers_max}. Clean brokers that are gone (cleanBrokerMetadata), or raise "
@@ -146,6 +149,7 @@ def check_master(
 
 
 def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused | None:
+    """Refused (1001): no such group, not its master, an outdated epoch, or an unregistered member."""
     if before is None:
         return Refused(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
     if refused := check_master(
@@ -175,10 +179,12 @@ def check_contains_master(before: BrokerSet, event: AlterSyncStateSet) -> Refuse
 
 
 def clean_refused(remark: str) -> Refused:
+    """Returns a Refused of cleanBrokerData (1011)."""
     return Refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark)
 
 
 def check_clean(before: BrokerSet | None, event: CleanBrokerData) -> Refused | None:
+    """Refused (1011): no such group, an outdated epoch, or the rest would have no SyncStateSet member."""
     if before is None:
         return clean_refused(f"Broker {event.broker_name} is not existed,clean broker data failure.")
     if refused := fence(

@@ -58,12 +58,15 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def master_address(self) -> str | None:
+        """brokerAddr of the master; None: there is no master."""
         return None if self.master_broker_id is None else self.replicas[self.master_broker_id].address
 
     def key(self, broker_id: int) -> BrokerKey:
+        """Returns the heartbeat key of a replica."""
         return BrokerKey(self.cluster_name, self.broker_name, broker_id)
 
     def keys(self) -> list[BrokerKey]:
+        """Returns the heartbeat keys of all replicas, by id."""
         return [self.key(broker_id) for broker_id in sorted(self.replicas)]
 
     def problems(self) -> Iterator[str]:
@@ -82,6 +85,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
             yield f"epochs {self.master_epoch} and {self.sync_state_set_epoch} are not 31-bit numbers"
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if problems() yields one."""
         assert next(self.problems(), None) is None, (list(self.problems()), self)
 
 
@@ -166,6 +170,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
         return FIRST_BROKER_ID if floor is None else floor.next_broker_id
 
     def new_set(self, cluster_name: str, broker_name: str) -> BrokerSet:
+        """Returns an empty group, with epochs and ids above those of a cleaned group of this name."""
         floor = self.cleaned.get(broker_name)
         if floor is None:
             return BrokerSet(cluster_name, broker_name)

@@ -95,6 +95,7 @@ def state_from_json(data: bytes) -> State:
 
 
 def set_record(broker_set: BrokerSet) -> SetRecord:
+    """Returns the JSON record of a group."""
     replicas = sorted(broker_set.replicas.items())
     return SetRecord(
         cluster_name=broker_set.cluster_name,
@@ -110,6 +111,7 @@ def set_record(broker_set: BrokerSet) -> SetRecord:
 
 
 def broker_set_of(record: SetRecord) -> BrokerSet:
+    """Inverse of set_record()."""
     return BrokerSet(
         cluster_name=record.cluster_name,
         broker_name=record.broker_name,
@@ -124,10 +126,12 @@ def broker_set_of(record: SetRecord) -> BrokerSet:
 
 
 def cleaned_record(broker_name: str, cleaned: Cleaned) -> CleanedRecord:
+    """Returns the JSON record of a cleaned group."""
     return CleanedRecord(
         broker_name, cleaned.master_epoch, cleaned.sync_state_set_epoch, cleaned.next_broker_id
     )
 
 
 def cleaned_of(record: CleanedRecord) -> Cleaned:
+    """Inverse of cleaned_record()."""
     return Cleaned(record.master_epoch, record.sync_state_set_epoch, record.next_broker_id)

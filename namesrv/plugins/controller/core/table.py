@@ -26,12 +26,14 @@ class Table(Mapping[str, V]):
 
     @staticmethod
     def of(items: "Mapping[str, V]") -> "Table[V]":
+        """Returns `items` itself if it is a Table, else a copy."""
         return items if isinstance(items, Table) else Table(items)
 
     def __getitem__(self, name: str) -> V:
         return self._shards[hash(name) & _MASK][name]
 
     def get(self, name: str, default: Any = None, /) -> Any:
+        """Returns the value of `name`, or `default`."""
         return self._shards[hash(name) & _MASK].get(name, default)
 
     def __contains__(self, name: object) -> bool:

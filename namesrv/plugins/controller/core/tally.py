@@ -63,9 +63,11 @@ class ElectionTally:
         self._last: dict[str, LastElection] = {}
 
     def count(self, broker_set: BrokerSet, result: str, reason: str) -> None:
+        """Counts one election by its result (ELECTED, KEPT or NOBODY) and the kind of its reason."""
         self.counts[Counted(broker_set.cluster_name, broker_set.broker_name, result, kind_of(reason))] += 1
 
     def total(self, result: str) -> int:
+        """Returns the number of elections with this result."""
         return sum(count for counted, count in self.counts.items() if counted.result == result)
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
@@ -83,4 +85,5 @@ class ElectionTally:
 
 
 def kind_of(reason: str) -> str:
+    """Returns the metric label of a reason; OTHER: the text is unknown."""
     return next((kind for kind, pattern in KINDS if pattern.match(reason)), OTHER)

@@ -96,12 +96,14 @@ class Elections:
             self.look_at(key.broker_name)
 
     async def run(self) -> None:
+        """Runs the loop until it is cancelled. Does nothing while this controller is not active."""
         while True:
             if self._proposer.is_active:
                 self._start_due(self._clock())
             await wait_for_event(self._wake, self._sleep_ms(self._clock()))
 
     async def stop(self) -> None:
+        """Cancels the elections in progress and waits for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

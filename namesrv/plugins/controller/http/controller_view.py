@@ -103,6 +103,7 @@ _EXAMPLE = ControllerView(
 
 
 def controller_router(sources: ControllerSources) -> APIRouter:
+    """Returns the router of GET /v1/controller."""
     router = APIRouter(prefix="/v1", tags=["controller"])
 
     @router.get(
@@ -118,6 +119,7 @@ def controller_router(sources: ControllerSources) -> APIRouter:
 
 
 def view_of(sources: ControllerSources, leader_http_address: str | None) -> ControllerView:
+    """Returns the view of this controller. `leader_http_address` None: unknown."""
     status, leader = sources.replicator.status(), sources.leader
     members = list(_members(sources, status, leader))
     return ControllerView(

@@ -147,6 +147,7 @@ Before = Annotated[
 
 
 def elections_router(sources: ControllerSources, table: OperationTable) -> APIRouter:
+    """Returns the router of past elections, and of an election on demand, which `table` executes."""
     router = APIRouter(prefix="/v1", tags=["elections"])
     example = answer_of(ElectionsView(active=True, leader="n0", elections=[_RECORD]))
 

@@ -143,6 +143,7 @@ GroupName = Annotated[str, Path(description="a broker group", examples=["broker-
 
 
 def groups_router(sources: GroupSources) -> APIRouter:
+    """Returns the router of /v1/groups."""
     router = APIRouter(prefix="/v1", tags=["groups"])
 
     @router.get(
@@ -184,11 +185,13 @@ def groups_router(sources: GroupSources) -> APIRouter:
 
 
 def no_such_group(sources: ControllerSources, name: str) -> NotFound:
+    """Returns the 404 error, with some of the known names."""
     known = some_of(sources.state.brokers)
     return NotFound(f"no group {name!r} is registered with the controllers {known}")
 
 
 def view_of(sources: GroupSources, broker_set: BrokerSet) -> GroupView:
+    """Returns the view of one group: the replicated state, its heartbeats and its routes."""
     routes, broker_name = sources.routes, broker_set.broker_name
     known = None if routes is None else routes.broker_data(broker_name)
     replicas, minimum = _replicas(sources, broker_set), _minimum(sources, broker_set)

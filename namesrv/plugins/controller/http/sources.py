@@ -29,10 +29,12 @@ class ControllerSources:
 
     @property
     def config(self) -> ControllerConfig:
+        """The settings in force."""
         return self.settings.current
 
     @property
     def state(self) -> State:
+        """The replicated state as this controller has applied it."""
         return self.machine.state
 
     @property

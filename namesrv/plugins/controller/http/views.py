@@ -33,6 +33,7 @@ def controller_routers(sources: GroupSources, table: OperationTable) -> APIRoute
 
 
 def state_router(table: OperationTable) -> APIRouter:
+    """Returns the router of /v1/controller/state: export (29013) and import (29014)."""
     router = APIRouter(prefix="/v1", tags=["controller"])
 
     @router.get(

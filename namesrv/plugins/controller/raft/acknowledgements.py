@@ -15,6 +15,7 @@ class HeldAcknowledgements:
         return bool(self._held)
 
     def hold(self, member: str, ack: Acknowledgement) -> None:
+        """Queues an acknowledgement for this member until release()."""
         self._held.setdefault(member, []).append(ack)
 
     def release(self) -> Iterator[tuple[str, Acknowledgement]]:

@@ -125,7 +125,9 @@ class Replicator(Protocol):
         ...
 
     @property
-    def self_id(self) -> str: ...
+    def self_id(self) -> str:
+        """This member's id."""
+        ...
 
     @property
     def epoch(self) -> int | None:
@@ -145,9 +147,13 @@ class Replicator(Protocol):
         """The request addresses of members that came by add_member, which no configuration file names."""
         ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Opens port and files and starts the raft thread. Raises ConfigError: it cannot start."""
+        ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Ends the thread and closes everything; appends in flight are Unknown. Raises StopError."""
+        ...
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
         """Replicates one event. A repeated request_id returns the first result and is not applied again."""

@@ -35,6 +35,7 @@ _batch_decoder = msgspec.msgpack.Decoder(Batch)
 
 
 def encode_batch(batch: Batch) -> bytes:
+    """Returns the batch as MessagePack, the content of one log entry."""
     return msgspec.msgpack.encode(batch)
 
 
@@ -93,6 +94,7 @@ class FencedStateMachine:
         return result
 
     def answers(self) -> tuple[tuple[str, bytes], ...]:
+        """Returns (request id, encoded result) of the last ANSWERS_MAX requests, oldest first."""
         return tuple(self._answers.items())
 
     def restore(
@@ -103,9 +105,11 @@ class FencedStateMachine:
         welcomed: Iterable[tuple[str, str]] = (),
         former: Iterable[str] = (),
     ) -> None:
+        """Replaces everything by the content of a snapshot."""
         self.former = set(former)
         self.claimed_term, self._answers, self.welcomed = claimed_term, dict(answers), dict(welcomed)
         self._machine.restore(state)
 
     def state(self) -> bytes:
+        """Returns StateMachine.snapshot()."""
         return self._machine.snapshot()

@@ -37,13 +37,24 @@ class RaftView(Protocol):
     """What the rules read. `log` is never empty; its indexes ascend by one."""
 
     @property
-    def term(self) -> int: ...
+    def term(self) -> int:
+        """The current term."""
+        ...
+
     @property
-    def commit_index(self) -> int: ...
+    def commit_index(self) -> int:
+        """Index of the last entry known to be committed."""
+        ...
+
     @property
-    def last_applied(self) -> int: ...
+    def last_applied(self) -> int:
+        """Index of the last applied entry."""
+        ...
+
     @property
-    def log(self) -> Log: ...
+    def log(self) -> Log:
+        """The entries since the last snapshot."""
+        ...
 
 
 ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote

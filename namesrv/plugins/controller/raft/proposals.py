@@ -74,6 +74,7 @@ class Proposals:
 
     @property
     def waiting(self) -> int:
+        """Number of appends in the queue."""
         return len(self._queue)
 
     def open(self, epoch: int) -> None:
@@ -117,6 +118,7 @@ class Proposals:
 
     @property
     def in_flight(self) -> int:
+        """Number of log entries whose outcome is awaited."""
         return len(self._in_flight)
 
     def pause(self) -> None:
@@ -124,6 +126,7 @@ class Proposals:
         self._paused = True
 
     def resume(self) -> None:
+        """Submits the queued appends again, after pause()."""
         self._paused = False
         self._pump()
 

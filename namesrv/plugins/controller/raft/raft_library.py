@@ -15,19 +15,29 @@ class RaftLibrary(Protocol):
     election_deadline: float
 
     @property
-    def term(self) -> int: ...
+    def term(self) -> int:
+        """The current term."""
+        ...
 
     @property
-    def commit_index(self) -> int: ...
+    def commit_index(self) -> int:
+        """Index of the last entry known to be committed."""
+        ...
 
     @property
-    def last_applied(self) -> int: ...
+    def last_applied(self) -> int:
+        """Index of the last applied entry."""
+        ...
 
     @property
-    def log(self) -> Journal: ...
+    def log(self) -> Journal:
+        """The entries since the last snapshot; never empty."""
+        ...
 
     @property
-    def leads(self) -> bool: ...
+    def leads(self) -> bool:
+        """Is this member the leader of the current term?"""
+        ...
 
     @property
     def leader_id(self) -> str | None:

@@ -47,6 +47,7 @@ def check_settings(settings: RaftSettings) -> None:
 def link_settings(
     settings: RaftSettings, certificates: Certificates | None, book: AddressBook, now: Callable[[], float]
 ) -> LinkSettings:
+    """Returns the settings of the links. `certificates` None: a shared key, or no authentication."""
     host, port = settings.members[settings.self_id]
 
     def channel(dialed: bool) -> Channel:

@@ -53,6 +53,7 @@ class AdminHandlers:
         self._client: RemotingClient | None = None  # to the controller that leads
 
     def bind(self, table: OperationTable) -> None:
+        """Binds settings (1009, 1010), cleaning (1011), and KeelMQ's 29012 (elections), 29013, 29014 (state)."""
         table.bind(wire.UPDATE_CONTROLLER_CONFIG, self.update_config)
         table.bind(wire.GET_CONTROLLER_CONFIG, self.get_config)
         table.bind(wire.CLEAN_BROKER_DATA, self.clean_broker_data)
@@ -61,6 +62,7 @@ class AdminHandlers:
         table.bind(wire.IMPORT_STATE, self.import_state)
 
     async def close(self) -> None:
+        """Closes the connections to the leader."""
         if self._client is not None:
             await self._client.close()
 
@@ -112,6 +114,7 @@ class AdminHandlers:
         return Reply(body=to_properties(self._config.current).encode())
 
     async def clean_broker_data(self, request: wire.CleanBrokerDataRequest, call: Call) -> Reply:
+        """cleanBrokerData (1011). Raises CommandError: refused, for example because a broker is alive."""
         name = request.broker_name
 
         def decide(state: State) -> Decision:
@@ -131,6 +134,7 @@ class AdminHandlers:
         return Reply(remark=settled.remark)
 
     async def get_elections(self, request: wire.ElectionsRequest, call: Call) -> Reply:
+        """Returns the past elections of one group, or of all: at most `count`, newest first (29012)."""
         found = islice(past_elections(self._proposer.state, request.broker_name), request.count)
         elections = [wire.PastElection(**msgspec.structs.asdict(each)) for each in found]
         return Reply(body=wire.Elections(elections=elections))
@@ -140,6 +144,7 @@ class AdminHandlers:
         return Reply(body=state_to_json(self._proposer.state))
 
     async def import_state(self, request: Empty, call: Call) -> wire.ImportStateResponse:
+        """Imports an exported state into an empty cluster. Raises CommandError: refused; UnknownOutcome."""
         incoming = _decoded(call.raw_body)
         self._config.check(incoming.settings)
         await self._proposer.barrier()

@@ -48,10 +48,16 @@ class ElectionHandlers:
         self._liveness_view, self._tally, self._clock = liveness_view, tally, clock
 
     def bind(self, table: OperationTable) -> None:
+        """Binds electMaster (1002) and KeelMQ's explainElection (29011)."""
         table.bind(wire.ELECT_MASTER, self.elect_master)
         table.bind(wire.EXPLAIN_ELECTION, self.explain_election)
 
     async def elect_master(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
+        """Elects a master (1002). Returns master, epochs, SyncStateSet and the group's addresses.
+
+        An unchanged master is answered with CONTROLLER_MASTER_STILL_EXIST. Raises CommandError: no replica
+        may become master; UnknownOutcome.
+        """
         if request.dry_run:
             return await self.explain_election(request, call)
         election_request = self._election_request(request)

@@ -69,6 +69,7 @@ class HeartbeatHandler:
         self.beats = 0  # taken since the start
 
     def bind(self, table: OperationTable) -> None:
+        """Binds BROKER_HEARTBEAT (904) as a fast path."""
         table.bind_fast_path(RequestCode.BROKER_HEARTBEAT, FastPath(HeartbeatCommand, _lenient, self.beat))
 
     def beat(self, command: HeartbeatCommand, body: bytes, peer: Peer) -> bytes | None:

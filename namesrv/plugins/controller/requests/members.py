@@ -41,15 +41,18 @@ class MemberHandlers:
         self._client: RemotingClient | None = None  # to a new controller
 
     def bind(self, table: OperationTable) -> None:
+        """Binds KeelMQ's addController (29021), removeController (29022) and transferLeader (29023)."""
         table.bind(wire.ADD_CONTROLLER, self.add)
         table.bind(wire.REMOVE_CONTROLLER, self.remove)
         table.bind(wire.TRANSFER_LEADER, self.transfer)
 
     async def close(self) -> None:
+        """Closes the connections to new controllers."""
         if self._client is not None:
             await self._client.close()
 
     async def add(self, request: wire.AddControllerRequest, call: Call) -> Reply:
+        """addController. Returns the new group. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         new, address = request.controller_id, _parsed(request)
         members = self._replicator.request_addresses
@@ -69,6 +72,7 @@ class MemberHandlers:
         return Reply(self._metadata())
 
     async def remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        """removeController. Returns the new group. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         old, members = request.controller_id, self._replicator.request_addresses
         if old not in members:
@@ -86,6 +90,7 @@ class MemberHandlers:
         return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
 
     async def transfer(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        """transferLeader. Answers when that member leads. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         if request.controller_id == self._replicator.self_id:
             return Reply(self._metadata(), remark=f"{request.controller_id} leads already")

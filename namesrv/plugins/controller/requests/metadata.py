@@ -18,6 +18,7 @@ class MetadataHandler:
         self._config, self._replicator, self._http_address = config, replicator, http_address
 
     def bind(self, table: OperationTable) -> None:
+        """Binds getMetadataInfo (1005)."""
         table.bind(wire.GET_METADATA_INFO, self.get_metadata_info)
 
     async def get_metadata_info(self, request: object, call: Call) -> wire.ControllerMetadata:
@@ -25,6 +26,7 @@ class MetadataHandler:
         return self.metadata()
 
     def metadata(self) -> wire.ControllerMetadata:
+        """Returns the answer to 1005."""
         config, replicator = self._config.current, self._replicator
         leader = replicator.self_id if replicator.is_active else replicator.leader_id
         peers = replicator.request_addresses

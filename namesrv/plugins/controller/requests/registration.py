@@ -24,6 +24,7 @@ class RegistrationHandlers:
         self._liveness_view = liveness_view
 
     def bind(self, table: OperationTable) -> None:
+        """Binds getNextBrokerId (1012), applyBrokerId (1013) and registerBroker (1003)."""
         table.bind(wire.GET_NEXT_BROKER_ID, self.get_next_broker_id)
         table.bind(wire.APPLY_BROKER_ID, self.apply_broker_id)
         table.bind(wire.REGISTER_BROKER_TO_CONTROLLER, self.register_broker)
@@ -50,6 +51,7 @@ class RegistrationHandlers:
     async def apply_broker_id(
         self, request: wire.ApplyBrokerIdRequest, call: Call
     ) -> wire.ApplyBrokerIdResponse:
+        """Gives the broker the id that it asks for (1013). Raises CommandError: taken, or invalid."""
         address, semicolon, _millis = request.register_check_code.partition(";")
         if not address or not semicolon or not request.broker_name:
             invalid("applyBrokerId needs brokerName and registerCheckCode '<brokerAddr>;<millis>'")
@@ -66,6 +68,10 @@ class RegistrationHandlers:
         return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)
 
     async def register_broker(self, request: wire.RegisterBrokerToControllerRequest, call: Call) -> Reply:
+        """Registers the broker's address (1003). Returns the SyncStateSet, and the master if it is alive.
+
+        Raises CommandError: the id was not applied for; UnknownOutcome.
+        """
         settled = await self._settle_register(request)
         if isinstance(settled.event, UpdateBrokerAddress):
             settled = await self._settle_register(

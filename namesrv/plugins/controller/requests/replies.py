@@ -26,6 +26,7 @@ def master_info(broker_set: BrokerSet | None, replicator: Replicator) -> wire.Ma
 
 
 def sync_state_set(broker_set: BrokerSet) -> wire.SyncStateSet:
+    """Returns the SyncStateSet of the group, sorted, with its epoch."""
     return wire.SyncStateSet(
         sync_state_set=sorted(broker_set.sync_state_set),
         sync_state_set_epoch=broker_set.sync_state_set_epoch,
@@ -38,6 +39,7 @@ def added_controllers(replicator: Replicator) -> str | None:
 
 
 def address_text(address: tuple[str, int]) -> str:
+    """Returns host:port."""
     return f"{address[0]}:{address[1]}"
 
 

@@ -23,11 +23,13 @@ class SyncStateSetHandlers:
         self._proposer, self._replicator, self._liveness_view = proposer, replicator, liveness_view
 
     def bind(self, table: OperationTable) -> None:
+        """Binds alterSyncStateSet (1001), getReplicaInfo (1004) and getSyncStateData (1006)."""
         table.bind(wire.ALTER_SYNC_STATE_SET, self.alter_sync_state_set)
         table.bind(wire.GET_REPLICA_INFO, self.get_replica_info)
         table.bind(wire.GET_SYNC_STATE_DATA, self.get_sync_state_data)
 
     async def alter_sync_state_set(self, request: wire.AlterSyncStateSetRequest, call: Call) -> Reply:
+        """Replaces the SyncStateSet (1001). Returns it with its epoch. Raises CommandError: refused."""
         body = call.body
         if not isinstance(body, wire.SyncStateSet):
             invalid("alterSyncStateSet needs a body: the new SyncStateSet and the current syncStateSetEpoch")
@@ -53,6 +55,7 @@ class SyncStateSetHandlers:
         return Reply(header, sync_state_set(broker_set))
 
     async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
+        """Returns master, epochs and SyncStateSet of a group (1004). Raises CommandError: it is unknown."""
         settled = await self._proposer.settle(
             lambda state: decide_read(
                 state,
@@ -65,6 +68,7 @@ class SyncStateSetHandlers:
         return Reply(master_info(settled.broker_set, self._replicator), sync_state_set(settled.broker_set))
 
     async def get_sync_state_data(self, request: object, call: Call) -> Reply:
+        """Returns the replicas of these groups, in sync or not (1006); unknown names are left out."""
         names = call.body
         if not names:
             invalid("getSyncStateSet needs a body: a JSON list of broker names")

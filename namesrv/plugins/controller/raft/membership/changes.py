@@ -29,7 +29,9 @@ class ChangingMember(VotingMember, Protocol):
 
     voters: Voters
 
-    def do(self, action: Callable[[], object]) -> None: ...
+    def do(self, action: Callable[[], object]) -> None:
+        """Runs `action` in the raft thread. Any thread."""
+        ...
 
 
 class Changes:

@@ -37,6 +37,7 @@ _decoder = msgspec.msgpack.Decoder(Change)
 
 
 def encode_change(change: Change) -> bytes:
+    """Returns the change as MessagePack."""
     return msgspec.msgpack.encode(change)
 
 
@@ -60,6 +61,7 @@ class MemberList:
 
     @property
     def members(self) -> dict[str, Address]:
+        """Member id -> raft address, as the last change says."""
         return {name: (host, port) for name, host, port in self._changes[-1][1].members}
 
     @property
@@ -83,6 +85,7 @@ class MemberList:
 
     @property
     def fresh(self) -> tuple[str, str] | None:
+        """(id, incarnation) of the member that the last change added, if it never was one before."""
         return self._changes[-1][1].fresh
 
     def at(self, index: int) -> tuple[int, Change]:
@@ -99,6 +102,7 @@ class MemberList:
 
     # ------------------------------------------------------------------ what happens to the log
     def appended(self, command: bytes, index: int, term: int) -> None:
+        """LogObserver: takes over the membership change in this entry, if it is one."""
         if MARK not in command[:MARK_WITHIN]:
             return
         try:

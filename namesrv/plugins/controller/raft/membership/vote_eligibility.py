@@ -96,6 +96,7 @@ class Joining:
 
     @property
     def is_member(self) -> bool:
+        """May this directory vote: is its state "member"?"""
         return self.own.state == "member"
 
     @property

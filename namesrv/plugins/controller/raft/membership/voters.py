@@ -30,7 +30,9 @@ class VotingMember(Protocol):
     joining: Joining
     member_list: MemberList
 
-    def reply(self, member: str, message: Message) -> None: ...
+    def reply(self, member: str, message: Message) -> None:
+        """Sends a message to this member."""
+        ...
 
 
 class Voters:
@@ -88,6 +90,7 @@ class Voters:
                 self._member.core.learner_up(member)
 
     def remove_learner(self, member: str) -> None:
+        """Stops replicating to this member and closes its link. Safe to repeat."""
         if self.learners.pop(member, None) is not None:
             self._member.core.learner_down(member)
             self._follow_links()

@@ -42,6 +42,7 @@ class DataDirectory:
             raise
 
     def close(self) -> None:
+        """Unlocks the directory. Safe to repeat."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -33,6 +33,7 @@ class SpareFiles:
         self._files: list[int] = []
 
     def refill(self) -> None:
+        """Opens the missing descriptors; without error if there are none."""
         with contextlib.suppress(OSError):
             while len(self._files) < SPARE_FILES:
                 self._files.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -119,6 +120,7 @@ def write_new_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_file(path: Path) -> None:
+    """Makes the content of a file durable (fsync). Raises OSError."""
     file = open_file(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -127,6 +129,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
+    """Makes new and renamed names in a directory durable (fsync). Raises OSError."""
     file = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(file)

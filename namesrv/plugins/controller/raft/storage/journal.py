@@ -64,9 +64,17 @@ LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
 class LogObserver(Protocol):
     """Is called for every appended or removed entry, before it counts towards a majority."""
 
-    def appended(self, command: bytes, index: int, term: int) -> None: ...
-    def cut(self, first: int) -> None: ...
-    def cleared(self) -> None: ...
+    def appended(self, command: bytes, index: int, term: int) -> None:
+        """An entry was appended; `command` as the library encodes it."""
+        ...
+
+    def cut(self, first: int) -> None:
+        """The entries from index `first` on were removed."""
+        ...
+
+    def cleared(self) -> None:
+        """All entries were removed."""
+        ...
 
 
 class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -240,11 +248,13 @@ class Journal:
         self._rewrite()
 
     def setRaftCommitIndex(self, index: int) -> None:
+        """Syncs the entries; the vote file stores the index within a second."""
         if index != self._commit_index:
             self.sync()
             self._commit_index, self._vote_due = index, True
 
     def getRaftCommitIndex(self) -> int:
+        """Returns the commit index, at the start the stored one."""
         return self._commit_index
 
     def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
@@ -254,12 +264,15 @@ class Journal:
         self._store_vote()
 
     def getCurrentTerm(self) -> int:
+        """Returns the current term, at the start the stored one."""
         return self._term
 
     def getVotedForNodeId(self) -> str | None:
+        """Returns the member that got this term's vote; None: no vote was given."""
         return self._voted_for
 
     def onOneSecondTimer(self) -> None:
+        """Stores a new commit index. The library calls it once a second."""
         spare_files.refill()
         if self._vote_due:
             self._store_vote()
@@ -276,6 +289,7 @@ class Journal:
     # ------------------------------------------------------------------ disk
     @property
     def file_bytes(self) -> int:
+        """Length of the log in the file, without the zeros after it."""
         return self._end
 
     def sync(self) -> None:
@@ -368,6 +382,7 @@ class Journal:
 
 
 def pack_record(command: bytes, index: int, term: int, synced: int) -> bytes:
+    """Returns the bytes of one record. `synced`: length of the durable part of the file."""
     tail = HEAD.pack(MARK, len(command), 0, index, term, synced)[CRC_FROM:] + command
     return MARK + struct.pack("<II", len(command), zlib.crc32(tail)) + tail
 

@@ -34,6 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Returns the content of the file."""
     body = zlib.compress(msgspec.msgpack.encode(snapshot), 1)
     return MAGIC + struct.pack("<I", zlib.crc32(body)) + body
 

@@ -18,6 +18,7 @@ ANY_ADDRESS = "0.0.0.0"
 
 
 def is_loopback(host: str) -> bool:
+    """Returns whether the host is localhost or a loopback address; other names are not resolved."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -26,6 +27,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_literal(host: str) -> bool:
+    """Returns whether the host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -79,6 +81,7 @@ class AddressBook:
             self._literal.add(member)
 
     def lookup(self, member: str) -> SocketAddress | None:
+        """Returns the member's address; None: not resolved yet. Starts a look-up if the last one is old."""
         now = time.monotonic()
         due = now - self._asked_at.get(member, float("-inf")) > FRESH_S
         if due and member not in self._literal and member not in self._asking:

@@ -97,6 +97,7 @@ class Certificates:
         return ends if self.fault is None else ends | {"certificateFault": self.fault}
 
     def channel(self, dialed: bool) -> TlsChannel:
+        """Returns a TLS channel. `dialed`: this side opened the connection."""
         self._refresh()
         return TlsChannel(self._contexts.dialer if dialed else self._contexts.listener, dialed=dialed)
 
