@@ -80,8 +80,8 @@ class MinIdChange:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`replaced`: registrations that this one ended. The heartbeat table must forget them before it records
-    the new one: the address may be the same, under another name."""
+    """`replaced`: registrations that this one removed. The heartbeat table must forget them before it records
+    the new one, whose address may be the same under another name."""
 
     master_addr: str | None = None
     ha_server_addr: str | None = None
@@ -91,7 +91,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StaleRegistration:
-    """A live broker with a greater stateVersion holds this id. Answered with success and an empty header."""
+    """A registered broker with a greater stateVersion has this id. The reply is success with no header."""
 
     holder_addr: str
     holder_state_version: int
@@ -115,7 +115,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """The result of a batch of removals: the removed brokers, and the groups with another lowest id."""
+    """The result of a batch of removals: the removed brokers, and the groups whose lowest id changed."""
 
     removed: tuple[LiveBroker, ...] = ()
     min_id_changes: tuple[MinIdChange, ...] = ()

@@ -1,7 +1,7 @@
 """Requests of operators: write permission and topics (205, 327, 216, 217), KV configuration (100, 101, 102,
 219) and the name server's settings (318, 319).
 
-A registration with a changed topic table overwrites permissions and topics that were changed here.
+The next registration with a changed topic table overwrites permissions and topics that were changed here.
 """
 
 import logging
@@ -78,7 +78,7 @@ class TopicAdmin:
         return Empty()
 
     async def register_topic(self, request: RegisterTopicRequest, call: Call) -> Empty:
-        """Answers success also for an unknown broker, and changes nothing: brokers do not read the answer."""
+        """Adds a topic (217). An unknown broker gets success, without a change: brokers ignore the reply."""
         route: TopicRouteData | None = call.body
         if route is not None and not self.routes.register_topic(request.topic, route.queue_datas):
             log.warning("%s: topic %s of an unregistered broker is ignored", call.peer.address, request.topic)

@@ -1,7 +1,7 @@
 """Queries: routes (105), clusters (106), member groups (901), topic lists (206, 224, 304, 311, 312, 313).
 
-An answer is encoded once and kept until a table changes: clients ask for the same routes repeatedly, and all
-at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcessor.
+A reply is encoded once and cached until a table changes: clients request the same routes repeatedly, and all
+clients at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcessor.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -34,16 +34,16 @@ from namesrv.handlers.registration import ZONE_NAME
 from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
 
 STRICT_JSON_SINCE = 401
-"""Release ordinal of 4.9.4: older clients read number keys only without quotes (#4473)."""
+"""Release ordinal of 4.9.4: older clients can parse number keys only without quotes (#4473)."""
 NO_ROUTE_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 ZONE_MODE = "__ZONE_MODE"
 ENCODED_BYTES_MAX = 64 * 1024 * 1024
-"""Of all kept answers; above it all are dropped."""
+"""Size of all cached replies; above it the cache is cleared."""
 
 
 @dataclass(slots=True)
 class EncodedAnswers:
-    """A cache of encoded answers, valid for one `version()` of the tables."""
+    """A cache of encoded replies, valid for one `version()` of the tables."""
 
     version: Callable[[], Hashable]
     _made_at: Hashable = None
@@ -51,7 +51,7 @@ class EncodedAnswers:
     _bytes: int = 0
 
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
-        """Returns the kept answer, or that of `make`. None is not kept."""
+        """Returns the cached reply, or that of `make`. None is not cached."""
         version = self.version()
         if version != self._made_at or self._bytes > ENCODED_BYTES_MAX:
             self._answers.clear()
@@ -67,7 +67,7 @@ class EncodedAnswers:
 
 @dataclass(slots=True)
 class Queries:
-    """`clock`: monotonic ms. `serve_from_ms`: before that moment routes are refused (needWaitForService)."""
+    """`clock`: monotonic ms. `serve_from_ms`: until then route requests are refused (needWaitForService)."""
 
     routes: RouteTable
     kv: KvStore
@@ -110,7 +110,7 @@ class Queries:
         return Reply(body=raw)
 
     async def get_broker_cluster_info(self, request: Empty, call: Call) -> Reply:
-        """Number keys are bare for everyone, as upstream writes them (its tools read both)."""
+        """Returns all clusters and brokers (106). Number keys have no quotes, as in RocketMQ's reply."""
         make = lambda: legacy_json(body_bytes(self.routes.cluster_info()))  # noqa: E731
         return Reply(body=self._encoded.get("clusters", make))
 
@@ -149,12 +149,12 @@ class Queries:
         return Reply(body=self.routes.unit_sub_topics(outside_units=True))
 
     def check_ready(self) -> None:
-        """Raises CommandError while routes are not served."""
+        """Raises CommandError before `serve_from_ms`."""
         if self.clock() < self.serve_from_ms:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "name server not ready")
 
     def check_topic_list(self) -> None:
-        """Raises CommandError: the list of all topics is switched off."""
+        """Raises CommandError: enableAllTopicList is false."""
         _check_enabled(self.settings.current.enable_all_topic_list)
 
     def route(self, topic: str) -> TopicRouteData | None:

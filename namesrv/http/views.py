@@ -224,8 +224,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @refused_as_statuses
     async def brokers(after: After = "", limit: Limit = PAGE, cluster: Cluster = "") -> Response:
         names, next_after = page_of(sources.routes.broker_names(cluster), after, limit)
-        found = [sources.routes.broker_data(name) for name in names]
-        groups = [_group(sources, data) for data in found if data is not None]
+        groups = [_group(sources, data) for name in names if (data := sources.routes.broker_data(name))]
         return as_json(BrokersView(groups=groups, next_after=next_after))
 
     @router.get(
@@ -316,7 +315,7 @@ def _broker(sources: RouteSources, cluster: str, broker_id: int, address: str) -
         broker_id=broker_id,
         address=address,
         is_master=broker_id == MASTER_ID,
-        age_ms=None if seen is None else sources.clock() - seen.last_beat_ms,
+        age_ms=None if seen is None else sources.clock() - seen.last_heartbeat_ms,
         ha_server_address=None if live is None else live.ha_server_addr or None,
         data_version=None if live is None else live.data_version,
     )

@@ -34,7 +34,7 @@ ENTRY_POINT_GROUP = "namesrv.plugins"
 class Liveness(Protocol):
     """The heartbeat table as plugins may use it; HeartbeatTable documents the methods."""
 
-    def beat(
+    def record_heartbeat(
         self,
         key: Hashable,
         *,

@@ -12,7 +12,7 @@ from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
 
 if TYPE_CHECKING:
-    from namesrv.plugins.controller.raft.transport.certificates import Facts
+    from namesrv.plugins.controller.raft.transport.certificates import CertificateInfo
 
 RAFT_PORT_OFFSET = 1_000
 SECRET_BYTES_MIN = 32
@@ -204,12 +204,12 @@ class ControllerConfig(TelemetryConfig):
             return None
         return TlsFiles(certificate, key, trust)
 
-    def read_certificates(self) -> "Facts | None":
+    def read_certificates(self) -> "CertificateInfo | None":
         """None: there are none. Raises ConfigError: a file is not there, or not good."""
         from namesrv.plugins.controller.raft.transport.certificates import read_certificates
 
         files = self.tls_files
-        return None if files is None else read_certificates(files, self.controller_d_leger_self_id).facts
+        return None if files is None else read_certificates(files, self.controller_d_leger_self_id).info
 
     def read_secret(self) -> bytes | None:
         """Raises ConfigError: no such file, or too short to be a key."""

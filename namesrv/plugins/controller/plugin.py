@@ -21,7 +21,7 @@ from namesrv.plugins import PluginContext, Settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
-from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
+from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
@@ -213,8 +213,8 @@ class ControllerPlugin:
             "active": self.replicator.is_active,
             "leader": leader,
             "groups": len(self.machine.state.brokers),
-            "elections": self.tally.total(ELECTED),
-            "failed_elections": self.tally.total(NOBODY),
+            "elections": self.tally.total(NEW_MASTER_ELECTED),
+            "failed_elections": self.tally.total(NO_MASTER_ELECTED),
             "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
             "settings": dict(self.machine.state.settings),
             "settings_fault": self.settings.fault,

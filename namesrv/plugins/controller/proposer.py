@@ -31,7 +31,7 @@ NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Decided:
     """What a reply shows: the group `after` the event, or as it is. after None: the group was cleaned, or the
     request is about no single group. event None: nothing had to be logged."""
 
@@ -76,7 +76,7 @@ class Proposer:
         """From the raft thread to the event loop (Replicator.call_in_loop)."""
         self._replicator.call_in_loop(action)
 
-    async def settle(self, decide: Callable[[State], Decision]) -> Settled:
+    async def decide_and_propose(self, decide: Callable[[State], Decision]) -> Decided:
         """Decides and proposes until the event is applied. `decide` may be called several times.
 
         Raises CommandError: refused, not leader, or busy; UnknownOutcome.
@@ -92,10 +92,10 @@ class Proposer:
             if isinstance(decision, Refused):
                 raise CommandError(decision.code, decision.remark)
             if isinstance(decision, Answer):
-                return Settled(decision.broker_set, decision.code, decision.remark)
+                return Decided(decision.broker_set, decision.code, decision.remark)
             applied = await self.propose(decision)
             if applied.refused is None:
-                return Settled(applied.after, event=decision)
+                return Decided(applied.after, event=decision)
             refused = applied.refused
         assert refused is not None
         raise CommandError(refused.code, refused.remark)

@@ -232,7 +232,7 @@ class _Core(SyncObj):
     def match_index(self, member: str) -> int:
         return int(self._private("raftMatchIndex").get(self.nodes[member], 0))
 
-    def follow(self, others: Collection[str]) -> None:
+    def set_other_voters(self, others: Collection[str]) -> None:
         """Does what the library's own membership entries do, which are off because they are pickles."""
         wanted, mine = {self.nodes[name] for name in others}, self._private("otherNodes")
         for node in sorted(mine - wanted, key=lambda node: node.id):
@@ -300,7 +300,7 @@ class RaftReplicator(Replica):
 
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
             member.core, core.member, core.nodes = core, member, nodes
-            self.member_list.changed = member.follow_member_list
+            self.member_list.changed = member.apply_member_list
             if len(settings.members) > 1:
                 member.links = self.open_links(core, member)
             return _MemberTransport(core, member, nodes)
@@ -311,7 +311,7 @@ class RaftReplicator(Replica):
             *(self.state_machine, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
             transportClass=transport,
         )
-        member.follow_member_list()
+        member.apply_member_list()
         core.addOnTickCallback(member.after_work)
         if not others:
             core.election_deadline = core.now()  # alone: no need to wait

@@ -21,7 +21,7 @@ from namesrv.plugins.controller.core.events import (
     UpdateBrokerAddress,
     UpdateConfig,
 )
-from namesrv.plugins.controller.core.history import remembered
+from namesrv.plugins.controller.core.history import append_election
 from namesrv.plugins.controller.core.rules import (
     Refused,
     check_alter,
@@ -137,7 +137,7 @@ def _with_election(
             last_heartbeat_ts=event.last_heartbeat_ts,
             detected_ts=event.detected_ts,
         )
-    return replace(state, elections=remembered(state.elections, newest))
+    return replace(state, elections=append_election(state.elections, newest))
 
 
 def _apply_broker_id(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> BrokerSet | Refused:

@@ -193,13 +193,15 @@ def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A master hands over: in these epochs it accepts no more messages, and the brokers `equals` have all of
-    its data, so they stay in the SyncStateSet."""
+    """A master hands over: in these epochs it accepts no more messages.
+
+    `equal_replicas`: the brokers that have all of its data, so they stay in the SyncStateSet.
+    """
 
     master_broker_id: int
     master_epoch: int
     sync_state_set_epoch: int
-    equals: frozenset[int]
+    equal_replicas: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ def hold_election(state: State, view: LiveView, election_request: ElectionReques
             election_request.broker_id
         )  # the first broker that asks becomes the first master, if its heartbeats arrive here
     if preferred is not None and preferred not in broker_set.replicas:
-        return _nobody_wins(
+        return _election_failed(
             f"BrokerId: {preferred} hasn't been registered in broker-set: {broker_set.broker_name}"
         )
     return HeldElection(
@@ -273,7 +275,7 @@ def decide_election(held: HeldElection, view: LiveView, election_request: Electi
     match election.verdict:
         case Verdict.ELECTED if election_request.drained is not None and not election.unclean:
             event = elect_event(broker_set, election, view)
-            kept = tuple(sorted(election_request.drained.equals & broker_set.sync_state_set))
+            kept = tuple(sorted(election_request.drained.equal_replicas & broker_set.sync_state_set))
             reason = f"handed over by {broker_set.master_broker_id}"
             return msgspec.structs.replace(event, v=2, kept=kept, reason=reason)
         case Verdict.ELECTED:
@@ -285,19 +287,19 @@ def decide_election(held: HeldElection, view: LiveView, election_request: Electi
             )
             return Answer(broker_set, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, remark)
         case Verdict.NONE | Verdict.WAIT:
-            return _nobody(broker_set, election, view, election_request.broker_id)
+            return _no_winner(broker_set, election, view, election_request.broker_id)
 
 
-def _nobody(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
+def _no_winner(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
     """No winner. The controller itself clears the master, once; a request of a broker is refused."""
     if broker_id != CONTROLLER_ITSELF:
-        return _nobody_wins(election.reason)
+        return _election_failed(election.reason)
     if election.verdict is Verdict.NONE and broker_set.master_broker_id is not None:
         return elect_event(broker_set, election, view)
     return Refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, election.reason)
 
 
-def _nobody_wins(why: str) -> Refused:
+def _election_failed(why: str) -> Refused:
     return Refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, f"Failed to elect a new master: {why}")
 
 

@@ -37,15 +37,15 @@ class Loss:
 class LiveView:
     """The liveness of one group at one moment.
 
-    live: active now. presumed: not heard yet by this controller, whose grace window is not over: presumed
-    alive. lost: all others. doubted: of the live ones, those that may have died too: their connection closed,
-    or half their timeout passed without a heartbeat.
+    live: active now. presumed: this controller has received no heartbeat yet, but is in its grace window, so
+    they count as alive. lost: all others. doubtful: live ones that may have died: their connection has
+    closed, or they have sent no heartbeat for half their timeout.
     """
 
     live: Mapping[int, LiveInfo] = field(default_factory=dict)
     presumed: frozenset[int] = frozenset()
     lost: Mapping[int, Loss] = field(default_factory=dict)
-    doubted: frozenset[int] = frozenset()
+    doubtful: frozenset[int] = frozenset()
 
     def is_alive(self, broker_id: int) -> bool:
         """Returns whether the replica is active, or presumed alive."""
@@ -63,7 +63,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """winner: only with ELECTED; unclean: it is outside the SyncStateSet."""
+    """winner: only with Verdict.ELECTED. unclean: the winner is outside the SyncStateSet."""
 
     verdict: Verdict
     reason: str
@@ -85,13 +85,13 @@ def elect(
         return Election(Verdict.KEEP, f"master {master} is alive")
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
-    is_known = winner == preferred or not (winner in view.doubted or _unheard(broker_set, members, view))
+    is_known = winner == preferred or not (winner in view.doubtful or _unheard(broker_set, members, view))
     if winner is not None and is_known:
         return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
-    waits = preferred is None and any(each in view.presumed or each in view.doubted for each in members)
+    waits = preferred is None and any(each in view.presumed or each in view.doubtful for each in members)
     if unclean and not waits:
         winner = _best(sorted(broker_set.replicas), view, preferred)
-        if winner is not None and (winner == preferred or winner not in view.doubted):
+        if winner is not None and (winner == preferred or winner not in view.doubtful):
             return Election(Verdict.ELECTED, "unclean election", winner, unclean=True)
         waits = winner is not None
     return Election(Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred))
@@ -124,7 +124,7 @@ def rank(broker_id: int, view: LiveView) -> tuple[int, int, bool, int, int]:
     """Sort key of a live replica, higher wins: epoch, maxOffset, not doubtful, smaller electionPriority,
     smaller id."""
     live = view.live[broker_id]
-    return (live.epoch, live.max_offset, broker_id not in view.doubted, -live.election_priority, -broker_id)
+    return (live.epoch, live.max_offset, broker_id not in view.doubtful, -live.election_priority, -broker_id)
 
 
 def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
@@ -143,6 +143,6 @@ def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
         if preferred not in members:
             return f"broker {preferred} is not in the SyncStateSet {members}"
         return f"broker {preferred} is not alive: no heartbeat of it is heard here"
-    if any(each in view.presumed or each in view.doubted for each in members):
+    if any(each in view.presumed or each in view.doubtful for each in members):
         return f"waiting to hear from the SyncStateSet {members}"
     return f"no member of the SyncStateSet {members} is alive"

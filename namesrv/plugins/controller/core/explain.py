@@ -9,7 +9,7 @@ from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 
-DOUBTED = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+DOUBTFUL = "perhaps dead: its connection has closed, or it was silent for half its timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
     if not broker_set.is_new and broker_id not in broker_set.sync_state_set:
         return "not in the SyncStateSet: it may lack acknowledged messages"
     if election.winner is None:
-        return DOUBTED if broker_id in view.doubted else "electable"
+        return DOUBTFUL if broker_id in view.doubtful else "electable"
     return _compared(broker_id, election.winner, view)
 
 
@@ -113,8 +113,8 @@ def _compared(broker_id: int, winner: int, view: LiveView) -> str:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:
         return f"maxOffset {mine.max_offset} is below {best.max_offset}"
-    if broker_id in view.doubted and winner not in view.doubted:
-        return DOUBTED
+    if broker_id in view.doubtful and winner not in view.doubtful:
+        return DOUBTFUL
     if mine.election_priority != best.election_priority:
         return f"electionPriority {mine.election_priority} is above {best.election_priority}"
     return f"equal to broker {winner}, whose id is smaller"

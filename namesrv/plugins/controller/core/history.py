@@ -12,7 +12,7 @@ ELECTIONS_MAX = 1_000
 ELECTIONS_PER_GROUP_MAX = 100
 
 
-def remembered(elections: tuple[PastElection, ...], newest: PastElection) -> tuple[PastElection, ...]:
+def append_election(elections: tuple[PastElection, ...], newest: PastElection) -> tuple[PastElection, ...]:
     """Appends `newest`; drops the oldest one of its group, or of all, above the limits."""
     own = [index for index, each in enumerate(elections) if each.broker_name == newest.broker_name]
     if len(own) >= ELECTIONS_PER_GROUP_MAX:

@@ -17,7 +17,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from namesrv.core.liveness import BrokerKey
-from namesrv.plugins.controller.core.table import Table
+from namesrv.plugins.controller.core.persistent_map import PersistentMap
 
 BrokerId = NewType("BrokerId", int)
 Epoch = NewType("Epoch", int)
@@ -143,7 +143,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
     def with_set(self, broker_set: BrokerSet) -> "State":
         """Returns the state with this group; drops the Cleaned record of its name."""
         name, before = broker_set.broker_name, self.brokers.get(broker_set.broker_name)
-        brokers = Table.of(self.brokers).set(name, broker_set)
+        brokers = PersistentMap.of(self.brokers).set(name, broker_set)
         count = self.broker_count + len(broker_set.replicas) - (0 if before is None else len(before.replicas))
         if name not in self.cleaned:
             return replace(self, brokers=brokers, broker_count=count)
@@ -156,7 +156,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
             broker_set.master_epoch + 1, broker_set.sync_state_set_epoch + 1, broker_set.next_broker_id
         )
         name = broker_set.broker_name
-        brokers = Table.of(self.brokers).without(name)
+        brokers = PersistentMap.of(self.brokers).without(name)
         return replace(
             self,
             brokers=brokers,

@@ -44,16 +44,16 @@ class LivenessView:
         self, liveness: Liveness, clock: Callable[[], int], wall_clock: Callable[[], int] = wall_ms
     ) -> None:
         self._liveness, self._clock, self._wall_clock = liveness, clock, wall_clock
-        self._active_since_ms = self._judge_from_ms = -sys.maxsize
+        self._active_since_ms = self._grace_end_ms = -sys.maxsize
 
     def became_active(self, grace_ms: int) -> None:
         """Starts the grace window of a new active controller."""
         self._active_since_ms = self._clock()
-        self._judge_from_ms = self._active_since_ms + grace_ms
+        self._grace_end_ms = self._active_since_ms + grace_ms
 
-    def judges_in_ms(self) -> int:
+    def grace_left_ms(self) -> int:
         """Returns the rest of the grace window in ms; 0: it is over."""
-        return max(0, self._judge_from_ms - self._clock())
+        return max(0, self._grace_end_ms - self._clock())
 
     def last_heartbeat(self, key: BrokerKey) -> Heartbeat | None:
         """Returns the last heartbeat of an active broker; None: it is not active."""
@@ -66,23 +66,23 @@ class LivenessView:
         """Returns the liveness of the group's replicas now."""
         live: dict[int, LiveInfo] = {}
         presumed: set[int] = set()
-        doubted: set[int] = set()
+        doubtful: set[int] = set()
         lost: dict[int, Loss] = {}
-        is_young = self.judges_in_ms() > 0
+        is_young = self.grace_left_ms() > 0
         for broker_id in broker_set.replicas:
             key = broker_set.key(broker_id)
             heartbeat = self.last_heartbeat(key)
             if heartbeat is not None:
                 live[broker_id] = heartbeat.live
                 if self._liveness.is_doubtful(key, self._clock()):
-                    doubted.add(broker_id)
+                    doubtful.add(broker_id)
             elif is_young and self._may_have_been_heard(
                 key, is_master=broker_id == broker_set.master_broker_id
             ):
                 presumed.add(broker_id)
             else:
                 lost[broker_id] = self._loss(key)
-        return LiveView(live, frozenset(presumed), lost, frozenset(doubted))
+        return LiveView(live, frozenset(presumed), lost, frozenset(doubtful))
 
     def _may_have_been_heard(self, key: BrokerKey, *, is_master: bool) -> bool:
         """Could the leader before this one have heard the broker?
@@ -106,4 +106,4 @@ class LivenessView:
         if seen is None:
             return Loss(None, wall_of_clock_ms + now_ms)
         found_ms = now_ms if seen.inactive_ms is None else seen.inactive_ms
-        return Loss(wall_of_clock_ms + seen.last_beat_ms, wall_of_clock_ms + found_ms)
+        return Loss(wall_of_clock_ms + seen.last_heartbeat_ms, wall_of_clock_ms + found_ms)

@@ -25,7 +25,7 @@ from namesrv.plugins.controller.core.reconcile import (
     try_election,
 )
 from namesrv.plugins.controller.core.state import BrokerSet
-from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
+from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
 from namesrv.plugins.controller.proposer import Proposer
@@ -54,15 +54,15 @@ class Elections:
         self._running: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_pass_ms = 0
-        self._judged = True
+        self._grace_is_over = True
         self.retries: dict[str, Retry] = {}
 
-    def look_at(self, broker_name: str) -> None:
+    def check_group(self, broker_name: str) -> None:
         """Checks at once whether this group needs an election."""
         self._names.add(broker_name)
         self._wake.set()
 
-    def look_at_all(self) -> None:
+    def check_all_groups(self) -> None:
         """Checks at once which groups need an election."""
         self._next_pass_ms = 0
         self._wake.set()
@@ -72,9 +72,9 @@ class Elections:
         self.retries.clear()
         if is_active:
             self._liveness_view.became_active(self._config.current.controller_grace_ms)
-            self._judged = False
+            self._grace_is_over = False
             self._notifier.notify_all()  # the last leader may have died between an election and its 1008
-        self.look_at_all()
+        self.check_all_groups()
 
     def broker_became_active(self, key: BrokerKey) -> None:
         """The broker may be electable, and may have missed who is master. For the active controller only."""
@@ -85,7 +85,7 @@ class Elections:
             return
         if broker_set.master_broker_id is not None:
             self._notifier.notify(broker_set, only=key.broker_id)
-        self.look_at(key.broker_name)
+        self.check_group(key.broker_name)
 
     def broker_became_inactive(self, key: BrokerKey) -> None:
         """For the active controller only."""
@@ -93,7 +93,7 @@ class Elections:
             return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
         if broker_set is not None and broker_set.cluster_name == key.cluster_name:
-            self.look_at(key.broker_name)
+            self.check_group(key.broker_name)
 
     async def run(self) -> None:
         """Runs the loop until it is cancelled. Does nothing while this controller is not active."""
@@ -130,14 +130,14 @@ class Elections:
             if (
                 event.broker_name not in self._running
             ):  # an election of our own that failed waits for its retry
-                self.look_at(event.broker_name)
+                self.check_group(event.broker_name)
         elif isinstance(event, ElectMaster):
             self._elected(after, event.reason)
         else:
             self._notifier.notify(after)
 
     def _elected(self, broker_set: BrokerSet, reason: str) -> None:
-        self.tally.count(broker_set, ELECTED, reason)
+        self.tally.count(broker_set, NEW_MASTER_ELECTED, reason)
         self.retries.pop(broker_set.broker_name, None)
         logger.info(
             "%s: master is %s, masterEpoch %d, SyncStateSet %s (%s)",
@@ -149,8 +149,8 @@ class Elections:
     def _start_due(self, now_ms: int) -> None:
         names, self._names = self._names, set()
         names.update(name for name, retry in self.retries.items() if retry.due_ms <= now_ms)
-        if not self._judged and self._liveness_view.judges_in_ms() == 0:
-            self._judged, self._next_pass_ms = True, 0
+        if not self._grace_is_over and self._liveness_view.grace_left_ms() == 0:
+            self._grace_is_over, self._next_pass_ms = True, 0
         if now_ms >= self._next_pass_ms:
             self._next_pass_ms = now_ms + self._config.current.scan_inactive_master_interval
             names.update(self._proposer.state.brokers)
@@ -167,8 +167,8 @@ class Elections:
 
     def _sleep_ms(self, now_ms: int) -> int:
         deadlines = [self._next_pass_ms]
-        if not self._judged:
-            deadlines.append(now_ms + self._liveness_view.judges_in_ms())
+        if not self._grace_is_over:
+            deadlines.append(now_ms + self._liveness_view.grace_left_ms())
         due_ms = next_due_ms(
             {each: retry for each, retry in self.retries.items() if each not in self._running}
         )
@@ -216,7 +216,7 @@ class Elections:
         if applied.refused is not None and applied.before == broker_set:
             self._failed(name, applied.refused.remark)  # nothing changed: it would be refused again at once
         elif applied.refused is not None:
-            self.look_at(name)  # fenced: the group has changed, perhaps by a broker's own 1002
+            self.check_group(name)  # fenced: the group has changed, perhaps by a broker's own 1002
         elif applied.after is not None and applied.after.master_broker_id is None:
             self._failed(name, f"{election.reason}; the master is cleared")
 
@@ -224,7 +224,7 @@ class Elections:
         broker_set = self._proposer.state.brokers.get(name)
         if broker_set is None:
             return  # cleaned meanwhile
-        self.tally.count(broker_set, NOBODY, reason)
+        self.tally.count(broker_set, NO_MASTER_ELECTED, reason)
         before = self.retries.get(name)
         if before is None or before.reason != reason:
             logger.warning("%s has no live master: %s; it is tried again", name, reason)

@@ -305,7 +305,7 @@ def _replicas(sources: GroupSources, broker_set: BrokerSet) -> list[ReplicaView]
                 is_master=broker_id == master,
                 in_sync=broker_id in broker_set.sync_state_set,
                 alive=liveness.is_active(key, now),
-                heartbeat_age_ms=None if seen is None else now - seen.last_beat_ms,
+                heartbeat_age_ms=None if seen is None else now - seen.last_heartbeat_ms,
                 epoch=None if live is None else live.epoch,
                 max_offset=None if live is None else live.max_offset,
                 confirm_offset=None if live is None else live.confirm_offset,

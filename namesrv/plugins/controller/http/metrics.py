@@ -279,7 +279,7 @@ def _add_group(upstream: Scrape, ours: Scrape, sources: GroupSources, broker_set
 def _add_heartbeat(ours: Scrape, liveness: Liveness, key: BrokerKey, now_ms: int) -> None:
     seen = liveness.last_seen(key)
     if seen is not None:
-        age = (now_ms - seen.last_beat_ms) / 1_000
+        age = (now_ms - seen.last_heartbeat_ms) / 1_000
         ours.add(
             "rocketmq_controller_heartbeat_age_seconds",
             age,

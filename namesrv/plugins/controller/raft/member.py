@@ -87,7 +87,7 @@ class Member:
         self._timeout_now_term = -1  # the term whose leader asked us to campaign
         self._actions: deque[Callable[[], object]] = deque()
         self._deadline = NEVER  # of the next election; the library's own is kept at NEVER
-        self._ask_welcome_at = self._log_waiting_at = float("-inf")
+        self._ask_welcome_at = self._log_waiting_at = NEVER_YET
         self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
         self.later: list[dict[str, Any]] = []  # the library's own answers, delivered in the next tick
         self._led_by: tuple[str | None, int] = (None, 0)  # leader and its term, as last logged
@@ -95,6 +95,7 @@ class Member:
 
     @property
     def guard(self) -> Guard:
+        """The rules between the links and the library."""
         if self._guard is None:
             self._guard = Guard(self.core, self.reply, self._settings.cluster_id)
         return self._guard
@@ -134,11 +135,9 @@ class Member:
         if led_by == self._led_by or leader is before is None:
             return
         self._led_by = led_by
-        if leader is None:
-            logger.info("%s: no controller leads now, term %d", self._settings.self_id, term)
-        else:
-            self.leader_changes += 1
-            logger.info("%s: controller %s leads now, term %d", self._settings.self_id, leader, term)
+        self.leader_changes += leader is not None
+        who = "no controller" if leader is None else f"controller {leader}"
+        logger.info("%s: %s leads now, term %d", self._settings.self_id, who, term)
 
     def do(self, action: Callable[[], object]) -> None:
         """Runs `action` in the raft thread, before its next tick. Any thread."""
@@ -158,6 +157,7 @@ class Member:
         return max(until_election, 0.001)
 
     def close(self) -> None:
+        """Closes every link and the raft port."""
         if self.links is not None:
             self.links.close()
 
@@ -224,13 +224,10 @@ class Member:
 
     def _hold(self, member: str, ack: Acknowledgement) -> bool:
         if not self.may_vote and ack.success:
-            ack = self._uncounted(ack)
+            # sets the leader's next index and does not count towards a majority
+            ack = Acknowledgement(ack.next_index, reset=True, success=False, term=ack.term)
         self._held.hold(member, ack)
         return True
-
-    def _uncounted(self, ack: Acknowledgement) -> Acknowledgement:
-        """Returns an acknowledgement that sets the leader's next index and does not count to a majority."""
-        return Acknowledgement(ack.next_index, reset=True, success=False, term=ack.term)
 
     def _release_acknowledgements(self) -> None:
         if not self._held or self.links is None:
@@ -249,14 +246,14 @@ class Member:
         self.reply(member, MemberListNote(self.member_list.index, tuple(sorted(self.voters.ids))))
 
     def link_down(self, member: str) -> None:
-        self.joining.lost(member)
+        self.joining.disconnected(member)
         if member in self.voters.learners:
             self.core.learner_down(member)
         else:
             self.disconnected(member)
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
             # kill -9 closes the connection at once; if only our own link broke, the others deny the pre-vote
-            self.guard.last_append = float("-inf")
+            self.guard.last_append = NEVER_YET
             delay = random.uniform(FAST_ELECTION_MIN_S, self._settings.fast_election_s)
             self._take_deadline()
             self._deadline = min(self._deadline, self.core.now() + delay)
@@ -271,7 +268,7 @@ class Member:
             case Ping() | Hello():
                 pass
             case VoteEligibility():
-                if self.joining.hear(member, message):
+                if self.joining.receive(member, message):
                     self._send_vote_eligibility()
             case WelcomeRequest():
                 if self.core.leads:
@@ -324,9 +321,9 @@ class Member:
             self._log_waiting_at = now + LOG_WAITING_S
             self._log_waiting()
 
-    def follow_member_list(self) -> None:
+    def apply_member_list(self) -> None:
         """Called after each change of the member list: majorities are counted over it from now on."""
-        self.voters.follow_member_list()
+        self.voters.apply_member_list()
         self._prevote.others = len(self.voters.others)
 
     def _log_waiting(self) -> None:

@@ -86,7 +86,7 @@ class Proposals:
         self._epoch = None
         queue, self._queue = self._queue, deque()
         for proposal in queue:
-            self._settle(proposal, NotActive(self._leader()))
+            self._resolve(proposal, NotActive(self._leader()))
         for batch in self._in_flight:
             if batch.timer is not None and batch.timer.when() > self._loop.time() + LOST_GRACE_S:
                 batch.timer.cancel()
@@ -182,7 +182,7 @@ class Proposals:
             if proposal.future.done():  # the caller was cancelled
                 continue
             if proposal.expires_at < now:
-                self._settle(proposal, Busy())
+                self._resolve(proposal, Busy())
                 continue
             size += event_bytes
             batch.append(proposal)
@@ -217,16 +217,16 @@ class Proposals:
         if reason == SUCCESS and isinstance(result, list):
             self.commit_seconds.observe(self._loop.time() - batch.began_at)
             for proposal, value in zip(batch.proposals, result, strict=True):
-                self._settle(proposal, Committed(value))
+                self._resolve(proposal, Committed(value))
         elif reason == SUCCESS or reason in NEVER_APPLIED:  # SUCCESS without results: fenced as a whole
             for proposal in batch.proposals:
-                self._settle(proposal, NotActive(self._leader()))
+                self._resolve(proposal, NotActive(self._leader()))
         else:
             for proposal in batch.proposals:
-                self._settle(proposal, Unknown("no majority answered in time; it may still be applied"))
+                self._resolve(proposal, Unknown("no majority answered in time; it may still be applied"))
         self._pump()
 
-    def _settle(self, proposal: _Proposal, outcome: AppendOutcome) -> None:
+    def _resolve(self, proposal: _Proposal, outcome: AppendOutcome) -> None:
         self.outcomes[_COUNTED_AS[type(outcome)]] += 1
         if not proposal.future.done():
             proposal.future.set_result(outcome)

@@ -56,7 +56,7 @@ class RaftLibrary(Protocol):
         """Leader: the last entry that this member is known to have; 0: unknown member."""
         ...
 
-    def follow(self, others: Collection[str]) -> None:
+    def set_other_voters(self, others: Collection[str]) -> None:
         """Replaces the other members that majorities are counted over."""
         ...
 

@@ -65,8 +65,13 @@ class ReplicaCore(RaftLibrary, Protocol):
         """Any thread. The callback comes in the raft thread, or never."""
         ...
 
-    def doTick(self, time_to_wait: float, /) -> None: ...
-    def close(self) -> None: ...
+    def doTick(self, time_to_wait: float, /) -> None:
+        """One turn of the library; waits for input up to `time_to_wait` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Closes links, journal and poller."""
+        ...
 
 
 class Replica:
@@ -154,14 +159,10 @@ class Replica:
             await asyncio.to_thread(self._thread.join, STOP_S)
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
-        if self._proposals is None:
-            return NotActive(None)
-        return await self._proposals.append(request_id, event)
+        return NotActive(None) if self._proposals is None else await self._proposals.append(request_id, event)
 
     async def barrier(self) -> AppendOutcome:
-        if self._proposals is None:
-            return NotActive(None)
-        return await self._proposals.append(None, None)
+        return NotActive(None) if self._proposals is None else await self._proposals.append(None, None)
 
     @property
     def request_addresses(self) -> dict[str, Address]:
@@ -189,29 +190,27 @@ class Replica:
         if self._core is None or self._proposals is None:
             return common | {"running": False}
         core = self._core
-        return (
-            common
-            | {
-                "running": self._thread is not None and self._thread.is_alive(),
-                "leaderId": core.leader_id,
-                "term": core.term,
-                "commitIndex": core.commit_index,
-                "lastApplied": core.last_applied,
-                "logEntries": len(core.log),
-                "journalBytes": core.log.file_bytes,
-                "journalSyncs": core.log.syncs,
-                "syncSeconds": core.log.sync_seconds.values(),
-                "commitSeconds": self._proposals.commit_seconds.values(),
-                "batchSizes": self._proposals.batch_sizes.values(),
-                "snapshotBytes": self._snapshot_bytes,
-                "snapshots": self._snapshots,
-                "snapshotSeconds": self._snapshot_seconds,
-                "waiting": self._proposals.waiting,
-                "outcomes": dict(self._proposals.outcomes),
-            }
-            | core.member.status()
-            | ({} if self.certificates is None else self.certificates.status())
-        )
+        return {
+            **common,
+            "running": self._thread is not None and self._thread.is_alive(),
+            "leaderId": core.leader_id,
+            "term": core.term,
+            "commitIndex": core.commit_index,
+            "lastApplied": core.last_applied,
+            "logEntries": len(core.log),
+            "journalBytes": core.log.file_bytes,
+            "journalSyncs": core.log.syncs,
+            "syncSeconds": core.log.sync_seconds.values(),
+            "commitSeconds": self._proposals.commit_seconds.values(),
+            "batchSizes": self._proposals.batch_sizes.values(),
+            "snapshotBytes": self._snapshot_bytes,
+            "snapshots": self._snapshots,
+            "snapshotSeconds": self._snapshot_seconds,
+            "waiting": self._proposals.waiting,
+            "outcomes": dict(self._proposals.outcomes),
+            **core.member.status(),
+            **({} if self.certificates is None else self.certificates.status()),
+        }
 
     def _on_state(self, leads: bool, term: int) -> None:
         self._set_epoch(None)
@@ -280,7 +279,7 @@ class Replica:
             raise
 
     def open_core(self, journal: Journal) -> ReplicaCore:
-        """Binds the port. Raises ConfigError; the journal stays the caller's then."""
+        """Binds the port. Raises ConfigError; the caller then closes the journal."""
         raise NotImplementedError
 
     def _open_journal(self) -> Journal:
@@ -349,6 +348,7 @@ class Replica:
             self.call_in_loop(lambda: self._on_state(leads, term))
 
     def write_snapshot(self, path: str, last: LogEntry, previous: LogEntry) -> None:
+        """Writes the state as of entry `last`; EXIT_SNAPSHOT if it fails."""
         started = time.perf_counter()
         member_list_index, change = self.member_list.at(last[1])
         try:
@@ -392,6 +392,7 @@ class Replica:
             self.fatal(EXIT_STATE_MACHINE, f"cannot restore the snapshot:\n{traceback.format_exc()}")
 
     def fatal(self, code: int, text: str) -> NoReturn:
+        """Ends the process with this exit code (fatal.py)."""
         self._failed = True
         if self.settings.on_fatal is None:
             end_process(code, text)

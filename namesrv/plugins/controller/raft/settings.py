@@ -12,7 +12,7 @@ from namesrv.plugins.controller.raft.transport.channel import (
     KeyChannel,
     PlainChannel,
 )
-from namesrv.plugins.controller.raft.transport.links import LinkSettings
+from namesrv.plugins.controller.raft.transport.link import LinkSettings
 
 
 def check_settings(settings: RaftSettings) -> None:

@@ -53,7 +53,7 @@ class AdminHandlers:
         self._client: RemotingClient | None = None  # to the controller that leads
 
     def bind(self, table: OperationTable) -> None:
-        """Binds settings (1009, 1010), cleaning (1011), and KeelMQ's 29012 (elections), 29013, 29014 (state)."""
+        """Binds settings (1009, 1010), cleaning (1011), past elections (29012) and state (29013, 29014)."""
         table.bind(wire.UPDATE_CONTROLLER_CONFIG, self.update_config)
         table.bind(wire.GET_CONTROLLER_CONFIG, self.get_config)
         table.bind(wire.CLEAN_BROKER_DATA, self.clean_broker_data)
@@ -71,11 +71,11 @@ class AdminHandlers:
         changes = self._config.check_changes(call.raw_body)
         if not self._replicator.is_active and not request.forwarded:
             return await self._forward(call.raw_body)
-        settled = await self._proposer.settle(lambda state: decide_update_config(state, changes))
-        if settled.event is not None:
+        decided = await self._proposer.decide_and_propose(lambda state: decide_update_config(state, changes))
+        if decided.event is not None:
             shown = ", ".join(f"{key}={'' if value is None else value}" for key, value in changes.items())
             log.info("%s: settings of all controllers changed: %s", call.peer.address, shown)
-            self._elections.look_at_all()
+            self._elections.check_all_groups()
         return Reply()
 
     async def _forward(self, body: bytes) -> Reply:
@@ -127,11 +127,11 @@ class AdminHandlers:
                 clean_living=request.is_clean_living_broker,
             )
 
-        settled = await self._proposer.settle(decide)
-        if settled.event is not None:
+        decided = await self._proposer.decide_and_propose(decide)
+        if decided.event is not None:
             ids = request.broker_controller_ids_to_clean or "all"
             log.warning("%s: cleaned brokers %s of %s", call.peer.address, ids, name)
-        return Reply(remark=settled.remark)
+        return Reply(remark=decided.remark)
 
     async def get_elections(self, request: wire.ElectionsRequest, call: Call) -> Reply:
         """Returns the past elections of one group, or of all: at most `count`, newest first (29012)."""
@@ -157,7 +157,7 @@ class AdminHandlers:
             if applied.refused is not None:
                 raise CommandError(applied.refused.code, applied.refused.remark)
         log.warning("%s: imported %d groups", call.peer.address, len(incoming.brokers))
-        self._elections.look_at_all()
+        self._elections.check_all_groups()
         return wire.ImportStateResponse(groups=len(incoming.brokers))
 
 

@@ -21,9 +21,9 @@ from namesrv.plugins.controller.core.decide import (
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.explain import Explanation, explain_election
 from namesrv.plugins.controller.core.rules import Refused
-from namesrv.plugins.controller.core.tally import KEPT, ElectionTally
+from namesrv.plugins.controller.core.tally import KEEP_CURRENT_MASTER, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
-from namesrv.plugins.controller.proposer import Proposer, Settled
+from namesrv.plugins.controller.proposer import Decided, Proposer
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import invalid, master_info
 from namesrv.plugins.controller.settings import LiveConfig
@@ -65,12 +65,12 @@ class ElectionHandlers:
             handed_over = await self._hand_over(election_request)
             if handed_over is not None:
                 return handed_over
-        settled = await self._proposer.settle(
+        decided = await self._proposer.decide_and_propose(
             lambda state: decide_elect(
                 state, self._liveness_view.view_of(state, election_request.broker_name), election_request
             )
         )
-        return self._elect_reply(settled)
+        return self._elect_reply(decided)
 
     async def explain_election(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
         """Returns what 1002 would do now. Leader only: its heartbeats decide an election."""
@@ -137,13 +137,13 @@ class ElectionHandlers:
             drained=_drained(request),
         )
 
-    def _elect_reply(self, settled: Settled) -> Reply:
-        broker_set = settled.broker_set
+    def _elect_reply(self, decided: Decided) -> Reply:
+        broker_set = decided.broker_set
         members = sorted(broker_set.sync_state_set)
-        if settled.event is None:
-            self._tally.count(broker_set, KEPT, settled.remark or "")
+        if decided.event is None:
+            self._tally.count(broker_set, KEEP_CURRENT_MASTER, decided.remark or "")
             body = wire.ElectMasterResponseBody(sync_state_set=members)
-            return Reply(master_info(broker_set, self._replicator), body, settled.code, settled.remark)
+            return Reply(master_info(broker_set, self._replicator), body, decided.code, decided.remark)
         if broker_set.master_broker_id is None:
             raise CommandError(
                 ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,

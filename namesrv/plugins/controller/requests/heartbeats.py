@@ -87,7 +87,7 @@ class HeartbeatHandler:
         key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
         live = LiveInfo(ext.broker_addr, ext.epoch, ext.max_offset, ext.confirm_offset, ext.election_priority)
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
-        is_new = self._liveness.beat(
+        is_new = self._liveness.record_heartbeat(
             key,
             connection_id=peer.connection_id,
             incarnation=ext.broker_addr,

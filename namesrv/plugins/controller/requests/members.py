@@ -66,7 +66,7 @@ class MemberHandlers:
         _check_place(members, address)
         raft_address = await self._identified(new, address)
         _check_host(members, raft_address)
-        self._settle(await self._replicator.add_member(new, raft_address, address))
+        self._require_committed(await self._replicator.add_member(new, raft_address, address))
         log.warning("%s: controller %s at %s was added", call.peer.address, new, address_text(address))
         self._notify_brokers()
         return Reply(self._metadata())
@@ -85,7 +85,7 @@ class MemberHandlers:
                 f"{old} leads: move the leadership first (transferLeader to {transfer_target}, for example), "
                 "repeat"
             )
-        self._settle(await self._replicator.remove_member(old))
+        self._require_committed(await self._replicator.remove_member(old))
         log.warning("%s: controller %s was removed", call.peer.address, old)
         return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
 
@@ -94,7 +94,7 @@ class MemberHandlers:
         self._check_leads()
         if request.controller_id == self._replicator.self_id:
             return Reply(self._metadata(), remark=f"{request.controller_id} leads already")
-        self._settle(await self._replicator.transfer_leadership(request.controller_id))
+        self._require_committed(await self._replicator.transfer_leadership(request.controller_id))
         log.warning("%s: the leadership went to %s", call.peer.address, request.controller_id)
         return Reply(self._metadata())
 
@@ -129,7 +129,7 @@ class MemberHandlers:
         who = "" if leader is None or where is None else f": ask {leader} at {address_text(where)}"
         raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK + who)
 
-    def _settle(self, outcome: ChangeOutcome) -> None:
+    def _require_committed(self, outcome: ChangeOutcome) -> None:
         """Raises CommandError unless the change was committed."""
         match outcome:
             case ChangeRefused(reason):

@@ -6,7 +6,7 @@ from namesrv.plugins.controller.core.decide import decide_apply_broker_id, decid
 from namesrv.plugins.controller.core.events import ApplyBrokerId, UpdateBrokerAddress
 from namesrv.plugins.controller.core.rules import other_cluster
 from namesrv.plugins.controller.election.liveness_view import LivenessView
-from namesrv.plugins.controller.proposer import Proposer, Settled
+from namesrv.plugins.controller.proposer import Decided, Proposer
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import invalid, master_info, sync_state_set
 from namesrv.plugins.controller.settings import LiveConfig
@@ -64,7 +64,7 @@ class RegistrationHandlers:
             v=3,
             brokers_max=self._config.current.controller_brokers_max,
         )
-        await self._proposer.settle(lambda state: decide_apply_broker_id(state, event))
+        await self._proposer.decide_and_propose(lambda state: decide_apply_broker_id(state, event))
         return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)
 
     async def register_broker(self, request: wire.RegisterBrokerToControllerRequest, call: Call) -> Reply:
@@ -72,12 +72,12 @@ class RegistrationHandlers:
 
         Raises CommandError: the id was not applied for; UnknownOutcome.
         """
-        settled = await self._settle_register(request)
-        if isinstance(settled.event, UpdateBrokerAddress):
-            settled = await self._settle_register(
+        decided = await self._decide_register(request)
+        if isinstance(decided.event, UpdateBrokerAddress):
+            decided = await self._decide_register(
                 request
             )  # decided again: it may be the master, at a new address
-        broker_set = settled.broker_set
+        broker_set = decided.broker_set
         master = broker_set.master_broker_id
         is_alive = master is not None and self._liveness_view.view(broker_set).is_alive(master)
         info = master_info(broker_set if is_alive else None, self._replicator)
@@ -86,8 +86,8 @@ class RegistrationHandlers:
         )
         return Reply(header, sync_state_set(broker_set))
 
-    async def _settle_register(self, request: wire.RegisterBrokerToControllerRequest) -> Settled:
-        return await self._proposer.settle(
+    async def _decide_register(self, request: wire.RegisterBrokerToControllerRequest) -> Decided:
+        return await self._proposer.decide_and_propose(
             lambda state: decide_register(
                 state,
                 self._liveness_view.view_of(state, request.broker_name),

@@ -41,7 +41,7 @@ class SyncStateSetHandlers:
             expected_sync_state_set_epoch=body.sync_state_set_epoch,
         )
         try:
-            settled = await self._proposer.settle(
+            decided = await self._proposer.decide_and_propose(
                 lambda state: decide_alter_sync_state_set(
                     state, event, self._liveness_view.view_of(state, request.broker_name)
                 )
@@ -50,13 +50,13 @@ class SyncStateSetHandlers:
             if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
                 error.header = wire.AlterSyncStateSetResponse()
             raise
-        broker_set = settled.broker_set
+        broker_set = decided.broker_set
         header = wire.AlterSyncStateSetResponse(new_sync_state_set_epoch=broker_set.sync_state_set_epoch)
         return Reply(header, sync_state_set(broker_set))
 
     async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
         """Returns master, epochs and SyncStateSet of a group (1004). Raises CommandError: it is unknown."""
-        settled = await self._proposer.settle(
+        decided = await self._proposer.decide_and_propose(
             lambda state: decide_read(
                 state,
                 broker_name=request.broker_name,
@@ -65,7 +65,7 @@ class SyncStateSetHandlers:
                 fence_sync_state_set_epoch=request.fence_sync_state_set_epoch,
             )
         )
-        return Reply(master_info(settled.broker_set, self._replicator), sync_state_set(settled.broker_set))
+        return Reply(master_info(decided.broker_set, self._replicator), sync_state_set(decided.broker_set))
 
     async def get_sync_state_data(self, request: object, call: Call) -> Reply:
         """Returns the replicas of these groups, in sync or not (1006); unknown names are left out."""

@@ -76,7 +76,7 @@ class Changes:
                     member.do(lambda: member.voters.remove_learner(member_id))
 
     async def _add(self, member_id: str, address: Address, request_address: Address | None) -> ChangeOutcome:
-        vote_eligibility = self._member.joining.heard.get(member_id)
+        vote_eligibility = self._member.joining.received.get(member_id)
         if vote_eligibility is None:
             return ChangeRefused(f"{member_id} has disconnected")
         fresh = vote_eligibility.state == "new" and member_id not in self._state_machine.former

@@ -78,7 +78,7 @@ def save(path: Path, vote_eligibility: VoteEligibility, *, sync: bool = True) ->
 class Joining:
     """The vote eligibility of this member. `store(eligibility)` makes it durable before it is sent.
 
-    `own`: of this member. `heard`: of the members that are connected now.
+    `own`: of this member. `received`: of the members that are connected now.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Joining:
     ) -> None:
         self._self_id, self._others, self._store = self_id, others, store
         self.own = own
-        self.heard: dict[str, VoteEligibility] = {}
+        self.received: dict[str, VoteEligibility] = {}
         if not others and not self.is_member:
             self._become("member", ((self_id, own.incarnation),))
 
@@ -102,21 +102,21 @@ class Joining:
     @property
     def rejoins(self) -> bool:
         """Does the group have a past that this directory lacks? Then only a welcome makes it a voter."""
-        return not self.is_member and any(each.state == "member" for each in self.heard.values())
+        return not self.is_member and any(each.state == "member" for each in self.received.values())
 
     def waits_for(self) -> list[str]:
         """Returns the members that must connect before this one may vote; empty: it waits for nobody."""
         if self.is_member or self.rejoins:
             return []
-        return sorted(self._others - self.heard.keys())
+        return sorted(self._others - self.received.keys())
 
-    def lost(self, member: str) -> None:
+    def disconnected(self, member: str) -> None:
         """The connection to this member is closed."""
-        self.heard.pop(member, None)
+        self.received.pop(member, None)
 
-    def hear(self, member: str, vote_eligibility: VoteEligibility) -> bool:
+    def receive(self, member: str, vote_eligibility: VoteEligibility) -> bool:
         """Notes the eligibility of another member. True: our own changed, and must be sent to the others."""
-        self.heard[member] = vote_eligibility
+        self.received[member] = vote_eligibility
         before = self.own
         if self.own.state == "new":
             self._promise()
@@ -129,7 +129,7 @@ class Joining:
         self._become("member", ())
 
     def _promise(self) -> None:
-        others = self._heard_of_others()
+        others = self._received_of_others()
         if others is None or self.rejoins:
             return
         member_list = {name: each.incarnation for name, each in others.items()}
@@ -141,18 +141,18 @@ class Joining:
             logger.error("the members promised different groups: empty the data directories of all members")
 
     def _join(self) -> None:
-        ours, others = self.own.member_list, self._heard_of_others()
-        if any(each.state == "member" and each.member_list == ours for each in self.heard.values()) or (
+        ours, others = self.own.member_list, self._received_of_others()
+        if any(each.state == "member" and each.member_list == ours for each in self.received.values()) or (
             others is not None
             and all(each.state != "new" and each.member_list == ours for each in others.values())
         ):
             self._become("member", ours)
 
-    def _heard_of_others(self) -> dict[str, VoteEligibility] | None:
+    def _received_of_others(self) -> dict[str, VoteEligibility] | None:
         """None: one of them was not heard yet."""
-        if not self._others <= self.heard.keys():
+        if not self._others <= self.received.keys():
             return None
-        return {name: self.heard[name] for name in self._others}
+        return {name: self.received[name] for name in self._others}
 
     def _become(self, state: State, member_list: tuple[tuple[str, str], ...]) -> None:
         vote_eligibility = VoteEligibility(self.own.incarnation, state, member_list)

@@ -48,7 +48,7 @@ class Voters:
         self._retire_at: dict[str, float] = {}
         self._removed_at = 0  # index of a member list without us that another member reported
 
-    def follow_member_list(self) -> None:
+    def apply_member_list(self) -> None:
         """Counts majorities over the member list as it is now, and links to its members."""
         members, before = self._member.member_list.members, self.ids
         self.ids = frozenset(members)
@@ -56,12 +56,12 @@ class Voters:
         self._addresses.update(self._member.member_list.addresses(self._settings.members))
         for member in self.others:
             self.learners.pop(member, None)
-        self._member.core.follow(self.others)
+        self._member.core.set_other_voters(self.others)
         if self._member.core.leads:
             for member in sorted(before - self.ids):
                 self.learners[member] = self._addresses.get(member, ("", 0))
                 self._retire_at[member] = NOT_DECIDED
-        self._follow_links()
+        self._update_links()
 
     def retire(self) -> None:
         """Sends the log to removed members for RETIRE_S, so that they learn of their removal.
@@ -85,7 +85,7 @@ class Voters:
         if member not in self.ids:
             self._retire_at.pop(member, None)
             self.learners[member] = address
-            self._follow_links()
+            self._update_links()
             if self._is_linked(member):
                 self._member.core.learner_up(member)
 
@@ -93,7 +93,7 @@ class Voters:
         """Stops replicating to this member and closes its link. Safe to repeat."""
         if self.learners.pop(member, None) is not None:
             self._member.core.learner_down(member)
-            self._follow_links()
+            self._update_links()
 
     def is_replicated_to(self, member: str) -> bool:
         """Does this member receive the log, as a voter or a learner?"""
@@ -101,7 +101,7 @@ class Voters:
 
     def caught_up(self, member: str) -> bool:
         """Has this learner announced its vote eligibility, and nearly the whole log?"""
-        if member not in self._member.joining.heard:
+        if member not in self._member.joining.received:
             return False
         return (
             self._is_linked(member)
@@ -121,7 +121,7 @@ class Voters:
         """Leader: returns the `members` that may vote and have answered after `since` (seconds of now()), and
         itself; sorted."""
         answered = dict(zip(self.others, self._member.core.last_responses(), strict=False))
-        heard = self._member.joining.heard
+        heard = self._member.joining.received
         voting = (name for name in members if name in heard and heard[name].state == "member")
         return sorted(
             [self._settings.self_id, *(name for name in voting if answered.get(name, NEVER_YET) > since)]
@@ -135,9 +135,9 @@ class Voters:
     def _is_linked(self, member: str) -> bool:
         return self._member.links is not None and member in self._member.links.connected()
 
-    def _follow_links(self) -> None:
+    def _update_links(self) -> None:
         if self._member.links is not None:
-            self._member.links.follow(
+            self._member.links.set_members(
                 self._member.member_list.addresses(self._settings.members) | self.learners
             )
 

@@ -53,10 +53,8 @@ HEAD = struct.Struct("<4sIIQQQ")
 CRC_FROM = 12  # crc32 covers the record from here
 COMMAND_BYTES_MAX = 64 * 1024 * 1024
 WRITE_AT_BYTES = 1024 * 1024  # buffered records beyond this are written (not synced) at once
-RESERVE_BYTES_MIN, RESERVE_BYTES_MAX = (
-    16 * 1024,
-    1024 * 1024,
-)  # zeros added at once: the size of the log, within these bounds
+RESERVE_BYTES_MIN, RESERVE_BYTES_MAX = 16 * 1024, 1024 * 1024
+"""Zeros are added in runs of the size of the log, within these bounds."""
 
 LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from keelmq.runtime.config import ConfigError
-from namesrv.plugins.controller.raft.transport.links import SocketAddress
+from namesrv.plugins.controller.raft.transport.link import SocketAddress
 
 logger = logging.getLogger(__name__)
 

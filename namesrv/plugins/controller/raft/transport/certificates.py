@@ -34,19 +34,20 @@ RENEW_DAYS = 30  # warn so long before the end; automatic renewal has happened b
 
 
 @dataclass(frozen=True)
-class Facts:
+class CertificateInfo:
     """`names`: DNS names of the certificate. `not_after`: when the certificate or its CA expires, UTC."""
 
     names: tuple[str, ...]
     not_after: datetime
 
     def days_left(self, now: datetime) -> float:
+        """Returns the days until `not_after`; negative: expired."""
         return (self.not_after - now).total_seconds() / 86_400
 
 
 @dataclass(frozen=True)
 class Contexts:
-    facts: Facts
+    info: CertificateInfo
     dialer: ssl.SSLContext
     listener: ssl.SSLContext
 
@@ -67,7 +68,9 @@ def read_certificates(files: TlsFiles, member: str) -> Contexts:
     _check_dates(CERT_KEY, files.certificate, chain[:1], now)
     _check_dates(TRUST_KEY, files.trust, trusted, now)
     ends = [chain[0].not_valid_after_utc, max(each.not_valid_after_utc for each in trusted)]
-    contexts = Contexts(Facts(names, min(ends)), _context(files, dialed=True), _context(files, dialed=False))
+    contexts = Contexts(
+        CertificateInfo(names, min(ends)), _context(files, dialed=True), _context(files, dialed=False)
+    )
     _check_handshake(files, contexts)
     return contexts
 
@@ -87,13 +90,14 @@ class Certificates:
         self._warn_of_expiry()
 
     @property
-    def facts(self) -> Facts:
-        return self._contexts.facts
+    def info(self) -> CertificateInfo:
+        """The facts of the certificate in use."""
+        return self._contexts.info
 
     def status(self) -> dict[str, int | str]:
         """`certificateEnds`: seconds since 1970. `certificateFault`: why newer files are not in use."""
         self._refresh()  # show a renewal before the next connection
-        ends: dict[str, int | str] = {"certificateEnds": int(self.facts.not_after.timestamp())}
+        ends: dict[str, int | str] = {"certificateEnds": int(self.info.not_after.timestamp())}
         return ends if self.fault is None else ends | {"certificateFault": self.fault}
 
     def channel(self, dialed: bool) -> TlsChannel:
@@ -114,7 +118,7 @@ class Certificates:
             self.fault, self._retry_at = str(error), now + RETRY_S
             return
         self._stamps, self.fault = stamps, None
-        logger.info("the raft port has a new certificate, until %s", _day(self.facts.not_after))
+        logger.info("the raft port has a new certificate, until %s", _day(self.info.not_after))
         self._warn_of_expiry()
 
     def _stat(self) -> tuple[object, ...]:
@@ -122,12 +126,12 @@ class Certificates:
         return tuple(_stamp(path) for path in (self._files.certificate, self._files.key, self._files.trust))
 
     def _warn_of_expiry(self) -> None:
-        days = self.facts.days_left(datetime.now(UTC))
+        days = self.info.days_left(datetime.now(UTC))
         if days < RENEW_DAYS:
             logger.warning(
                 "the raft certificate or its CA ends in %.0f days, at %s: renew it, no restart is needed",
                 days,
-                _day(self.facts.not_after),
+                _day(self.info.not_after),
             )
 
 

@@ -13,8 +13,8 @@ from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.history import (
     ELECTIONS_MAX,
     ELECTIONS_PER_GROUP_MAX,
+    append_election,
     past_elections,
-    remembered,
 )
 from namesrv.plugins.controller.core.state import PastElection, State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
@@ -241,11 +241,11 @@ def past(number: int, name: str) -> PastElection:
 def test_the_history_is_bounded_and_a_flapping_group_pushes_nobody_out() -> None:
     elections: tuple[PastElection, ...] = (past(0, "quiet"),)
     for number in range(1, 3 * ELECTIONS_PER_GROUP_MAX):
-        elections = remembered(elections, past(number, "flaps"))
+        elections = append_election(elections, past(number, "flaps"))
     assert len(elections) == 1 + ELECTIONS_PER_GROUP_MAX
     assert elections[0].broker_name == "quiet"
     for number in range(2 * ELECTIONS_MAX):
-        elections = remembered(elections, past(1_000 + number, f"g{number}"))
+        elections = append_election(elections, past(1_000 + number, f"g{number}"))
     assert len(elections) == ELECTIONS_MAX
     assert elections[-1].broker_name == f"g{2 * ELECTIONS_MAX - 1}"
 
