@@ -1,4 +1,4 @@
-"""explain_election(): what an electMaster (1002) would do and why, by the functions that decide it. Pure."""
+"""explain_election(): what electMaster (1002) would do and why, by the functions that decide it. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ DOUBTFUL = "perhaps dead: its connection has closed, or it was silent for half i
 class Candidate:
     """A replica in the election. The offsets are those of its last heartbeat; None: it is not active.
 
-    behind_bytes: maxOffset below the greatest one of the live replicas. why: the reason that it wins or not.
+    behind_bytes: distance to the greatest maxOffset of the live replicas. why: why it wins, or does not.
     """
 
     broker_id: int
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """code, remark: the answer of the real request. is_change: it would propose an event."""
+    """code, remark: of the reply to the real request. is_change: the request would propose an event."""
 
     broker_set: BrokerSet
     election: Election
@@ -47,7 +47,7 @@ class Explanation:
 def explain_election(
     state: State, view: LiveView, election_request: ElectionRequest
 ) -> Explanation | Refused:
-    """Refused: no such group, or no such replica."""
+    """Returns what the request would do; Refused: no such group, or no such replica."""
     held = hold_election(state, view, election_request)
     if isinstance(held, Refused):
         return held

@@ -1,7 +1,7 @@
-"""Past elections: replicated, so every controller reports the same, also after a restart. Pure.
+"""Past elections. They are replicated: every controller reports the same, even after a restart. Pure.
 
 Bounded: the newest ELECTIONS_MAX, and at most ELECTIONS_PER_GROUP_MAX of one group, so that a flapping group
-does not displace the elections of the others.
+does not displace the elections of other groups.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Rules that decide() and apply() share. Pure; no liveness.
 
-decide() checks them so that no hopeless event is logged, apply() because the state may have changed since. A
-Refused carries RocketMQ's response code.
+decide() checks them so that no event is logged in vain, apply() because the state may have changed meanwhile.
+A Refused has RocketMQ's response code.
 """
 
 import msgspec
@@ -11,9 +11,9 @@ from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBroke
 from namesrv.plugins.controller.core.state import BROKER_ID_MAX, EPOCH_MAX, FIRST_BROKER_ID, BrokerSet, State
 
 GROUP_BROKERS_MAX = 1_000
-"""Of one group: the cost of a change grows with the brokers of the group."""
+"""Maximum of one group: the cost of a change grows with the number of its brokers."""
 TEXT_BYTES_MAX = 512
-"""Of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
+"""Maximum size of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -32,7 +32,7 @@ def unknown_set(broker_name: str) -> Refused:
 
 
 def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
-    """Refused: the group belongs to another cluster; else two groups would become one."""
+    """Refused: the group belongs to another cluster. Otherwise two groups would become one."""
     if broker_set.cluster_name == cluster_name:
         return None
     return Refused(
@@ -58,9 +58,9 @@ def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | N
 
 
 def check_epochs(after: BrokerSet) -> Refused | None:
-    """For apply(), of a group after an event. Refused: an epoch above EPOCH_MAX.
+    """Refused: the group would have an epoch above EPOCH_MAX after the event. For apply() only.
 
-    An import of an earlier release may have brought any epoch, and an overflow would stop every controller,
+    An import by an earlier release may have set any epoch, and an overflow would stop every controller, and
     again after each restart.
     """
     if 0 <= after.master_epoch <= EPOCH_MAX and 0 <= after.sync_state_set_epoch <= EPOCH_MAX:
@@ -73,7 +73,7 @@ def check_epochs(after: BrokerSet) -> Refused | None:
 
 
 def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
-    """None: the id is free, or the applicant owns it already. Source: RocketMQ 5.3.3, applyBrokerId."""
+    """Refused: the id is invalid, or belongs to another broker. Source: RocketMQ 5.3.3, applyBrokerId."""
     if not FIRST_BROKER_ID <= event.broker_id <= BROKER_ID_MAX:
         return _invalid_id(event, f"must be between {FIRST_BROKER_ID} and {BROKER_ID_MAX}")
     before = state.brokers.get(event.broker_name)
@@ -94,7 +94,7 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
 
 
 def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
-    """Anybody who reaches the port can register names, and each stays for ever at every controller."""
+    """Refused: too many brokers. Any client of the port can register names, and each stays until cleaned."""
     if isinstance(event.brokers_max, msgspec.UnsetType):
         return None  # an event of a release without the limit
     if state.size >= event.brokers_max:
@@ -118,7 +118,7 @@ def full(state: State, brokers_max: int) -> str:
 
 
 def check_length(what: str, text: str) -> Refused | None:
-    """For decide() only: an entry in the log must not be refused for its length."""
+    """Refused: the text is too long. For decide() only: an entry that is in the log must be accepted."""
     if len(text.encode()) <= TEXT_BYTES_MAX:
         return None
     return Refused(
@@ -169,7 +169,7 @@ def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused |
 
 
 def check_contains_master(before: BrokerSet, event: AlterSyncStateSet) -> Refused | None:
-    """The last rule of 1001; decide() checks liveness before it."""
+    """Refused: the new set lacks the master. The last rule of 1001; decide() checks liveness before it."""
     if before.master_broker_id in event.new_sync_state_set:
         return None
     return Refused(

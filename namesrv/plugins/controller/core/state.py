@@ -1,10 +1,10 @@
 """The replicated state: frozen values, one BrokerSet for each broker name. Holds no liveness. Pure.
 
-A controller publishes a new State after each applied event; a reader in any thread keeps the reference that
-it read and sees one consistent moment. state_codec.py writes it as JSON.
+A controller publishes a new State after each applied event; a reader in any thread takes the reference once
+and sees a consistent state. state_codec.py writes it as JSON.
 
-The values are msgspec structs, which are cheap to copy, with gc=False: none can be part of a reference cycle,
-so the garbage collector skips thousands of groups.
+The values are msgspec structs, which are cheap to copy, with gc=False: they cannot form reference cycles, so
+the garbage collector need not visit them.
 
 Invariants: BrokerSet.problems(). Source: RocketMQ 5.3.3, ReplicasInfoManager (its two tables are one here).
 """
@@ -25,9 +25,9 @@ V = TypeVar("V")
 
 FIRST_BROKER_ID = 1
 BROKER_ID_MAX = 2**62
-"""Ids travel as Java longs; the next one must fit too."""
+"""Ids are Java longs on the wire; the next id must fit as well."""
 EPOCH_MAX = 2**31 - 1
-"""Epochs travel as Java ints."""
+"""Epochs are Java ints on the wire."""
 
 
 class Replica(msgspec.Struct, frozen=True, gc=False):
@@ -38,8 +38,8 @@ class Replica(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerSet(msgspec.Struct, frozen=True, gc=False):
-    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id has one
-    owner for ever: no id below id_floor is assigned any more, since its owner may have been cleaned."""
+    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id never gets
+    a second owner: no id below id_floor is assigned again, because its owner may have been cleaned."""
 
     cluster_name: str
     broker_name: str
@@ -53,7 +53,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_new(self) -> bool:
-        """Had it never a master? Then no message was acknowledged, and every replica may win."""
+        """Whether the group never had a master: no message was acknowledged, and every replica may win."""
         return not self.sync_state_set
 
     @property
@@ -90,8 +90,8 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cleaned(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a cleaned group: a new group of this name begins with these epochs and ids, above all
-    that were ever used."""
+    """What remains of a cleaned group: a new group of this name starts with these epochs and this id, which
+    are above all that were used."""
 
     master_epoch: int
     sync_state_set_epoch: int
@@ -101,7 +101,7 @@ class Cleaned(msgspec.Struct, frozen=True, gc=False):
 class PastElection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An election that changed the master; new_master_broker_id None: the master was cleared.
 
-    event_id: its position in the log. Times are ms since 1970 of the proposer; ts 0: not recorded.
+    event_id: its position in the log. Times are ms since 1970 by the proposer's clock; ts 0: not recorded.
     """
 
     event_id: int
@@ -122,9 +122,9 @@ class State(msgspec.Struct, frozen=True, gc=False):
     """The whole state, by broker name. Never mutated: with_set() returns another State.
 
     event_count: position in the log of the last applied event, refused ones included (core/apply.py).
-    settings: changed at run time (1009), over the configuration file of every controller; settings_version
-    counts the changes. elections: the newest ones, oldest first (core/history.py). broker_count: replicas of
-    all groups, updated by with_set() and without_set().
+    settings: changed at run time (1009), overriding the file of every controller; settings_version counts the
+    changes. elections: the newest ones, oldest first (core/history.py). broker_count: replicas of all groups,
+    updated by with_set() and without_set().
     """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Brokers and cleaned groups: what controllerBrokersMax limits."""
+        """Number of brokers and cleaned groups, which controllerBrokersMax limits."""
         return self.broker_count + len(self.cleaned)
 
     def with_set(self, broker_set: BrokerSet) -> "State":
@@ -150,8 +150,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
         return replace(self, brokers=brokers, broker_count=count, cleaned=_without(self.cleaned, name))
 
     def without_set(self, broker_set: BrokerSet) -> "State":
-        """Returns the state without this group. Its kept epochs are raised by one, so that a waiting event is
-        fenced."""
+        """Returns the state with this group cleaned. Its epochs are raised by one, so that an event that was
+        already proposed is fenced."""
         floor = Cleaned(
             broker_set.master_epoch + 1, broker_set.sync_state_set_epoch + 1, broker_set.next_broker_id
         )

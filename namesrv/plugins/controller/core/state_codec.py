@@ -1,7 +1,7 @@
 """The replicated state as JSON, for snapshots of the log and for export and import. Pure.
 
-Version 2 added cleaned groups, settings and past elections; version 1 is still read. A newer version is
-refused: without its unknown parts this controller would differ from the others.
+Version 2 added cleaned groups, settings and past elections; version 1 can still be read. A newer version is
+refused: without the parts that it does not know this controller would differ from the others.
 """
 
 import msgspec
@@ -60,11 +60,11 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class StateVersionError(Exception):
-    """Written by a newer release: without its unknown parts this member would differ from the others."""
+    """The state is from a newer release, with parts that this one does not know."""
 
 
 def state_to_json(state: State) -> bytes:
-    """The same state gives the same bytes: everything is sorted."""
+    """Returns the state as JSON. Equal states have equal bytes: everything is sorted."""
     record = _StateRecord(
         v=STATE_VERSION,
         brokers=[set_record(state.brokers[name]) for name in sorted(state.brokers)],
@@ -78,7 +78,7 @@ def state_to_json(state: State) -> bytes:
 
 
 def state_from_json(data: bytes) -> State:
-    """Inverse of state_to_json. Raises StateVersionError, or msgspec.DecodeError for foreign bytes."""
+    """Inverse of state_to_json(). Raises StateVersionError, or msgspec.DecodeError: not such a state."""
     version = msgspec.json.decode(data, type=_Version).v
     if version > STATE_VERSION:
         raise StateVersionError(f"controller state version {version}; this program knows {STATE_VERSION}")
