@@ -1,7 +1,7 @@
 """MinIdNotifier: sends 905 to the members of a group whose lowest broker id changed, over new connections.
 
-Oneway and with a short timeout: a broker that misses it learns the same from its next getBrokerMemberGroup
-(901).
+Sent oneway and with a short timeout: a broker that misses it reads the same with its next
+getBrokerMemberGroup (901).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 300
 IN_FLIGHT_MAX = 4_096
-"""Messages in flight; more are dropped and logged."""
+"""Maximum number of messages in flight; more are dropped and logged."""
 
 
 class MinIdNotifier:

@@ -1,6 +1,6 @@
 """GET and PATCH /v1/config: the settings in force, their sources, and their change at run time.
 
-A change is made by the requests of the name server (318) and its plugins (1009). Imported only when HTTP is
+PATCH uses the operations of the name server (318) and of its plugins (1009). Imported only when HTTP is
 enabled: it needs FastAPI.
 """
 
@@ -25,11 +25,11 @@ from namesrv.plugins import Settings
 
 Value = str | bool | int | float | None
 SETTINGS_MAX = 100
-"""Keys of one change; there are fewer."""
+"""Maximum number of keys in one change; fewer keys exist."""
 
 
 class SettingView(Wire):
-    """One key. `value` is in force; secrets are masked."""
+    """One key with the value in force; secrets are masked."""
 
     program: str = Field(description="mqnamesrv, or the plugin that knows the key")
     key: str
@@ -127,7 +127,7 @@ def _plain(value: Any) -> Value:
 
 
 def _part_of(parts: Sequence[Settings], settings: Mapping[str, Value]) -> Settings:
-    """Returns the program that has the keys; the first one if none has: its refusal names similar keys.
+    """Returns the program that has the keys. If none has them, the first one: its refusal names similar keys.
 
     Raises BadRequest: keys of two programs, or too many.
     """

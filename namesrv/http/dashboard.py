@@ -1,8 +1,8 @@
-"""The analytics pages: the live dashboard, its scripts, the newest dashboard.json.
+"""The analytics pages: the dashboard, its scripts, and the newest dashboard.json.
 
-The page loads nothing from other servers, and the headers forbid it. Every answer can be revalidated by its
-ETag. Files are read in worker threads, in chunks, from one open descriptor: a dashboard.json that is replaced
-meanwhile disturbs no download. Imported only when HTTP is enabled: it needs FastAPI.
+The page loads nothing from other servers, and its headers forbid it. Every response has an ETag. Files are
+read in worker threads, in chunks, from one open descriptor: replacing dashboard.json does not disturb a
+download. Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class NoDashboard(BaseModel):
 
 
 def dashboard_router(output_dir: Path | None) -> APIRouter:
-    """`output_dir`: analyticsOutputDir. The endpoints are plain functions: FastAPI runs them in threads."""
+    """Returns the router. `output_dir`: analyticsOutputDir. FastAPI runs the plain functions in threads."""
     router = APIRouter(tags=["analytics"])
 
     @router.get("/", include_in_schema=False)
@@ -54,7 +54,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
 
     @router.get("/static/{name:path}", include_in_schema=False)
     def static(name: str, request: Request) -> Response:
-        """Serves a file of the package by its exact name; the name is never used as a path."""
+        """Serves a file of the package by its exact name, which is never used as a path."""
         found = dict(_files(web.STATIC)).get(name)
         if found is None:
             return _refusal(404, f"no file {name!r} belongs to the pages")
@@ -122,7 +122,7 @@ def _answer(request: Request, content: bytes, content_type: str) -> Response:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """Does If-None-Match have this ETag? Weak comparison (RFC 9110)."""
+    """Returns whether If-None-Match has this ETag. Weak comparison (RFC 9110)."""
     asked = (part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(","))
     return any(part in (etag, "*") for part in asked)
 
@@ -132,7 +132,7 @@ def _refusal(status: int, remark: str) -> Response:
 
 
 def _files(directory: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("css/page.css", Traversable) of every file in a package's directory."""
+    """Yields ("css/page.css", Traversable) of every file in a package's directory."""
     for entry in directory.iterdir():
         if entry.is_dir():
             yield from _files(entry, f"{prefix}{entry.name}/")

@@ -1,8 +1,8 @@
 """GET /v1/routes, /v1/clusters, /v1/brokers: the route table of this name server, for people and scripts.
 
-A view shows what the requests 105, 106 and 206 answer, and adds heartbeat ages, counts and detected problems.
-Name servers are independent of each other: another one may have other registrations. Imported only when HTTP
-is enabled: it needs FastAPI.
+A view has the content of the replies to 105, 106 and 206, and adds heartbeat ages, counts and detected
+problems. Name servers are independent of each other: another one may have other registrations. Imported only
+when HTTP is enabled: it needs FastAPI.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,12 +34,12 @@ from namesrv.handlers.queries import Queries
 
 PAGE = 100
 LATE_MS = 60_000
-"""Brokers register every 30 s; one that was silent for twice as long may be gone."""
+"""Brokers register every 30 s; one that was silent for twice as long may be down."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSources:
-    """What the views read. `clock`: monotonic ms, the one of the heartbeat table."""
+    """What the views read. `clock`: monotonic ms, also of the heartbeat table."""
 
     routes: RouteTable
     liveness: HeartbeatTable
@@ -81,7 +81,7 @@ class BrokersView(Wire):
 
 
 class ClusterView(Wire):
-    """One cluster: how many groups and brokers it has here."""
+    """One cluster: how many of its groups and brokers are registered here."""
 
     cluster: str
     groups: int
@@ -119,7 +119,7 @@ class RoutesView(Wire):
 
 
 class RouteView(Wire):
-    """One topic: the route as clients get it (105), who serves it, and what is wrong."""
+    """One topic: the route that clients get (105), its broker groups, and detected problems."""
 
     topic: str
     writable: bool

@@ -90,14 +90,15 @@ class Routes(Protocol):
     """The route table as plugins may read it."""
 
     def broker_data(self, broker_name: str) -> BrokerData | None:
-        """All addresses of a group by id, 0 is the master; None: nobody of it is registered."""
+        """Returns all addresses of a group by id, 0 is the master; None: none of its brokers is
+        registered."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of one program in /v1/config. `update`: the operation of `table` that applies key=value
-    lines, all or none. `sources`: key -> where its value comes from, for the keys that are set."""
+    lines, all of them or none. `sources`: key -> origin of its value, for the keys that are set."""
 
     program: str
     current: Callable[[], Config]
@@ -109,8 +110,8 @@ class Settings:
 
 @dataclass
 class PluginContext:
-    """What the name server gives to a plugin. A plugin with its own port reports closed connections by
-    liveness.connection_closed() and then calls wake_scan(), so that the grace ends in time."""
+    """What the name server gives to a plugin. A plugin with its own port reports closed connections with
+    liveness.connection_closed() and then calls wake_scan(), so that the scan runs when the grace ends."""
 
     liveness: Liveness
     clock: Callable[[], int]  # monotonic ms
@@ -132,7 +133,7 @@ class PluginContext:
 
 
 class Plugin(Protocol):
-    """Lifecycle: constructor, start() (may raise ConfigError), stop() (also after a failed start)."""
+    """Lifecycle: constructor, start() (may raise ConfigError), stop() (even after a failed start)."""
 
     name: str
 
@@ -140,7 +141,8 @@ class Plugin(Protocol):
 
     @classmethod
     def config_models(cls) -> tuple[type[Config], ...]:
-        """Settings models, read from the name server's file; the constructor gets an instance of each."""
+        """Returns the settings models, read from the name server's file; the constructor gets their
+        instances."""
         ...
 
     async def start(self) -> None:
@@ -152,7 +154,8 @@ class Plugin(Protocol):
         ...
 
     def health(self) -> dict[str, object]:
-        """For /readyz; "ready": false takes the process out of rotation, "reasons" say why."""
+        """Returns the plugin's part of /readyz. "ready" false: the process is not ready; "reasons" say
+        why."""
         ...
 
 

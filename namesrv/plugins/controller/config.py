@@ -1,4 +1,4 @@
-"""ControllerConfig: RocketMQ's controller keys, and ours for the raft port."""
+"""ControllerConfig: RocketMQ's controller keys, and KeelMQ's keys for the raft port."""
 
 import ipaddress
 import re
@@ -149,7 +149,7 @@ class ControllerConfig(TelemetryConfig):
             )
 
     def warnings(self) -> list[str]:
-        """Returns texts about valid settings that often are mistakes (#9082)."""
+        """Returns a text for each setting that is valid, but probably a mistake (#9082)."""
         lines = list[str]()
         local = [
             f"{each}-{host}" for each, (host, _port) in self.request_addresses.items() if is_loopback(host)
@@ -205,14 +205,15 @@ class ControllerConfig(TelemetryConfig):
         return TlsFiles(certificate, key, trust)
 
     def read_certificates(self) -> "CertificateInfo | None":
-        """None: there are none. Raises ConfigError: a file is not there, or not good."""
+        """Returns the raft port's certificate; None: none is configured. Raises ConfigError: a file is
+        invalid."""
         from namesrv.plugins.controller.raft.transport.certificates import read_certificates
 
         files = self.tls_files
         return None if files is None else read_certificates(files, self.controller_d_leger_self_id).info
 
     def read_secret(self) -> bytes | None:
-        """Raises ConfigError: no such file, or too short to be a key."""
+        """Returns the shared key; None: none is configured. Raises ConfigError: unreadable, or too short."""
         if self.controller_raft_secret_file is not None:
             path = self.controller_raft_secret_file
             try:
@@ -229,7 +230,7 @@ class ControllerConfig(TelemetryConfig):
 
 
 def parse_peers(key: str, text: str) -> dict[str, Address]:
-    """{"n0": ("host", 9878), ...} of "n0-host:9878;n1-host:9878". Raises ValueError."""
+    """Parses "n0-host:9878;n1-host:9878" to {"n0": ("host", 9878), ...}. Raises ValueError."""
     peers: dict[str, Address] = {}
     for part in filter(None, (each.strip() for each in text.split(";"))):
         match = _PEER.match(part)

@@ -1,8 +1,8 @@
-"""Elections: the reconcile loop that elects a master for every group without a live one.
+"""Elections: the reconcile loop, which elects a master for every group without a live master.
 
-One task for each group that needs an election, so that no group waits for another. A failed election is
-repeated with back-off, and its reason is kept. The loop wakes when a master becomes inactive, when a broker
-becomes active, when this controller becomes active, when its grace window ends, and periodically.
+Each group that needs an election gets a task, so that no group waits for another. A failed election is
+repeated with back-off, and its reason is stored. The loop wakes when a broker becomes active or inactive,
+when this controller becomes active, when its grace window ends, and periodically.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 
 class Elections:
-    """Lives in the event loop. `clock`: monotonic ms. `tally`: counts their results. `retries`: the groups
-    whose last election failed."""
+    """Event loop only. `clock`: monotonic ms. `tally`: counts the results. `retries`: the groups whose last
+    election failed."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class Elections:
         self._wake.set()
 
     def active_changed(self, is_active: bool) -> None:
-        """This controller became the active one, or stopped to be it."""
+        """Called when this controller becomes active, and when it no longer is."""
         self.retries.clear()
         if is_active:
             self._liveness_view.became_active(self._config.current.controller_grace_ms)
             self._grace_is_over = False
-            self._notifier.notify_all()  # the last leader may have died between an election and its 1008
+            self._notifier.notify_all()  # the previous leader may have died before it sent the 1008s
         self.check_all_groups()
 
     def broker_became_active(self, key: BrokerKey) -> None:
-        """The broker may be electable, and may have missed who is master. For the active controller only."""
+        """Checks the group, and sends the broker the 1008 that it may have missed. Active controller only."""
         if not self._proposer.is_active:
             return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
@@ -88,7 +88,7 @@ class Elections:
         self.check_group(key.broker_name)
 
     def broker_became_inactive(self, key: BrokerKey) -> None:
-        """For the active controller only."""
+        """Checks the group of the broker. Active controller only."""
         if not self._proposer.is_active:
             return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
@@ -110,17 +110,17 @@ class Elections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
-        """Implements EventHook: raft thread, at every controller, also at replay.
+        """Implements EventHook: raft thread, at every controller and during replay.
 
-        So an election that was answered Unknown and is applied later is notified as well.
+        So brokers are notified even of an election whose proposal was Unknown and which was applied later.
         """
         if not isinstance(event, ElectMaster | CleanBrokerData) or applied.after is applied.before:
-            return  # a refused one leaves the group as it was
+            return  # refused: the group has not changed
         self._proposer.call_in_loop(functools.partial(self._take_effect, event, applied))
 
     def _take_effect(self, event: ElectMaster | CleanBrokerData, applied: Applied) -> None:
-        """At the active controller only. It sends notify_all() after its claim in the log, which covers the
-        events that were applied before."""
+        """Does nothing unless this controller is active: when it becomes so, notify_all() covers the events
+        that were applied before."""
         if not self._proposer.is_active:
             return
         after = applied.after
@@ -129,7 +129,7 @@ class Elections:
                 self._notifier.notify(after)
             if (
                 event.broker_name not in self._running
-            ):  # an election of our own that failed waits for its retry
+            ):  # an election of this loop that failed has its own retry
                 self.check_group(event.broker_name)
         elif isinstance(event, ElectMaster):
             self._elected(after, event.reason)
@@ -154,7 +154,7 @@ class Elections:
         if now_ms >= self._next_pass_ms:
             self._next_pass_ms = now_ms + self._config.current.scan_inactive_master_interval
             names.update(self._proposer.state.brokers)
-        self._names |= names & self._running  # looked at again after their election
+        self._names |= names & self._running  # checked again after their election
         for name in sorted(names - self._running):
             broker_set = self._proposer.state.brokers.get(name)
             if broker_set is None or not needs_election(broker_set, self._liveness_view.view(broker_set)):
@@ -188,7 +188,7 @@ class Elections:
     async def _elect_once(self, name: str) -> None:
         broker_set = self._proposer.state.brokers.get(name)
         if broker_set is None:
-            return  # cleaned meanwhile
+            return  # it was cleaned in the meantime
         view = self._liveness_view.view(broker_set)
         election = try_election(
             broker_set,
@@ -214,7 +214,7 @@ class Elections:
             self._failed(name, error.remark)
             return
         if applied.refused is not None and applied.before == broker_set:
-            self._failed(name, applied.refused.remark)  # nothing changed: it would be refused again at once
+            self._failed(name, applied.refused.remark)  # an unchanged group would be refused again at once
         elif applied.refused is not None:
             self.check_group(name)  # fenced: the group has changed, perhaps by a broker's own 1002
         elif applied.after is not None and applied.after.master_broker_id is None:
@@ -223,7 +223,7 @@ class Elections:
     def _failed(self, name: str, reason: str) -> None:
         broker_set = self._proposer.state.brokers.get(name)
         if broker_set is None:
-            return  # cleaned meanwhile
+            return  # it was cleaned in the meantime
         self.tally.count(broker_set, NO_MASTER_ELECTED, reason)
         before = self.retries.get(name)
         if before is None or before.reason != reason:

@@ -28,7 +28,7 @@ class MemberView(Wire):
 
 
 class ControllerView(Wire):
-    """One controller and its group, as it sees them itself."""
+    """One controller and its group, from its own point of view."""
 
     group: str
     self_id: str
@@ -187,7 +187,8 @@ def _problems(
 
 
 def _old_file(sources: ControllerSources, members: set[str]) -> Iterator[str]:
-    """Members came or went since it was written. It works, but a newcomer's file may be a copy."""
+    """Yields differences between this controller's file and the members: a new member's file may be a
+    copy."""
     key, listed = "controllerDLegerPeers of this controller", sources.config.request_addresses.keys()
     if members and (lacking := sorted(members - listed)):
         yield f"{key} does not name member {', '.join(lacking)}: add it before the next restart"
@@ -196,4 +197,4 @@ def _old_file(sources: ControllerSources, members: set[str]) -> Iterator[str]:
 
 
 PROBLEM_GROUPS = 10
-"""Groups that are named; groupsWithoutLiveMaster counts all."""
+"""Maximum number of groups that are named; groupsWithoutLiveMaster counts all of them."""

@@ -1,7 +1,7 @@
 """Elections over HTTP: past elections with their reasons, and an election on demand with its explanation.
 
-Past elections are replicated: every controller has them. Only the leader elects, or can tell whom it would
-elect; another controller refuses and names the leader. Imported only when HTTP is enabled: it needs FastAPI.
+Past elections are replicated: every controller has them. Only the leader can elect a master or explain an
+election; other controllers refuse and name the leader. Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 from collections.abc import Iterator, Sequence
@@ -72,7 +72,10 @@ class ElectRequest(Wire):
 
 
 class ElectionOutcome(Wire):
-    """Who is master now, or, of a dry run, who would be. `explain`: the verdict, then a line per replica."""
+    """The master after the election, or after a dry run the one that would be elected.
+
+    `explain`: the verdict, then a line for each replica.
+    """
 
     dry_run: bool
     changed: bool = Field(description="of a dry run: it would be another master")
@@ -216,14 +219,14 @@ def _page(
 
 
 def _is_known(state: State, name: str) -> bool:
-    """Also if it was cleaned: its history is told as long as it is kept."""
+    """Returns whether the group exists, was cleaned, or has past elections."""
     return name in state.brokers or name in state.cleaned or any(past_elections(state, name))
 
 
 async def _elected(
     table: OperationTable, name: str, request: ElectRequest, explain: list[str]
 ) -> ElectionOutcome:
-    """`explain` is filled before the election is held, so that a refusal has it too. Raises CommandError."""
+    """Elects, or explains. Fills `explain` first, so that a refusal has it as well. Raises CommandError."""
     header = wire.ElectMasterRequest(
         broker_name=name,
         broker_id=CONTROLLER_ITSELF if request.broker_id is None else request.broker_id,
@@ -266,7 +269,7 @@ def _outcome(
 
 
 def lines_of(explanation: wire.ElectionExplanation) -> Iterator[str]:
-    """For people."""
+    """Yields the explanation as text: the verdict, then a line for each replica."""
     yield f"{explanation.verdict}: {explanation.remark}" if explanation.remark else explanation.verdict
     for each in explanation.candidates:
         yield f"broker {each.broker_id} at {each.broker_address}: {each.why}"

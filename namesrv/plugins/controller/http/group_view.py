@@ -1,8 +1,8 @@
-"""GET /v1/groups: each broker group as the controllers, its heartbeats and the routes here describe it.
+"""GET /v1/groups: each broker group from the replicated state, the heartbeats and the routes of this process.
 
-Every answer is one moment of this process, and lists where the three sources disagree. On a controller that
-does not lead (`active` false) the replicated state may be old; heartbeats and routes are always its own.
-Imported only when HTTP is enabled: it needs FastAPI.
+A reply is a snapshot of this process, and lists where the three sources disagree. On a controller that does
+not lead (`active` false) the replicated state may be old; heartbeats and routes are always its own. Imported
+only when HTTP is enabled: it needs FastAPI.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ def groups_router(sources: GroupSources) -> APIRouter:
         for number, name in enumerate(names, start=1):
             page.append(view_of(sources, brokers[name]))
             if number % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # let heartbeats pass; the state is a frozen value
+                await asyncio.sleep(0)  # heartbeats are handled in between; the state is a frozen value
         return as_json(
             GroupsView(
                 active=sources.controller.replicator.is_active,
@@ -230,7 +230,7 @@ def view_of(sources: GroupSources, broker_set: BrokerSet) -> GroupView:
 def route_disagreements(
     broker_set: BrokerSet, replicas: Sequence[ReplicaView], routes: BrokerData | None
 ) -> Iterator[str]:
-    """Yields differences between the controllers and the routes here. `routes` None: none of the group."""
+    """Yields differences between the replicated state and the routes of this process (None: it has none)."""
     alive = {replica.address: replica for replica in replicas if replica.alive}
     if routes is None:
         if alive:
@@ -274,7 +274,7 @@ def _master_disagreement(
 
 
 def heartbeat_disagreements(broker_set: BrokerSet, heard: Mapping[int, LiveInfo]) -> Iterator[str]:
-    """Yields differences between the controllers and the heartbeats of live brokers."""
+    """Yields differences between the replicated state and the heartbeats of live brokers."""
     for broker_id, live in sorted(heard.items()):
         address = broker_set.replicas[broker_id].address
         if live.broker_address != address:
@@ -318,7 +318,7 @@ def _replicas(sources: GroupSources, broker_set: BrokerSet) -> list[ReplicaView]
 
 
 def _last_heard(sources: GroupSources, broker_set: BrokerSet, broker_id: int) -> Heartbeat | None:
-    """Returns the last heartbeat, also of a broker that is not active any more; None: never heard."""
+    """Returns the last heartbeat, even of an inactive broker; None: there never was one."""
     info = sources.liveness.info(broker_set.key(broker_id))
     return info if isinstance(info, Heartbeat) else None
 

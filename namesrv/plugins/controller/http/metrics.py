@@ -1,7 +1,7 @@
-"""The controller's metrics: RocketMQ's names with its labels, and our own.
+"""The controller's metrics: those of RocketMQ, with its names and labels, and those of KeelMQ.
 
-Every value is read at the scrape. Only the leader counts elections and reports groups without a master; the
-others report the state that they have. Imported only when HTTP is enabled: it needs prometheus_client.
+Values are read when they are scraped. Only the leader counts elections and reports groups without a master;
+the others report the state that they have. Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
 from typing import Any
@@ -222,7 +222,7 @@ def _add_raft(upstream: Scrape, ours: Scrape, controller: ControllerSources, sta
 
 
 def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> None:
-    """Heartbeats are counted apart: RequestCounts would cost too much on that path."""
+    """Heartbeats have their own counter: RequestCounts would cost too much on that path."""
     beats = sources.heartbeat_count()
     ours.add("rocketmq_controller_heartbeats_total", beats)
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
@@ -239,7 +239,7 @@ def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> Non
 
 
 def request_type(code: int) -> str:
-    """RocketMQ's enum of the controller's requests; ours keep their names."""
+    """Returns RocketMQ's name of a controller request (ControllerRequestCode); KeelMQ's keep their names."""
     name = RequestCode(code).name
     return name if name.startswith(("CONTROLLER_", "KEELMQ_")) else f"CONTROLLER_{name}"
 

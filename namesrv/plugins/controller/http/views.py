@@ -1,4 +1,4 @@
-"""The HTTP routers of a controller beside its operations: groups, elections, itself, its state.
+"""The HTTP routers of a controller in addition to its operations: groups, elections, itself, its state.
 
 Imported only when HTTP is enabled: it needs FastAPI.
 """
@@ -23,7 +23,7 @@ STATE_CONTENT: dict[str, Any] = {JSON: {"schema": {"type": "object"}, "example":
 
 
 def controller_routers(sources: GroupSources, table: OperationTable) -> APIRouter:
-    """`table`: the controller's operations, through which the views elect, export and import."""
+    """Returns all of them. `table`: the controller's operations, which elect, export and import."""
     router = APIRouter()
     router.include_router(groups_router(sources))
     router.include_router(elections_router(sources.controller, table))

@@ -1,6 +1,6 @@
 """Requests of operators: settings (1009, 1010), cleaning (1011), past elections, export and import of state.
 
-Every controller answers reads of replicated values from its own copy.
+Every controller serves reads of replicated values from its own copy.
 """
 
 import logging
@@ -67,7 +67,10 @@ class AdminHandlers:
             await self._client.close()
 
     async def update_config(self, request: wire.UpdateConfigRequest, call: Call) -> Reply:
-        """1009. Every controller accepts it: RocketMQ's tools send it to each controller in turn."""
+        """Changes settings of all controllers (1009).
+
+        RocketMQ's tools send it to each controller in turn, so a controller that does not lead forwards it.
+        """
         changes = self._config.check_changes(call.raw_body)
         if not self._replicator.is_active and not request.forwarded:
             return await self._forward(call.raw_body)
@@ -110,7 +113,7 @@ class AdminHandlers:
         return self._client
 
     async def get_config(self, request: Empty, call: Call) -> Reply:
-        """1010: what is in force here."""
+        """Returns the settings in force here as key=value lines (1010)."""
         return Reply(body=to_properties(self._config.current).encode())
 
     async def clean_broker_data(self, request: wire.CleanBrokerDataRequest, call: Call) -> Reply:
@@ -140,7 +143,10 @@ class AdminHandlers:
         return Reply(body=wire.Elections(elections=elections))
 
     async def export_state(self, request: Empty, call: Call) -> Reply:
-        """Every controller answers, also without a leader: it may have what a majority has lost."""
+        """Returns the replicated state as JSON (29013).
+
+        Every controller serves it, even without a leader: it may have what a majority has lost.
+        """
         return Reply(body=state_to_json(self._proposer.state))
 
     async def import_state(self, request: Empty, call: Call) -> wire.ImportStateResponse:

@@ -1,7 +1,7 @@
 """Elections on request: electMaster (1002), and the explanation of what it would do.
 
-A designated election of a live master asks that master to hand over first. A reply is made from what apply()
-returned, never from what was proposed.
+If an operator designates a new master while the old one is alive, the old master is asked to hand over first.
+A reply is made from what apply() returned, never from what was proposed.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class ElectionHandlers:
         return self._elect_reply(decided)
 
     async def explain_election(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
-        """Returns what 1002 would do now. Leader only: its heartbeats decide an election."""
+        """Returns what 1002 would do now (29011). Leader only: an election is based on its heartbeats."""
         election_request = self._election_request(request)
         await self._proposer.barrier()
         state = self._proposer.state
@@ -90,9 +90,9 @@ class ElectionHandlers:
         )
 
     async def _hand_over(self, election_request: ElectionRequest) -> Reply | None:
-        """Asks the live master to drain and to request this election itself, so that no send fails.
+        """Asks the live master to drain and then to request this election itself, so that no send fails.
 
-        None: it cannot hand over, or did not within HAND_OVER_WAIT_MS; the election is held at once.
+        None: it cannot hand over, or did not do so within HAND_OVER_WAIT_MS: the caller elects at once.
         """
         if not self._replicator.is_active:
             return None  # the proposal is refused

@@ -1,9 +1,9 @@
 """Membership of the controller group: addController, removeController, transferLeader (docs/adr/0011).
 
-Only the leader serves these requests; it answers with the group as it is afterwards. Each is safe to repeat:
-a change that has happened already is a success. The request address of a new controller is part of the
-change, so every controller names it (1005). Brokers receive it with 1008 before the operator gets the answer:
-a new controller that led without their heartbeats would take them for dead.
+Only the leader serves these requests; the reply is the group after the change. Each is safe to repeat: a
+change that was made before is a success. The request address of a new controller is part of the change, so
+every controller reports it (1005). Brokers receive it with 1008 before the operator gets the reply: if the
+new controller became leader without having their heartbeats, it would count them as dead.
 """
 
 import logging
@@ -29,7 +29,7 @@ HOW_TO_START = (
 
 
 class MemberHandlers:
-    """`metadata()`: this controller's answer to 1005. `notify_brokers()`: sends 1008 to all brokers."""
+    """`metadata()`: this controller's reply to 1005. `notify_brokers()`: sends 1008 to all brokers."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class MemberHandlers:
         return Reply(self._metadata())
 
     async def _identified(self, new: str, address: Address) -> Address:
-        """Asks the controller at `address` who it is and returns its raft address.
+        """Asks the controller at `address` for its id and group (1005), and returns its raft address.
 
-        Raises CommandError: it does not answer, or is another controller, or of another group.
+        Raises CommandError: it does not answer, or it is another controller or of another group.
         """
         where = address_text(address)
         if self._client is None:
@@ -145,7 +145,7 @@ def _parsed(request: wire.AddControllerRequest) -> Address:
 
 
 def _address(what: str, member: str, text: str) -> Address:
-    """By the rules of controllerDLegerPeers."""
+    """Parses host:port by the rules of controllerDLegerPeers. Raises CommandError."""
     try:
         found = parse_peers(what, f"{member}-{text}")
     except ValueError as error:
@@ -163,7 +163,7 @@ def _check_place(members: Mapping[str, Address], address: Address) -> None:
 
 
 def _check_host(members: Mapping[str, Address], address: Address) -> None:
-    """127.0.0.1 is another machine for each of them, unless all are on this one."""
+    """Raises CommandError: a loopback address, unless all members have one, or a wildcard address."""
     is_local = is_loopback(address[0]) and not all(is_loopback(host) for host, _port in members.values())
     if is_local or address[0] in ANY_HOST:
         invalid(

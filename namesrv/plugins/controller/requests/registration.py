@@ -1,4 +1,4 @@
-"""Registration of a broker: next broker id (1012), apply for it (1013), register with it (1003)."""
+"""Registration of a broker: it reads the next id (1012), applies for it (1013) and registers (1003)."""
 
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations import controller as wire
@@ -32,7 +32,8 @@ class RegistrationHandlers:
     async def get_next_broker_id(
         self, request: wire.BrokerSetRequest, call: Call
     ) -> wire.GetNextBrokerIdResponse:
-        """Reserves nothing: two brokers may get the same id, and 1013 gives it to one of them."""
+        """Returns the next broker id (1012), without reserving it: 1013 gives it to one of several
+        brokers."""
         await self._proposer.barrier()
         state = self._proposer.state
         broker_set = state.brokers.get(request.broker_name)

@@ -10,9 +10,9 @@ from namesrv.plugins.controller.raft.api import Replicator
 
 
 def master_info(broker_set: BrokerSet | None, replicator: Replicator) -> wire.MasterInfo:
-    """Returns master and epochs of the group, and the controllers that no configuration of a broker names.
+    """Returns master and epochs of the group, and the controllers that were added at run time.
 
-    None: the answer names no master.
+    `broker_set` None: the reply names no master.
     """
     if broker_set is None:
         return wire.MasterInfo(controllers=added_controllers(replicator))

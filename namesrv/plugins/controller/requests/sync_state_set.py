@@ -1,4 +1,4 @@
-"""The SyncStateSet of a group: its change (1001), and reads of master and SyncStateSet (1004, 1006).
+"""The SyncStateSet of a group: changing it (1001), and reading master and SyncStateSet (1004, 1006).
 
 core/decide.py decides whether a change is proposed; core/apply.py checks it again when it is applied.
 """
@@ -15,7 +15,7 @@ from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import invalid, master_info, sync_state_set
 
 NAMES_MAX = 10_000
-"""Broker names in one 1006."""
+"""Maximum number of broker names in one 1006."""
 
 
 class SyncStateSetHandlers:
