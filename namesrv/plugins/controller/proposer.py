@@ -32,8 +32,8 @@ NOT_LEADER_REMARK = "The controller is not in leader state"
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The content of a reply: the group `after` the event, or without an event (None) as it is. after None:
-    the group was cleaned, or the request does not concern a single group."""
+    """The result of a request. after: the group after `event`; None: it was cleaned, or the request does not
+    concern a single group. event None: nothing had to be logged."""
 
     after: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS

@@ -64,7 +64,8 @@ class ControllerTelemetry:
         self._written = last_written(self._directory, self._node, self._controller_id)
 
     def active_changed(self, is_active: bool) -> None:
-        """Writes a record of every group when this controller becomes active: a file never lacks a group."""
+        """Writes a record of every group when this controller becomes active, so that there is a file even
+        without events."""
         if is_active:
             self._put_groups(self._state, self._wall_clock())
 

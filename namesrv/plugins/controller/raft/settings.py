@@ -16,7 +16,7 @@ from namesrv.plugins.controller.raft.transport.link import LinkSettings
 
 
 def check_settings(settings: RaftSettings) -> None:
-    """Raises ConfigError, one line."""
+    """Raises ConfigError: settings contradict each other, or would not be safe."""
     if settings.self_id not in settings.members:
         raise ConfigError(f"raft member {settings.self_id!r} is not in {sorted(settings.members)}")
     if (

@@ -1,8 +1,8 @@
-"""Changes: membership changes and leadership transfer, made by the active member. Event loop only.
+"""Changes: membership changes and leadership transfer, which the active member makes. Event loop only.
 
-A new member first receives the log as a learner. When it has nearly all of it, the change becomes an entry of
-the log (member_list.py: from which entry on it has a vote). Safety needs only the lock and the index that a
-change is based on; the other checks here avoid changes that would stop the group.
+A new member first receives the log as a learner. When it has nearly all of it, the change is appended to the
+log (member_list.py: it votes from that entry on). Safety needs only the lock and the index that a change is
+based on; the other checks prevent changes that would stop the group.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from namesrv.plugins.controller.raft.membership.member_list import Address, Chan
 from namesrv.plugins.controller.raft.membership.voters import Voters, VotingMember
 from namesrv.plugins.controller.raft.proposals import Proposals
 
-JOIN_S = 10.0  # a new member connects to us and catches up within this time
-IN_FLIGHT_S = 1.0  # proposals in flight are answered within this time, before leadership is transferred
+JOIN_S = 10.0  # a new member must connect to the leader and catch up within this time
+IN_FLIGHT_S = 1.0  # maximum wait for proposals in flight, before leadership is transferred
 TAKE_OVER_S = 2.0
-RESPONSE_S = 1.0  # live members answer a heartbeat within this time
+RESPONSE_S = 1.0  # members that are alive answer a heartbeat within this time
 POLL_S = 0.01
 BUSY = ChangeRefused("another change of the group is in progress: repeat in some seconds")
 
@@ -53,7 +53,7 @@ class Changes:
     async def add(
         self, member_id: str, address: Address, request_address: Address | None = None
     ) -> ChangeOutcome:
-        """Replicator.add_member."""
+        """Implements Replicator.add_member()."""
         if self._lock.locked():
             return BUSY
         async with self._lock:
@@ -90,7 +90,7 @@ class Changes:
         )
 
     async def remove(self, member_id: str) -> ChangeOutcome:
-        """Replicator.remove_member."""
+        """Implements Replicator.remove_member()."""
         if self._lock.locked():
             return BUSY
         async with self._lock:
@@ -102,7 +102,7 @@ class Changes:
             return self._refusal() or await self._propose(members, self._member_list.added)
 
     async def transfer(self, member_id: str) -> ChangeOutcome:
-        """Replicator.transfer_leadership."""
+        """Implements Replicator.transfer_leadership()."""
         if self._lock.locked():
             return BUSY
         async with self._lock:
@@ -142,7 +142,7 @@ class Changes:
         return Unknown(f"{member_id} was asked, and did not take over within {TAKE_OVER_S:.0f} s")
 
     def _refusal(self) -> ChangeOutcome | None:
-        """None: a change may be proposed now."""
+        """Returns why no change can be proposed now; None: it can."""
         if self._epoch() is None:
             return NotActive(self._core.leader_id)
         if self._member.links is None:
@@ -164,7 +164,8 @@ class Changes:
         based_on = self._member_list.index  # what `members` was made from; it may change while we wait
 
         def responsive() -> list[str]:
-            """Only answers from now on: after an election the library takes every member for alive."""
+            """Counts only answers from now on: after an election the library assumes that all members
+            live."""
             return voters.responsive(members, since=asked_at)
 
         if not await _until(lambda: len(responsive()) > len(members) / 2, RESPONSE_S):
@@ -183,7 +184,7 @@ class Changes:
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Polls until the condition holds. False: not within `limit_s`."""
+    """Polls until the condition is true. False: it was not within `limit_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     while not condition():

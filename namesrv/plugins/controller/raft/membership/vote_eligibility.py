@@ -1,17 +1,18 @@
 """Vote eligibility: whether this member may vote, and how one with an empty data directory becomes a voter.
 
-Raft needs members that remember their votes and what they acknowledged. An empty directory remembers nothing:
-either the whole group is new, or this member has lost its disk, and then its vote could elect a leader
-without acknowledged entries. So a directory has a random incarnation, made at its first use, and a state:
+In Raft a member must not lose its votes and the entries that it has acknowledged. An empty directory has
+neither: either the whole group is new, or this member has lost its disk, and then its vote could elect a
+leader that lacks acknowledged entries. So a directory has a random incarnation, made at its first use, and a
+state:
 
     new       -> promised   every other member is new as well: promise this list of incarnations, once
     promised  -> member     every other member has promised the same list (or is a member by it)
     new       -> member     a welcome of this incarnation was committed by others and applied here (Replica)
 
 Two different lists can never both be complete: each needs the promise of every member, and a promise is
-durable and given once for each incarnation. A welcome is an entry that was appended after the directory was
-created and committed without this member. A leader that can commit it has every entry that this member may
-have helped to commit, and sends it; and a vote that this member has forgotten can elect nobody any more
+durable and made once for each incarnation. A welcome is an entry that was appended after the directory was
+created, and was committed without this member. A leader that can commit it has every entry that this member
+may have helped to commit, and sends them; and a vote that this member has lost can no longer elect a leader
 (docs/adr/0010). Pure, except load() and save().
 """
 
@@ -40,7 +41,8 @@ INCARNATION_BYTES = 8
 def load(path: Path, *, has_journal: bool, bootstrap: bool) -> VoteEligibility:
     """Reads the file, or creates it, durably, before anything else is written to the directory.
 
-    A journal without the file was written by a release that had none: a member. Raises DamagedError, OSError.
+    A journal without the file is from a release that did not write it, so this directory belongs to a member.
+    Raises DamagedError, OSError.
     """
     if bootstrap:
         logger.warning(
@@ -96,26 +98,27 @@ class Joining:
 
     @property
     def is_member(self) -> bool:
-        """May this directory vote: is its state "member"?"""
+        """Whether the state of this directory is "member", so that it may vote."""
         return self.own.state == "member"
 
     @property
     def rejoins(self) -> bool:
-        """Does the group have a past that this directory lacks? Then only a welcome makes it a voter."""
+        """Whether the group is not new, but this directory is: then it needs a welcome to become a voter."""
         return not self.is_member and any(each.state == "member" for each in self.received.values())
 
     def waits_for(self) -> list[str]:
-        """Returns the members that must connect before this one may vote; empty: it waits for nobody."""
+        """Returns the members that must connect before this one may vote, sorted; empty: none."""
         if self.is_member or self.rejoins:
             return []
         return sorted(self._others - self.received.keys())
 
     def disconnected(self, member: str) -> None:
-        """The connection to this member is closed."""
+        """Called when the connection to this member is closed."""
         self.received.pop(member, None)
 
     def receive(self, member: str, vote_eligibility: VoteEligibility) -> bool:
-        """Notes the eligibility of another member. True: our own changed, and must be sent to the others."""
+        """Stores the eligibility of another member. True: our own has changed, and must be sent to the
+        others."""
         self.received[member] = vote_eligibility
         before = self.own
         if self.own.state == "new":
@@ -125,7 +128,7 @@ class Joining:
         return self.own is not before
 
     def welcomed(self) -> None:
-        """The welcome of this member was committed and applied here."""
+        """Called when the welcome of this member was committed and applied here."""
         self._become("member", ())
 
     def _promise(self) -> None:
@@ -149,7 +152,7 @@ class Joining:
             self._become("member", ours)
 
     def _received_of_others(self) -> dict[str, VoteEligibility] | None:
-        """None: one of them was not heard yet."""
+        """Returns the eligibility of all other members; None: one was not received yet."""
         if not self._others <= self.received.keys():
             return None
         return {name: self.received[name] for name in self._others}

@@ -1,4 +1,4 @@
-"""AddressBook: resolves host names outside the raft thread, so a slow resolver delays no heartbeat."""
+"""AddressBook: resolves host names outside the raft thread, so that a slow resolver delays no heartbeat."""
 
 import contextlib
 import ipaddress
@@ -13,7 +13,7 @@ from namesrv.plugins.controller.raft.transport.link import SocketAddress
 
 logger = logging.getLogger(__name__)
 
-FRESH_S = 1.0  # between two look-ups of a member that is dialed: its new address is found within this time
+FRESH_S = 1.0  # minimum time between two look-ups of a member
 ANY_ADDRESS = "0.0.0.0"
 
 
@@ -38,13 +38,13 @@ def is_literal(host: str) -> bool:
 def listen_host(host: str) -> str:
     """Returns the address that a member binds: `host` if it is an address, else 0.0.0.0.
 
-    When a pod starts, its name may not resolve yet, or to the address that it had before.
+    When a pod starts, its name may not resolve yet, or may resolve to its previous address.
     """
     return host if is_literal(host) or is_loopback(host) else ANY_ADDRESS
 
 
 def resolve(host: str, port: int) -> SocketAddress:
-    """Resolves a name; blocks. Prefers IPv4, on which a member with a name listens. Raises ConfigError."""
+    """Resolves a name; blocks. Prefers IPv4, because members with a name listen on it. Raises ConfigError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -60,13 +60,13 @@ class AddressBook:
         self._members = dict(members)
         self._known: dict[str, SocketAddress] = {}
         self._asked_at: dict[str, float] = {}
-        self._asking: set[str] = set()  # a hung resolver costs one thread, not one each second
+        self._asking: set[str] = set()  # a resolver that hangs costs one thread, not one each second
         self._literal: set[str] = set()
         for member, (host, port) in self._members.items():
             self._note_literal(member, host, port)
 
     def learn(self, member: str, address: tuple[str, int]) -> None:
-        """Sets the address of a member that joined later, or came back with another address."""
+        """Sets the address of a member that joined later, or now has another address."""
         if self._members.get(member) != address:
             self._members[member] = address
             self._known.pop(member, None)

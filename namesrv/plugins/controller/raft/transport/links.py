@@ -1,7 +1,8 @@
 """Links: one authenticated connection to each other member, in the raft thread, on the library's poller.
 
-Listens on the configured address, or on any address if the member has a name. The greater id dials. Delivers
-frames to LinkEvents and does not interpret them. Data of an unverified peer ends at the channel or at HELLO.
+Listens on the configured address, or on any address if the member has a name. The greater id dials. Passes
+frames to LinkEvents without interpreting them. Until HELLO is accepted, data of a peer reaches only the
+channel and the check of HELLO.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from namesrv.plugins.controller.raft.transport.link import ERROR, READ, Link, Li
 logger = logging.getLogger(__name__)
 
 HELLO_VERSION = 1
-PENDING_MAX = 64  # connections without HELLO yet; the oldest is closed
+PENDING_MAX = 64  # connections without HELLO; above it the oldest is closed
 HANDSHAKE_S = 2.0
 ACCEPTS_PER_TURN = 16
 DIAL_ANYWAY_S = 2.0
@@ -59,7 +60,7 @@ class Links:
         self._retry_at: dict[str, float] = {}
         self._missing_since: dict[str, float] = {}
         self._listener: socket.socket | None = None
-        self._listen_again_at: float | None = None  # it is paused
+        self._listen_again_at: float | None = None  # when the listener is resumed; None: it is not paused
         self._ping = encode(Ping())
         self.members = settings.members
         self.refused: Counter[str] = Counter()
@@ -67,7 +68,7 @@ class Links:
         self._logged_at: dict[str, float] = {}
 
     def listen(self) -> None:
-        """Raises ConfigError with the address and the reason."""
+        """Opens the raft port. Raises ConfigError with the address and the reason."""
         family, address = self.settings.listen
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -91,7 +92,8 @@ class Links:
             self._links[member].close("not a member any more")
 
     def _is_ours_to_dial(self, member: str, now: float) -> bool:
-        """The greater id dials; after DIAL_ANYWAY_S the smaller one too: the other may not know it."""
+        """Returns whether to dial. The greater id does; after DIAL_ANYWAY_S both do: one may not know the
+        other."""
         missing_since = self._missing_since.setdefault(member, now)
         return member < self.settings.self_id or now - missing_since > DIAL_ANYWAY_S
 
@@ -110,7 +112,7 @@ class Links:
         return sorted(self._links)
 
     def tick(self) -> None:
-        """Handles timeouts, pings and dialing. Call it once per turn of the raft thread."""
+        """Handles timeouts, pings and dialing. Call it in each tick of the raft thread."""
         now, timeout = self.settings.now(), self.settings.connection_timeout_s
         self._resume_listener(now)
         for link in [link for link in self._pending if now - link.opened_at > HANDSHAKE_S]:
@@ -187,7 +189,7 @@ class Links:
         self._pending.discard(link)
         old = self._links.get(hello.sender)
         if old is not None:
-            old.close("replaced by a newer connection")  # its unread frames are dropped: late ones do harm
+            old.close("replaced by a newer connection")  # drops its unread frames: late ones could do harm
         link.member = hello.sender
         link.accept_frames()
         self._links[hello.sender] = link
@@ -200,7 +202,7 @@ class Links:
         now, peer = self.settings.now(), link.member or "an unverified peer"
         if now - self._logged_at.get(f"{peer} {reason}", float("-inf")) > 60:  # once a minute each
             self._logged_at[f"{peer} {reason}"] = now
-            is_down = link.dialed and not link.is_foreign  # a member that is down is normal
+            is_down = link.dialed and not link.is_foreign  # it is normal that a member is down
             level = logging.INFO if is_down else logging.WARNING
             logger.log(level, "raft connection with %s ended before HELLO: %s %s", peer, reason, detail)
 
@@ -210,7 +212,7 @@ class Links:
                 sock, _address = self._listener.accept()  # type: ignore[union-attr]
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:  # out of descriptors: pause, so that this is no busy loop
+            except OSError as error:  # no free descriptor: pause, to avoid a busy loop
                 self.refused[os.strerror(error.errno or 0)] += 1
                 self._pause_listener()
                 return
@@ -243,7 +245,7 @@ class Links:
             self.refused[os.strerror(error.errno or 0)] += 1
 
     def _add_pending(self, link: Link) -> None:
-        if link.alive:  # else its first write failed
+        if link.alive:  # otherwise its first write has failed
             self._pending.add(link)
 
     def _pause_listener(self) -> None:
