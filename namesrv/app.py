@@ -207,7 +207,7 @@ class Namesrv:
         reasons = [] if self._started else ["starting or stopping"]
         wait_ms = self.queries.serve_from_ms - self._clock()
         if self.has_route_service and wait_ms > 0:
-            reasons.append(f"routes are not served for {wait_ms} ms more (needWaitForService)")
+            reasons.append(f"routes are not served for another {wait_ms} ms (needWaitForService)")
         for name, each in plugins.items():
             if not each.get("ready", True):
                 reasons += [f"{name}: {reason}" for reason in _reasons(each)]
@@ -277,7 +277,8 @@ class Namesrv:
         try:
             if now - due_ms > STALL_MS:
                 log.warning(
-                    "this process stood still for %d ms: the scan for dead brokers waits", now - due_ms
+                    "this process was paused for %d ms: the scan for inactive brokers is postponed",
+                    now - due_ms,
                 )
                 self._scan_from_ms = now + STALL_GRACE_MS
             else:

@@ -142,13 +142,13 @@ class KvStore:
         except ValueError as error:
             raise ConfigError(
                 f"{self.path} is damaged: {error}. Repair it, or put {backup.name} (the version before the"
-                " last change, if it is there) in its place, or move both away to start without"
+                " last change, if it exists) in its place, or move both away to start without them"
             ) from error
         try:  # RocketMQ removes the file before it renames the new one
             tables = _decode(backup.read_bytes())
         except (OSError, ValueError):
             return {}
-        log.warning("%s is missing: KV configuration comes from %s", self.path, backup)
+        log.warning("%s is missing: the KV configuration is read from %s", self.path, backup)
         return tables
 
 

@@ -32,10 +32,10 @@ class MinIdNotifier:
             ha_broker_addr=change.ha_addr,
             broker_name=change.broker_name,
         )
-        log.info("%s: the lowest broker id is %d now", change.broker_name, change.min_id)
+        log.info("%s: the lowest broker id is now %d", change.broker_name, change.min_id)
         for address in change.receivers:
             if len(self._tasks) >= IN_FLIGHT_MAX:
-                log.warning("%d notifications are in flight: none is sent to %s", IN_FLIGHT_MAX, address)
+                log.warning("%d notifications are in flight: %s is not notified", IN_FLIGHT_MAX, address)
                 continue
             task = asyncio.create_task(self._send(address, header))
             self._tasks.add(task)
@@ -53,4 +53,4 @@ class MinIdNotifier:
         if self._client is None:
             self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS)
         if not await self._client.oneway(address, NOTIFY_MIN_BROKER_ID_CHANGE, header):
-            log.info("%s was not reached with the changed lowest broker id of its group", address)
+            log.info("%s could not be notified of its group's new lowest broker id", address)

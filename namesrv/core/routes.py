@@ -303,7 +303,7 @@ class RouteTable:
         """Returns why the registration is refused; None: it is accepted. Changes nothing."""
         known = (request.cluster_name, request.broker_addr) in self._live
         if not known and len(self._live) >= ADDRESSES_MAX:
-            return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered; no more are taken")
+            return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered, which is the maximum")
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return RegistrationRefused(

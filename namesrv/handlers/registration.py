@@ -178,7 +178,7 @@ def _register_body(request: RegisterBrokerRequest, call: Call) -> RegisterBody:
 
 def _log_stale(request: Registration, stale: StaleRegistration) -> None:
     log.warning(
-        "stale registration of %s id %d from %s (stateVersion %d): %s holds it with stateVersion %d",
+        "stale registration of %s id %d from %s (stateVersion %d): %s has the id with stateVersion %d",
         request.broker_name,
         request.broker_id,
         request.broker_addr,

@@ -37,7 +37,7 @@ class SettingView(Wire):
     default: Value = Field(description="null: none, or the key is required")
     description: str
     source: str = Field(description="file and line, environment, flag, a change at run time, or `default`")
-    at_run_time: bool = Field(description="PATCH changes it; the others are read at start")
+    at_run_time: bool = Field(description="true: PATCH can change it; false: it is read at the start")
 
 
 class ConfigView(Wire):
@@ -59,14 +59,16 @@ _EXAMPLE = SettingView(
     key="supportActingMaster",
     value=True,
     default=False,
-    description="show the lowest slave as master when there is none",
+    description="show the slave with the lowest id as master while there is no master",
     source="/etc/keelmq/namesrv.conf line 4",
     at_run_time=True,
 )
 _CHANGED = ChangedView(program="mqnamesrv", changed={"supportActingMaster": "true"})
 _CHANGE = {"supportActingMaster": True}
 
-Changed = Annotated[bool, Query(description="only what does not have its default value", examples=[True])]
+Changed = Annotated[
+    bool, Query(description="only settings that do not have their default value", examples=[True])
+]
 
 
 def config_router(parts: Sequence[Settings]) -> APIRouter:
@@ -75,7 +77,7 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
 
     @router.get(
         "/config",
-        summary="settings in force, and where they come from",
+        summary="settings in force, and their sources",
         responses={**answer_of(ConfigView(settings=[_EXAMPLE])), **REFUSED},
     )
     @refused_as_statuses
@@ -88,8 +90,8 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
     @router.patch(
         "/config",
         summary="changes settings at run time: all of them, or none",
-        description="Keys of one program. The name server keeps a change in its file (318); a change of the "
-        "controller's is replicated to all controllers (1009), and null gives the key back to their files.",
+        description="Keys of one program. The name server stores a change in its file (318); a change of the "
+        "controller is replicated to all controllers (1009), and null resets a key to their files' value.",
         responses={**answer_of(_CHANGED), **BODY_REFUSED},
     )
     @refused_as_statuses

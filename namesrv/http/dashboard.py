@@ -65,7 +65,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
         summary="the newest dashboard.json",
         response_class=Response,
         responses={
-            404: {"model": NoDashboard, "description": "There is none yet: the remark says what to do"}
+            404: {"model": NoDashboard, "description": "There is none yet: the remark explains what to do"}
         },
     )
     def dashboard(request: Request) -> Response:

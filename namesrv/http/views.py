@@ -53,7 +53,7 @@ class RegisteredBroker(Wire):
     broker_id: int
     address: str
     is_master: bool
-    age_ms: int | None = Field(description="since it was heard (registration or heartbeat); null: never")
+    age_ms: int | None = Field(description="since its last registration or heartbeat; null: there was none")
     ha_server_address: str | None = None
     data_version: DataVersion | None = Field(default=None, description="of its topic table")
 
@@ -68,7 +68,7 @@ class RegisteredGroup(Wire):
     zone_name: str | None = None
     topics: int = Field(description="topics that it has")
     brokers: list[RegisteredBroker]
-    problems: list[str] = Field(description="what is wrong, in words; empty: nothing")
+    problems: list[str] = Field(description="detected problems; empty: none")
 
 
 class BrokersView(Wire):
@@ -323,7 +323,7 @@ def _broker(sources: RouteSources, cluster: str, broker_id: int, address: str) -
 
 def _problems(data: BrokerData, brokers: list[RegisteredBroker]) -> Iterator[str]:
     if MASTER_ID not in data.broker_addrs:
-        yield f"{data.broker_name}: no master is registered, nothing can be written there"
+        yield f"{data.broker_name}: no master is registered, so it accepts no messages"
     for broker in brokers:
         if broker.age_ms is not None and broker.age_ms > LATE_MS:
-            yield f"{data.broker_name}: {broker.address} was not heard for {broker.age_ms // 1_000} s"
+            yield f"{data.broker_name}: {broker.address} has sent no heartbeat for {broker.age_ms // 1_000} s"

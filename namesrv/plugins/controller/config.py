@@ -56,39 +56,40 @@ class ControllerConfig(TelemetryConfig):
         None, description="directory of log, snapshots and telemetry (default ~/keelmqController)"
     )
     controller_raft_secret_file: Path | None = Field(
-        None, description="file with the key that members prove to each other"
+        None, description="file with the shared key by which members authenticate each other"
     )
-    controller_raft_secret: SecretStr | None = Field(None, description="the key itself; rather use the file")
+    controller_raft_secret: SecretStr | None = Field(None, description="the key itself; the file is safer")
     controller_raft_tls_cert_path: Path | None = Field(
-        None, description="instead of the key, mutual TLS 1.3: this member's certificate, DNS name = its id"
+        None, description="instead of the key: mutual TLS 1.3 with this certificate, whose DNS name is the id"
     )
     controller_raft_tls_key_path: Path | None = Field(None, description="the certificate's private key")
     controller_raft_tls_trust_cert_path: Path | None = Field(
-        None, description="the group's own CA: who has a certificate of it is let in"
+        None, description="the group's own CA: every certificate that it issued is accepted"
     )
     controller_raft_insecure: bool = Field(False, description="no key; only between loopback addresses")
     controller_raft_bootstrap: bool = Field(
         False,
-        description="this group is new: start it although not every member is there. "
-        "Never with a member whose disk was lost",
+        description="this group is new: start it although not every member is running. "
+        "Never use it with a member that has lost its disk",
     )
     enable_elect_unclean_master: bool = Field(
         False, description="a replica outside the SyncStateSet may become master: messages can be lost"
     )
     scan_inactive_master_interval: int = Field(
-        5_000, gt=0, description="ms between two looks at groups without a live master"
+        5_000, gt=0, description="ms between two scans for groups without a live master"
     )
     controller_grace_ms: int = Field(
         LEASE_GRACE_MS,
         ge=0,
-        description="ms in which a new active controller presumes unheard brokers alive. Below 3000 the "
-        "isolation lease does not hold, unless every broker's controllerHeartBeatTimeoutMills is as small",
+        description="ms during which a new active controller presumes that brokers without a heartbeat live. "
+        "Below 3000 the isolation lease is not safe, unless every broker's "
+        "controllerHeartBeatTimeoutMills is as small",
     )
     controller_connection_loss_grace_ms: int = Field(
         50, ge=0, description="ms after which a broker without a connection is not active"
     )
     controller_heart_beat_timeout_default_ms: int = Field(
-        10_000, gt=0, description="ms that a heartbeat counts if it does not say how long"
+        10_000, gt=0, description="heartbeat timeout in ms of brokers that send none"
     )
     controller_brokers_max: int = Field(
         50_000,
@@ -127,7 +128,7 @@ class ControllerConfig(TelemetryConfig):
         }
         lacking = [key for key, path in paths.items() if path is None]
         if 0 < len(lacking) < len(paths):
-            raise ValueError(f"certificates of the raft port: {' and '.join(lacking)} must be set, too")
+            raise ValueError(f"certificates of the raft port: {' and '.join(lacking)} must be set as well")
         if not lacking and (self.controller_raft_secret or self.controller_raft_secret_file):
             raise ValueError(
                 "set a key (controllerRaftSecretFile) or certificates (controllerRaftTls...), not both"
@@ -156,8 +157,8 @@ class ControllerConfig(TelemetryConfig):
         ]
         if local:
             lines.append(
-                f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts are told "
-                "these addresses too, and cannot reach them"
+                f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts receive "
+                "these addresses as well, and cannot reach them"
             )
         if self.controller_grace_ms < LEASE_GRACE_MS:
             lines.append(
@@ -237,12 +238,12 @@ def parse_peers(key: str, text: str) -> dict[str, Address]:
         if match is None or not 0 < int(match["port"]) <= 65_535:
             raise ValueError(f"{key}: {part!r} is not id-host:port (for example n0-10.0.0.1:9878)")
         if match["id"] in peers:
-            raise ValueError(f"{key}: id {match['id']!r} stands twice")
+            raise ValueError(f"{key}: id {match['id']!r} occurs twice")
         peers[match["id"]] = (match["host"].strip("[]"), int(match["port"]))
     if len(set(peers.values())) != len(peers):
         raise ValueError(f"{key}: two members have the same address")
     if not peers:
-        raise ValueError(f"{key}: no member")
+        raise ValueError(f"{key}: it names no member")
     return peers
 
 

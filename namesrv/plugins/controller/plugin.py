@@ -241,7 +241,7 @@ class ControllerPlugin:
         return f"{host}:{bound[1]}"
 
     def _setting_sources(self) -> dict[str, str]:
-        changed = dict.fromkeys(self.settings.replicated, "changed at run time, at all controllers")
+        changed = dict.fromkeys(self.settings.replicated, "changed at run time, on all controllers")
         return self._sources | changed
 
     def group_sources(self) -> GroupSources:

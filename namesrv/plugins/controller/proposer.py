@@ -129,7 +129,7 @@ def result_of(outcome: raft.AppendOutcome) -> object:
             raise not_leader()
         case raft.Busy():
             raise CommandError(
-                ResponseCode.SYSTEM_BUSY, "the controller has too many changes waiting: repeat"
+                ResponseCode.SYSTEM_BUSY, "the controller has too many queued changes: repeat later"
             )
         case Unknown():
             remark = f"outcome unknown ({outcome.remark}): it may have happened, repeat"

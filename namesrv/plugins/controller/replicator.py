@@ -105,7 +105,7 @@ def prepare_library() -> None:
 def _refuse_missing(names: Any) -> None:
     missing = ", ".join(names)
     if missing:
-        raise ConfigError(f"pysyncobj {VERSION} is not as released, it lacks {missing}")
+        raise ConfigError(f"pysyncobj {VERSION} differs from the released version: it lacks {missing}")
 
 
 def _no_pickle(*_: object, **__: object) -> NoReturn:

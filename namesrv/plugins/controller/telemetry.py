@@ -93,7 +93,7 @@ class ControllerTelemetry:
                     self._views.pop(event.broker_name, None)
         except Exception as error:
             if self._fault is None:
-                logger.exception("telemetry: a controller event was lost; the controller goes on")
+                logger.exception("telemetry: a controller event was not recorded; the controller continues")
             self._fault = repr(error)
 
     def _view_of(self, group: BrokerSet | None) -> GroupView | None:

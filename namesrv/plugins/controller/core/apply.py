@@ -166,7 +166,7 @@ def _update_broker_address(before: BrokerSet | None, event: UpdateBrokerAddress)
     if replica.address != event.expected_address:
         return Refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
-            f"the address of broker {event.broker_id} of {event.broker_name} was changed meanwhile to "
+            f"the address of broker {event.broker_id} of {event.broker_name} has changed to "
             f"{replica.address}: register again",
         )
     return _moved(before, event.broker_id, event.broker_address)
@@ -220,7 +220,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
     if winner is None:
         return _clear_master(before)
     if winner == before.master_broker_id:
-        return Refused(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, f"broker {winner} is the master already")
+        return Refused(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, f"broker {winner} is already the master")
     if winner not in before.replicas or not _may_win(before, winner, event.unclean):
         return Refused(
             ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
@@ -273,7 +273,7 @@ def _update_config(state: State, event: UpdateConfig) -> State | Refused:
     if state.settings_version != event.expected_settings_version:
         return Refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
-            f"the settings were changed meanwhile (version {state.settings_version}): repeat",
+            f"the settings have changed (version {state.settings_version}): repeat the request",
         )
     merged = {**state.settings, **event.changes}
     settings = {key: value for key, value in merged.items() if value is not None}

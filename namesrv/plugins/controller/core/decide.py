@@ -152,7 +152,7 @@ def _is_repeat(before: BrokerSet, event: AlterSyncStateSet) -> bool:
 def _same_set(before: BrokerSet) -> Refused:
     return Refused(
         ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-        f"the SyncStateSet of {before.broker_name} is {sorted(before.sync_state_set)} already "
+        f"the SyncStateSet of {before.broker_name} is already {sorted(before.sync_state_set)} "
         f"(masterEpoch {before.master_epoch}, syncStateSetEpoch {before.sync_state_set_epoch})",
     )
 
@@ -343,7 +343,7 @@ def decide_clean(
         return clean_refused(f"brokers {never} were never registered in {broker_name}")
     there = sorted(ids & broker_set.replicas.keys()) if ids else sorted(broker_set.replicas)
     if not there:  # a repeat: the first reply was lost
-        return Answer(broker_set, remark=f"brokers {sorted(ids)} are not in {broker_name} any more")
+        return Answer(broker_set, remark=f"brokers {sorted(ids)} are no longer in {broker_name}")
     master = broker_set.master_broker_id
     event = CleanBrokerData(
         broker_name=broker_name,

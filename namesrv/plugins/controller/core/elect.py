@@ -141,7 +141,7 @@ def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
     if preferred is not None:
         if preferred not in members:
             return f"broker {preferred} is not in the SyncStateSet {members}"
-        return f"broker {preferred} is not alive: no heartbeat of it is heard here"
+        return f"broker {preferred} is not alive: this controller receives no heartbeat from it"
     if any(each in view.presumed or each in view.doubtful for each in members):
         return f"waiting to hear from the SyncStateSet {members}"
     return f"no member of the SyncStateSet {members} is alive"

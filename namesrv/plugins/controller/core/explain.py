@@ -9,7 +9,7 @@ from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 
-DOUBTFUL = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+DOUBTFUL = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
     if election.winner is None and broker_id == broker_set.master_broker_id and view.is_alive(broker_id):
         return "stays master: it is alive"
     if broker_id not in view.live:
-        return "not heard yet by this controller" if broker_id in view.presumed else "not active"
+        return "has sent no heartbeat to this controller yet" if broker_id in view.presumed else "not active"
     if not broker_set.is_new and broker_id not in broker_set.sync_state_set:
         return "not in the SyncStateSet: it may lack acknowledged messages"
     if election.winner is None:
@@ -108,7 +108,7 @@ def _compared(broker_id: int, winner: int, view: LiveView) -> str:
     """Returns the first criterion of rank() in which the two differ."""
     mine, best = view.live[broker_id], view.live[winner]
     if rank(broker_id, view) > rank(winner, view):
-        return "electable, but another one was named"
+        return "electable, but another replica was designated"
     if mine.epoch != best.epoch:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:

@@ -67,7 +67,7 @@ def check_epochs(after: BrokerSet) -> Refused | None:
         return None
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"{after.broker_name} has used up its epochs (the last one is {EPOCH_MAX}): give its brokers another "
+        f"{after.broker_name} has no epoch left (the maximum is {EPOCH_MAX}): give its brokers another "
         "brokerName",
     )
 
@@ -87,9 +87,9 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
     owner = before.replicas.get(event.broker_id)
     if owner is not None:
         is_owner = owner.check_code == event.register_check_code
-        return None if is_owner else _invalid_id(event, "it belongs to another broker; ask for the next id")
+        return None if is_owner else _invalid_id(event, "it belongs to another broker; request the next id")
     if event.broker_id < before.id_floor:
-        return _invalid_id(event, "it was cleaned, and no id is used twice; ask for the next id")
+        return _invalid_id(event, "it was cleaned, and no id is used twice; request the next id")
     return _too_many(state, before, event)
 
 
@@ -123,7 +123,7 @@ def check_length(what: str, text: str) -> Refused | None:
         return None
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"{what} {text[:20]!r}... has {len(text.encode())} bytes, at most {TEXT_BYTES_MAX} are possible",
+        f"{what} {text[:20]!r}... has {len(text.encode())} bytes, the maximum is {TEXT_BYTES_MAX}",
     )
 
 
@@ -198,7 +198,7 @@ def check_clean(before: BrokerSet | None, event: CleanBrokerData) -> Refused | N
     if left and before.sync_state_set and before.sync_state_set <= cleaned:
         return clean_refused(
             f"brokers {sorted(before.sync_state_set)} are the whole SyncStateSet of {event.broker_name}: "
-            f"what was acknowledged is on no other. Elect one of {sorted(left)} first "
+            f"only they have all acknowledged messages. Elect one of {sorted(left)} first "
             "(enableElectUncleanMaster=true, messages can be lost), or clean the whole group"
         )
     return None

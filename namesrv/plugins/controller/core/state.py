@@ -75,7 +75,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
         if ids and not FIRST_BROKER_ID <= min(ids) <= max(ids) < self.next_broker_id:
             yield f"ids {sorted(self.replicas)} are not all between 1 and nextBrokerId {self.next_broker_id}"
         if not FIRST_BROKER_ID <= self.id_floor <= self.next_broker_id <= BROKER_ID_MAX + 1:
-            yield f"ids are given out from {self.id_floor} on, the next one is {self.next_broker_id}"
+            yield f"ids are assigned from {self.id_floor} on, but the next one is {self.next_broker_id}"
         if not self.sync_state_set <= self.replicas.keys():
             unregistered = sorted(self.sync_state_set - self.replicas.keys())
             yield f"brokers {unregistered} of the SyncStateSet are not registered"

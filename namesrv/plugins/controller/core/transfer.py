@@ -47,7 +47,7 @@ def problems(incoming: State) -> Iterator[str]:
             yield f"group {name}: more than {GROUP_BYTES_MAX} bytes"
     for name, cleaned in incoming.cleaned.items():
         if name in incoming.brokers:
-            yield f"group {name} is there and cleaned at once"
+            yield f"group {name} both exists and is cleaned"
         if (
             cleaned.next_broker_id < FIRST_BROKER_ID
             or min(cleaned.master_epoch, cleaned.sync_state_set_epoch) < 0
@@ -70,7 +70,7 @@ def check_import(state: State, incoming: State, brokers_max: int) -> Refused | N
     names = [each for each in (*state.brokers, *state.cleaned) if each not in incoming.brokers]
     others = sorted(set(names) - {each for each in state.cleaned if _same_floor(state, incoming, each)})
     if others:
-        return _refused(f"this cluster has groups that the import does not know: {others[:PROBLEMS_SHOWN]}")
+        return _refused(f"this cluster has groups that the import does not have: {others[:PROBLEMS_SHOWN]}")
     for name in sorted(incoming.brokers.keys() & state.brokers.keys()):
         if not _is_import_of(state.brokers[name], incoming.brokers[name]):
             return _not_empty(name)
@@ -162,7 +162,7 @@ def _chunks(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
 
 
 def _not_empty(name: str) -> Refused:
-    return _refused(f"group {name} is here already, and another: only an empty cluster is imported into")
+    return _refused(f"another group {name} exists already: import into an empty cluster")
 
 
 def _refused(remark: str) -> Refused:

@@ -227,7 +227,7 @@ class Elections:
         self.tally.count(broker_set, NO_MASTER_ELECTED, reason)
         before = self.retries.get(name)
         if before is None or before.reason != reason:
-            logger.warning("%s has no live master: %s; it is tried again", name, reason)
+            logger.warning("%s has no live master: %s; the election is repeated", name, reason)
         self.retries[name] = next_retry(
             before,
             now_ms=self._clock(),

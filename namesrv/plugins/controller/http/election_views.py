@@ -44,7 +44,7 @@ class ElectionRecord(wire.PastElection):
     """An election that changed the master; newMasterBrokerId null: it was cleared."""
 
     age_ms: int | None = Field(
-        default=None, description="since it was proposed, by this clock; null: ts is 0, not written down"
+        default=None, description="since it was proposed, by this clock; null: the time was not recorded"
     )
 
 
@@ -67,8 +67,10 @@ class ElectRequest(Wire):
     broker_id: int | None = Field(
         default=None, ge=1, description="the replica to elect; null: the one that the controller prefers"
     )
-    designate: bool = Field(default=False, description="also if the present master is alive; needs brokerId")
-    dry_run: bool = Field(default=False, description="change nothing: who would be elected, and why")
+    designate: bool = Field(default=False, description="even if the current master is alive; needs brokerId")
+    dry_run: bool = Field(
+        default=False, description="change nothing: which replica would be elected, and why"
+    )
 
 
 class ElectionOutcome(Wire):
@@ -78,8 +80,10 @@ class ElectionOutcome(Wire):
     """
 
     dry_run: bool
-    changed: bool = Field(description="of a dry run: it would be another master")
-    code: int = Field(description="0; 2011: the present master stays; of a dry run, what 1002 would answer")
+    changed: bool = Field(description="dry run: the master would change")
+    code: int = Field(
+        description="0; 2011: the current master stays; dry run: the code that 1002 would return"
+    )
     remark: str | None = None
     master_broker_id: int | None = None
     master_address: str | None = None
@@ -95,7 +99,7 @@ class NotElected(Wire):
 
     code: int
     remark: str
-    explain: list[str] = Field(default=[], description="why, as far as it came to an election")
+    explain: list[str] = Field(default=[], description="why; empty if no election was held")
     leader: str | None = None
     leader_address: str | None = Field(default=None, description="for requests")
     leader_http_address: str | None = Field(default=None, description="as the leader itself reports it")

@@ -45,7 +45,7 @@ class ReplicaView(Wire):
     in_sync: bool
     alive: bool = Field(description="its heartbeats come, and its connection is open")
     heartbeat_age_ms: int | None = Field(
-        default=None, description="null: none was heard since this program started"
+        default=None, description="null: none has arrived since this program started"
     )
     epoch: int | None = None
     max_offset: int | None = None
@@ -56,7 +56,7 @@ class ReplicaView(Wire):
 
 
 class ElectionView(Wire):
-    ts: int | None = Field(default=None, description="wall-clock ms; null: not written down")
+    ts: int | None = Field(default=None, description="wall-clock ms; null: not recorded")
     master_broker_id: int | None = Field(default=None, description="null: the master was cleared")
     master_epoch: int
     reason: str
@@ -84,7 +84,7 @@ class GroupView(Wire):
     routes: dict[int, str] | None = Field(
         default=None, description="id -> address here, 0 is the master; null: this program serves no routes"
     )
-    disagreements: list[str] = Field(description="who contradicts whom; empty: all is well")
+    disagreements: list[str] = Field(description="contradictions between the sources; empty: none")
     too_few_in_sync: bool = Field(
         default=False, description="the SyncStateSet is below minInSyncReplicas: messages are refused"
     )

@@ -38,8 +38,8 @@ def state_router(table: OperationTable) -> APIRouter:
 
     @router.get(
         "/controller/state",
-        summary="the replicated state, as it can be imported elsewhere (29013)",
-        description="Every controller answers, also without a leader: one may have what a majority lost.",
+        summary="the replicated state, for an import into another cluster (29013)",
+        description="Every controller answers, even without a leader: it may have what a majority has lost.",
         response_class=Response,
         responses={200: {"content": STATE_CONTENT, "description": "the state"}, **REFUSED},
     )
@@ -51,10 +51,10 @@ def state_router(table: OperationTable) -> APIRouter:
     @router.post(
         "/controller/state",
         summary="imports an exported state into an empty cluster (29014)",
-        description="At the controller that leads. Checked before anything is done; may be repeated.",
+        description="For the leader. Everything is checked before the first change; safe to repeat.",
         response_model=ImportStateResponse,
         responses={
-            200: {"content": {JSON: {"example": {"groups": 3}}}, "description": "how many groups it has"},
+            200: {"content": {JSON: {"example": {"groups": 3}}}, "description": "number of imported groups"},
             **BODY_REFUSED,
         },
         openapi_extra={"requestBody": {"content": STATE_CONTENT, "required": True}},

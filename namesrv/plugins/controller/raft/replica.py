@@ -372,7 +372,7 @@ class Replica:
         self._snapshot_seconds = time.perf_counter() - started
         if self._snapshot_seconds > SNAPSHOT_SLOW_S:
             logger.warning(
-                "the snapshot took %.0f ms, in which no heartbeat left: followers elect after %.0f ms",
+                "the snapshot took %.0f ms without a heartbeat: followers elect a leader after %.0f ms",
                 self._snapshot_seconds * 1000,
                 self.settings.election_min_s * 1000,
             )

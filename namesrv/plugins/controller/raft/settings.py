@@ -30,7 +30,7 @@ def check_settings(settings: RaftSettings) -> None:
         return
     if settings.tls is not None:
         if settings.secret is not None:
-            raise ConfigError("raft has a shared secret and certificates: one of them")
+            raise ConfigError("raft has a shared secret and certificates: configure only one of them")
     elif settings.secret is not None:
         if len(settings.secret) < SECRET_BYTES_MIN:
             raise ConfigError(

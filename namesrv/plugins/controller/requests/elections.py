@@ -127,7 +127,7 @@ class ElectionHandlers:
         if not request.broker_name:
             invalid("electMaster needs brokerName")
         if request.designate_elect and request.broker_id == CONTROLLER_ITSELF:
-            invalid("electMaster with designateElect needs brokerId, the one that must become master")
+            invalid("electMaster with designateElect needs brokerId, the broker that must become master")
         return ElectionRequest(
             broker_name=request.broker_name,
             cluster_name=request.cluster_name,

@@ -98,7 +98,7 @@ class HeartbeatHandler:
         )
         if is_new and self._liveness.count > KEYS_MAX:
             self._liveness.forget(key)
-            raise CommandError(ResponseCode.SYSTEM_BUSY, f"heartbeats of {KEYS_MAX} brokers are known")
+            raise CommandError(ResponseCode.SYSTEM_BUSY, f"the maximum of {KEYS_MAX} brokers send heartbeats")
         if not was_sure:
             self._became_active(key)
         if command.flag & FLAG_ONEWAY:

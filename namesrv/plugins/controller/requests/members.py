@@ -57,11 +57,11 @@ class MemberHandlers:
         new, address = request.controller_id, _parsed(request)
         members = self._replicator.request_addresses
         if members.get(new) == address:
-            return Reply(self._metadata(), remark=f"{new} is a member already")
+            return Reply(self._metadata(), remark=f"{new} is already a member")
         if new in members:
             invalid(
-                f"{new} is a member already, at {address_text(members[new])}: choose another id, or, if "
-                "it has moved, removeController first"
+                f"{new} is already a member, at {address_text(members[new])}: choose another id, or, if it "
+                "has moved, removeController first"
             )
         _check_place(members, address)
         raft_address = await self._identified(new, address)
@@ -78,12 +78,12 @@ class MemberHandlers:
         if old not in members:
             return Reply(self._metadata(), remark=f"{old} is no member: nothing to do")
         if len(members) == 1:
-            invalid(f"{old} is the only member: nobody would be left")
+            invalid(f"{old} is the only member: none would be left")
         if old == self._replicator.self_id:
             transfer_target = next(each for each in sorted(members) if each != old)
             invalid(
-                f"{old} leads: move the leadership first (transferLeader to {transfer_target}, for example), "
-                "repeat"
+                f"{old} leads: move the leadership first (transferLeader, for example to {transfer_target}), "
+                "then repeat"
             )
         self._require_committed(await self._replicator.remove_member(old))
         log.warning("%s: controller %s was removed", call.peer.address, old)
@@ -93,9 +93,9 @@ class MemberHandlers:
         """transferLeader. Answers when that member leads. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         if request.controller_id == self._replicator.self_id:
-            return Reply(self._metadata(), remark=f"{request.controller_id} leads already")
+            return Reply(self._metadata(), remark=f"{request.controller_id} already leads")
         self._require_committed(await self._replicator.transfer_leadership(request.controller_id))
-        log.warning("%s: the leadership went to %s", call.peer.address, request.controller_id)
+        log.warning("%s: the leadership was transferred to %s", call.peer.address, request.controller_id)
         return Reply(self._metadata())
 
     async def _identified(self, new: str, address: Address) -> Address:
@@ -113,7 +113,7 @@ class MemberHandlers:
             invalid(f"{new} does not answer at {where} ({outcome.remark}): {HOW_TO_START}")
         told, group = outcome.header, self._metadata().group
         if told.self_id is None or told.raft_address is None:
-            invalid(f"what answers at {where} is no KeelMQ controller of this version")
+            invalid(f"the server at {where} is no KeelMQ controller of this version")
         if told.group != group:
             invalid(f"the controller at {where} is of group {told.group}, not {group}")
         if told.self_id != new:
@@ -167,5 +167,5 @@ def _check_host(members: Mapping[str, Address], address: Address) -> None:
     is_local = is_loopback(address[0]) and not all(is_loopback(host) for host, _port in members.values())
     if is_local or address[0] in ANY_HOST:
         invalid(
-            f"{address_text(address)}: other machines need an address by which they reach this controller"
+            f"{address_text(address)}: other machines need an address at which they can reach this controller"
         )

@@ -21,7 +21,7 @@ IN_FLIGHT_S = 1.0  # maximum wait for proposals in flight, before leadership is 
 TAKE_OVER_S = 2.0
 RESPONSE_S = 1.0  # members that are alive answer a heartbeat within this time
 POLL_S = 0.01
-BUSY = ChangeRefused("another change of the group is in progress: repeat in some seconds")
+BUSY = ChangeRefused("another change of the group is in progress: repeat in a few seconds")
 
 
 class ChangingMember(VotingMember, Protocol):
@@ -139,7 +139,7 @@ class Changes:
             return ChangeRefused(f"{member_id} does not have the whole log yet: repeat")
         if await _until(lambda: self._core.leader_id == member_id, TAKE_OVER_S):
             return Committed(None)
-        return Unknown(f"{member_id} was asked, and did not take over within {TAKE_OVER_S:.0f} s")
+        return Unknown(f"{member_id} was asked to take over, but did not within {TAKE_OVER_S:.0f} s")
 
     def _refusal(self) -> ChangeOutcome | None:
         """Returns why no change can be proposed now; None: it can."""
@@ -147,7 +147,7 @@ class Changes:
             return NotActive(self._core.leader_id)
         if self._member.links is None:
             return ChangeRefused(
-                "a group of one opens no raft port: stop it, and start all with the new list"
+                "a group of one opens no raft port: stop it, and start all members with the new list"
             )
         if self._member_list.index > self._core.commit_index:
             return ChangeRefused("another change is not committed yet: repeat")
@@ -170,8 +170,8 @@ class Changes:
 
         if not await _until(lambda: len(responsive()) > len(members) / 2, RESPONSE_S):
             return ChangeRefused(
-                f"of {', '.join(sorted(members))} only {', '.join(responsive())} could decide, no majority: "
-                "the others do not answer, or have no vote yet; start them, or remove those first"
+                f"of {', '.join(sorted(members))} only {', '.join(responsive())} could vote, no majority: "
+                "the others do not answer, or have no vote yet; start or remove them first"
             )
         change = Change(
             based_on=based_on,

@@ -163,4 +163,4 @@ class Voters:
                 ", ".join(sorted(differs)),
             )
             if self._member.links is not None:
-                self._member.links.drop(member, "configured with too different members")
+                self._member.links.drop(member, "more than one difference between the configured members")

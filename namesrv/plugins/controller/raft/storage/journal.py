@@ -368,7 +368,7 @@ class Journal:
             return _Vote(0, None, 1)
         body = without_checksum(self._vote_path.read_bytes())
         if body is None:
-            raise DamagedError(f"{self._vote_path}: damaged; this member does not know whom it voted for")
+            raise DamagedError(f"{self._vote_path}: damaged; this member's last vote is unknown")
         try:
             return msgspec.msgpack.decode(body, type=_Vote)
         except msgspec.MsgspecError as error:

@@ -59,7 +59,7 @@ def read_certificates(files: TlsFiles, member: str) -> Contexts:
     _check_key(files, chain[0])
     names = _names(chain[0])
     if member not in names:
-        has = f"it is for {', '.join(names)}" if names else "it has no DNS name at all"
+        has = f"it is for {', '.join(names)}" if names else "it has no DNS name"
         raise ConfigError(
             f"{CERT_KEY} {files.certificate}: subjectAltName lacks DNS:{member}, {has}: "
             f"make one with `keelmq certificates {member}`"
@@ -115,11 +115,11 @@ class Certificates:
             self._contexts = read_certificates(self._files, self._member)
         except ConfigError as error:
             if str(error) != self.fault:
-                logger.error("the raft port goes on with its old certificate: %s", error)
+                logger.error("the raft port keeps its old certificate: %s", error)
             self.fault, self._retry_at = str(error), now + RETRY_S
             return
         self._stamps, self.fault = stamps, None
-        logger.info("the raft port has a new certificate, until %s", _day(self.info.not_after))
+        logger.info("the raft port has a new certificate, valid until %s", _day(self.info.not_after))
         self._warn_of_expiry()
 
     def _stat(self) -> tuple[object, ...]:
@@ -131,7 +131,7 @@ class Certificates:
         days = self.info.days_left(datetime.now(UTC))
         if days < RENEW_DAYS:
             logger.warning(
-                "the raft certificate or its CA ends in %.0f days, at %s: renew it, no restart is needed",
+                "the raft certificate or its CA expires in %.0f days, at %s: renew it, no restart is needed",
                 days,
                 _day(self.info.not_after),
             )
@@ -175,7 +175,7 @@ def _check_key(files: TlsFiles, certificate: "Certificate") -> None:
         public = load_pem_private_key(data, None).public_key()
     except TypeError:
         raise ConfigError(
-            f"{KEY_KEY} {files.key}: the key has a password: take it off with "
+            f"{KEY_KEY} {files.key}: the key has a password: remove it with "
             f"openssl pkey -in {files.key} -out KEY (and chmod 600 KEY)"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
@@ -234,7 +234,7 @@ def _check_handshake(files: TlsFiles, contexts: Contexts) -> None:
     except ChannelError as error:
         raise ConfigError(
             f"{CERT_KEY} {files.certificate} is refused with {TRUST_KEY} {files.trust}: {error} "
-            "(it must be of that CA, for server and client)"
+            "(that CA must have issued it, for server and client use)"
         ) from None
 
 

@@ -372,7 +372,7 @@ def test_peers() -> None:
         ({"controllerRaftSecret": "x" * 32, "controllerRaftSecretFile": "f"}, "not both"),
         (
             {"controllerRaftTlsCertPath": "c", "controllerRaftTlsKeyPath": "k"},
-            "TrustCertPath must be set, too",
+            "TrustCertPath must be set as well",
         ),
         (
             {

@@ -80,7 +80,7 @@ async def test_a_designated_hand_over_is_explained(bench: Bench) -> None:
     found = await explain(bench, 2, designate=True)
     assert (found.code, found.new_master_broker_id) == (0, 2)
     assert found.candidates[2].why == "equal to broker 2, whose id is smaller"
-    assert found.candidates[0].why == "electable, but another one was named"
+    assert found.candidates[0].why == "electable, but another replica was designated"
 
 
 async def test_why_a_replica_outside_the_set_does_not_win(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_one_that_may_have_died_with_the_master_is_explained(bench: Bench)
     bench.lose(1)
     bench.liveness.connection_closed(bench.peers[2].connection_id, bench.now_ms)
     found = await explain(bench)
-    perhaps_dead = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+    perhaps_dead = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
     assert [each.why for each in found.candidates[1:]] == [perhaps_dead, "wins: master 1 is not active"]
     bench.liveness.connection_closed(bench.peers[3].connection_id, bench.now_ms)
     found = await explain(bench)

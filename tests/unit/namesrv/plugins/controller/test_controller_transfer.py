@@ -169,7 +169,7 @@ def group(**values: object) -> BrokerSet:
     [
         ({"next_broker_id": 2}, "nextBrokerId 2"),
         ({"next_broker_id": 2**63}, "the next one is"),
-        ({"id_floor": 9}, "given out from 9"),
+        ({"id_floor": 9}, "assigned from 9"),
         ({"sync_state_set": frozenset({1, 9})}, "[9] of the SyncStateSet are not registered"),
         ({"master_broker_id": 2}, "master 2 is not in the SyncStateSet"),
         ({"master_epoch": -1}, "not 31-bit"),
