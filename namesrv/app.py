@@ -56,7 +56,7 @@ class PluginChoice:
 class Namesrv:
     """`route_service` False: only plugins, without a name-server port (standalone controller).
 
-    `clock`: monotonic ms. `environ` and `overrides`: settings beside the file, for ConfigStore.
+    `clock`: monotonic ms. `environ` and `overrides`: settings in addition to the file, for ConfigStore.
     """
 
     def __init__(

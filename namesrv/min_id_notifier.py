@@ -19,6 +19,8 @@ IN_FLIGHT_MAX = 4_096
 
 
 class MinIdNotifier:
+    """Event loop only."""
+
     def __init__(self) -> None:
         self._client: RemotingClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -99,6 +99,8 @@ class StaleRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRefused:
+    """The reply is SYSTEM_ERROR with this remark; nothing was changed."""
+
     remark: str
 
 

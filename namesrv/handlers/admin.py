@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicAdmin:
+    """Write permission and topics."""
+
     routes: RouteTable
 
     def bind(self, table: OperationTable) -> None:
@@ -87,6 +89,8 @@ class TopicAdmin:
 
 @dataclass(frozen=True, slots=True)
 class KvAdmin:
+    """The KV configuration."""
+
     kv: KvStore
 
     def bind(self, table: OperationTable) -> None:
@@ -129,6 +133,8 @@ class KvAdmin:
 
 @dataclass(frozen=True, slots=True)
 class ConfigAdmin:
+    """The name server's settings."""
+
     settings: ConfigStore[NamesrvConfig]
 
     def bind(self, table: OperationTable) -> None:

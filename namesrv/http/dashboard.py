@@ -40,6 +40,8 @@ ANY_TYPE = "application/octet-stream"
 
 
 class NoDashboard(BaseModel):
+    """404 or 500: why there is no dashboard, and what to do."""
+
     remark: str
 
 

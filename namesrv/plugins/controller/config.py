@@ -44,6 +44,8 @@ _PEER = re.compile(r"^(?P<id>[^-\s]+)-(?P<host>[^\s:]+|\[[0-9a-fA-F:]+\]):(?P<po
 
 
 class ControllerConfig(TelemetryConfig):
+    """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
+
     controller_d_leger_group: str = Field(min_length=1, description="name of the controller group")
     controller_d_leger_peers: str = Field(
         min_length=1, description="request addresses of all members: n0-host:port;n1-host:port"

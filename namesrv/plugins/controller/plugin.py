@@ -52,6 +52,8 @@ REMOVED = "this controller was removed from the group: stop it, or add it again"
 
 
 class ControllerPlugin:
+    """Implements Plugin."""
+
     name = "controller"
 
     @classmethod

@@ -226,6 +226,8 @@ def decide_elect(state: State, view: LiveView, election_request: ElectionRequest
 
 @dataclass(frozen=True, slots=True)
 class HeldElection:
+    """An election that was held, and the group that it is about."""
+
     broker_set: BrokerSet
     election: Election
 

@@ -16,6 +16,8 @@ _MASK = SHARDS - 1
 
 
 class PersistentMap(Mapping[str, V]):
+    """Immutable: set() and without() return changed copies."""
+
     __slots__ = ("_count", "_shards")
 
     def __init__(self, items: Mapping[str, V]) -> None:

@@ -17,7 +17,7 @@ TEXT_BYTES_MAX = 512
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """A refused request: response code and a remark for people."""
+    """A refused request: response code and remark."""
 
     code: ResponseCode
     remark: str
@@ -109,7 +109,7 @@ def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> R
 
 
 def full(state: State, brokers_max: int) -> str:
-    """Returns the remark for people: controllerBrokersMax is reached, and what to do."""
+    """Returns the remark of a refusal at controllerBrokersMax, with what to do."""
     return (
         f"{state.broker_count} brokers and {len(state.cleaned)} cleaned groups are registered, and "
         f"controllerBrokersMax is {brokers_max}. Clean brokers that are gone (cleanBrokerMetadata), or raise "

@@ -19,6 +19,8 @@ STATE_VERSION = 2
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True):
+    """A Replica with its broker id."""
+
     id: int
     address: str
     check_code: str
@@ -39,6 +41,8 @@ class SetRecord(msgspec.Struct, frozen=True):
 
 
 class CleanedRecord(msgspec.Struct, frozen=True):
+    """A Cleaned with its brokerName."""
+
     broker_name: str
     master_epoch: int
     sync_state_set_epoch: int

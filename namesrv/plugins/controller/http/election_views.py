@@ -180,7 +180,7 @@ def elections_router(sources: ControllerSources, table: OperationTable) -> APIRo
 
     @router.post(
         "/groups/{brokerName}/elect",
-        summary="elects a master, or explains whom it would elect (dryRun)",
+        summary="elects a master, or explains what it would do (dryRun)",
         responses={**answer_of(_OUTCOME), **BODY_REFUSED, **_NOT_ELECTED},
     )
     @refused_as_statuses

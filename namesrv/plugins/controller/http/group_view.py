@@ -56,6 +56,8 @@ class ReplicaView(Wire):
 
 
 class ElectionView(Wire):
+    """The last election of a group."""
+
     ts: int | None = Field(default=None, description="wall-clock ms; null: not recorded")
     master_broker_id: int | None = Field(default=None, description="null: the master was cleared")
     master_epoch: int

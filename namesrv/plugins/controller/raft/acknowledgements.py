@@ -6,7 +6,7 @@ from namesrv.plugins.controller.raft.codec import Acknowledgement
 
 
 class HeldAcknowledgements:
-    """By member, in the order of hold(). Raft thread."""
+    """Acknowledgements by member, in the order of hold(). Raft thread."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[Acknowledgement]] = {}

@@ -42,12 +42,16 @@ class Acknowledgement(Struct, tag="next_node_idx", tag_field="type", forbid_unkn
 
 
 class RequestVote(Struct, tag="request_vote", tag_field="type", forbid_unknown_fields=True):
+    """RequestVote of the raft paper; the sender is the candidate."""
+
     term: Number
     last_log_index: Number
     last_log_term: Number
 
 
 class ResponseVote(Struct, tag="response_vote", tag_field="type", forbid_unknown_fields=True):
+    """A granted vote; a refused one is not answered."""
+
     term: Number
 
 
@@ -58,12 +62,16 @@ class TermHint(Struct, tag="term_hint", tag_field="type", forbid_unknown_fields=
 
 
 class PreVoteRequest(Struct, tag="pre_vote_request", tag_field="type", forbid_unknown_fields=True):
+    """Asks whether the sender could win an election in the next term (Raft dissertation, 9.6)."""
+
     term: Number
     last_log_index: Number
     last_log_term: Number
 
 
 class PreVoteGrant(Struct, tag="pre_vote_grant", tag_field="type", forbid_unknown_fields=True):
+    """A granted pre-vote; a refused one is not answered."""
+
     term: Number
 
 

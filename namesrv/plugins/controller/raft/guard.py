@@ -30,6 +30,8 @@ from namesrv.plugins.controller.raft.storage.snapshot import FILE_BYTES_MAX, dec
 
 
 class Log(Protocol):
+    """The entries (command, index, term) by list position."""
+
     def __getitem__(self, position: int, /) -> tuple[bytes, int, int]: ...
 
 

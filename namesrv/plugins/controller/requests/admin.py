@@ -40,6 +40,8 @@ LEADER_TIMEOUT_MS = 500
 
 
 class AdminHandlers:
+    """Event loop only."""
+
     def __init__(
         self,
         config: LiveConfig,

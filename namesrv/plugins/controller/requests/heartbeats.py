@@ -45,6 +45,8 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    """The header of a heartbeat, as far as it is needed."""
+
     opaque: Int32
     ext: Fields
     flag: Int32 = 0

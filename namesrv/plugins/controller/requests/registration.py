@@ -13,6 +13,8 @@ from namesrv.plugins.controller.settings import LiveConfig
 
 
 class RegistrationHandlers:
+    """The three steps of a broker, each safe to repeat."""
+
     def __init__(
         self,
         config: LiveConfig,

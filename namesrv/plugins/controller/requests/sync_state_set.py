@@ -19,6 +19,8 @@ NAMES_MAX = 10_000
 
 
 class SyncStateSetHandlers:
+    """Served by the active controller only."""
+
     def __init__(self, proposer: Proposer, replicator: Replicator, liveness_view: LivenessView) -> None:
         self._proposer, self._replicator, self._liveness_view = proposer, replicator, liveness_view
 

@@ -21,6 +21,8 @@ STATE_BYTES_MAX = 1024 * 1024 * 1024  # uncompressed
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
     cluster_id: str
     members: tuple[str, ...]
     last: Entry  # last applied

@@ -47,6 +47,8 @@ class CertificateInfo:
 
 @dataclass(frozen=True)
 class Contexts:
+    """TLS contexts made from one version of the files."""
+
     info: CertificateInfo
     dialer: ssl.SSLContext
     listener: ssl.SSLContext

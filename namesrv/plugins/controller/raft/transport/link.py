@@ -38,6 +38,8 @@ class Poller(Protocol):
 
 @dataclass(frozen=True)
 class LinkSettings:
+    """Settings of all links of one member."""
+
     self_id: str
     members: frozenset[str]  # all, self included
     cluster_id: str
