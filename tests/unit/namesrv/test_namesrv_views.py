@@ -213,7 +213,7 @@ async def test_every_setting_with_its_source(tmp_path: Path) -> None:
         "key": "supportActingMaster",
         "value": True,
         "default": False,
-        "description": "show the lowest slave as master when there is none",
+        "description": "show the slave with the lowest id as master while there is no master",
         "source": f"{path} line 3",
         "atRunTime": True,
     }

@@ -170,7 +170,7 @@ async def test_the_leader_is_not_removed_and_neither_is_the_last(bench: Bench) -
     error = await refused(bench.ask(wire.REMOVE_CONTROLLER, controller_id="n0"))
     assert (error.code, error.remark) == (
         INVALID,
-        "n0 leads: move the leadership first (transferLeader to n1, for example), repeat",
+        "n0 leads: move the leadership first (transferLeader, for example to n1), then repeat",
     )
     await bench.ask(wire.REMOVE_CONTROLLER, controller_id="n1")
     error = await refused(bench.ask(wire.REMOVE_CONTROLLER, controller_id="n0"))

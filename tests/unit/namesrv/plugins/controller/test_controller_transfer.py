@@ -145,7 +145,7 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
     await other.group_of(1)
     error = await refused(import_into(other, data))
     assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
-    assert "only an empty cluster" in error.remark
+    assert "import into an empty cluster" in error.remark
     unverified_peer = Bench(tmp_path / "third")
     await unverified_peer.ask(
         wire.APPLY_BROKER_ID,
@@ -154,7 +154,7 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
         applied_broker_id=1,
         register_check_code="10.0.0.9:1;1",
     )
-    assert "does not know: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
+    assert "does not have: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
     await unverified_peer.clean(broker_name="stranger", living=True)
     assert "does not know" in (await refused(import_into(unverified_peer, data))).remark
 

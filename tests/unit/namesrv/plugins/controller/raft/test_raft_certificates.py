@@ -111,7 +111,7 @@ def test_the_names_and_the_end_of_a_certificate(tmp_path: Path) -> None:
 
 def test_an_end_that_is_near_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Certificates(Authority(tmp_path).issue("n0", days=(-1, 8)), "n0")
-    assert "ends in 8 days" in caplog.text
+    assert "expires in 8 days" in caplog.text
 
 
 def shakes_hands(one: Certificates, other: Certificates) -> bool:
@@ -147,7 +147,7 @@ def test_new_files_count_at_the_next_connection(
     clock[0] += certificates.RETRY_S
     assert shakes_hands(mine, other)
     assert mine.info.not_after > first and mine.fault is None
-    assert caplog.text.count("goes on with its old certificate") == 1
+    assert caplog.text.count("keeps its old certificate") == 1
     assert caplog.text.count("has a new certificate") == 1
     ca.issue("n0", days=(-1, 90))
     assert mine.status()["certificateEnds"] > first.timestamp() + 30 * 86_400, "also without a connection"
