@@ -156,7 +156,7 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
     )
     assert "does not have: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
     await unverified_peer.clean(broker_name="stranger", living=True)
-    assert "does not know" in (await refused(import_into(unverified_peer, data))).remark
+    assert "does not have" in (await refused(import_into(unverified_peer, data))).remark
 
 
 def group(**values: object) -> BrokerSet:
