@@ -1,4 +1,4 @@
-"""mqnamesrv and mqcontroller: flags and configuration, and the run until SIGTERM."""
+"""mqnamesrv and mqcontroller: reads flags and configuration, and runs the server until SIGTERM."""
 
 import argparse
 import logging
@@ -39,7 +39,7 @@ def _parser(program: str) -> Parser:
 
 
 def _wants_controller(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> bool:
-    """Is the controller plugin enabled? Its keys must be known before the file is checked."""
+    """Returns whether the controller plugin is enabled. Its keys must be known before the file is checked."""
     wanted = environ.get(f"KEELMQ_{CONTROLLER_KEY}")
     if wanted is None and path is not None and path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -123,10 +123,12 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
 
 
 def main() -> None:
+    """Runs mqnamesrv and exits with its code."""
     sys.exit(run("mqnamesrv", sys.argv[1:]))
 
 
 def controller_main() -> None:
+    """Runs mqcontroller, the controller without a name server, and exits with its code."""
     sys.exit(run("mqcontroller", sys.argv[1:], controller_only=True))
 
 

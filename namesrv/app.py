@@ -1,7 +1,7 @@
-"""Namesrv: one name server: its parts, start, stop and scan timer. Flags and signals are in __main__.py.
+"""Namesrv: makes the parts of a name server, starts and stops them, and runs the scan timer.
 
 `async with Namesrv(config) as server:` binds the ports (ConfigError if it cannot), serves until the block
-ends and then closes everything. Decisions are made in core/.
+ends and then closes everything. Decisions are made in core/; flags and signals are handled in __main__.py.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEP_PAUSE_MS = 50
-"""At least between two scans for heartbeat timeouts."""
+"""Minimum time between two scans for heartbeat timeouts."""
 STALL_MS = 2_000
-"""If a scan runs this late, this process stood still: heartbeats may wait unread in the sockets."""
+"""A scan that runs this late shows that the process was paused: unread heartbeats may be in the sockets."""
 STALL_GRACE_MS = 1_000
-"""The pause before the next scan then: every broker sends a heartbeat each second."""
+"""Delay of the next scan after such a pause: every broker sends a heartbeat each second."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PluginChoice:
 class Namesrv:
     """`route_service` False: only plugins, without a name-server port (standalone controller).
 
-    `clock`: monotonic ms. `environ` and `overrides`: settings beside the file, for ConfigStore.
+    `clock`: monotonic ms. `environ` and `overrides`: settings in addition to the file, for ConfigStore.
     """
 
     def __init__(
@@ -143,10 +143,12 @@ class Namesrv:
 
     @property
     def has_route_service(self) -> bool:
+        """False: a standalone controller, which has no name-server port."""
         return self._server is not None
 
     @property
     def http_address(self) -> tuple[str, int] | None:
+        """Host and port of the HTTP server; None: it is disabled, or not bound yet."""
         return None if self._http is None else self._http.address
 
     @property
@@ -155,7 +157,7 @@ class Namesrv:
         return 0 if self._server is None else self._server.connection_count
 
     async def start(self) -> None:
-        """Raises ConfigError: a port is taken, or a plugin cannot start; then nothing stays open."""
+        """Raises ConfigError: a port is in use, or a plugin cannot start; everything is closed again then."""
         if self.config.need_wait_for_service:
             self.queries.serve_from_ms = self._clock() + self.config.wait_seconds_for_service * 1_000
         try:
@@ -175,9 +177,9 @@ class Namesrv:
         self._arm()
 
     async def stop(self) -> None:
-        """Safe to repeat. Closes the ports first, so that no request meets a stopped plugin.
+        """Closes the ports, then the plugins, so that no request reaches a stopped plugin. Safe to repeat.
 
-        Raises StopError: a step failed; the others were done.
+        Raises StopError: a step failed; the other steps were carried out.
         """
         self._started = False
         if self._timer is not None:
@@ -210,7 +212,7 @@ class Namesrv:
         reasons = [] if self._started else ["starting or stopping"]
         wait_ms = self.queries.serve_from_ms - self._clock()
         if self.has_route_service and wait_ms > 0:
-            reasons.append(f"routes are not served for {wait_ms} ms more (needWaitForService)")
+            reasons.append(f"routes are not served for another {wait_ms} ms (needWaitForService)")
         for name, each in plugins.items():
             if not each.get("ready", True):
                 reasons += [f"{name}: {reason}" for reason in _reasons(each)]
@@ -272,7 +274,7 @@ class Namesrv:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer, due_ms)
 
     def _on_timer(self, due_ms: int) -> None:
-        """An exception of a subscriber goes to the event loop's handler; the timer goes on."""
+        """An exception of a subscriber reaches the event loop's handler; the timer is set again."""
         self._timer = None
         now = self._clock()
         if now >= self._next_scan_ms:
@@ -280,7 +282,8 @@ class Namesrv:
         try:
             if now - due_ms > STALL_MS:
                 log.warning(
-                    "this process stood still for %d ms: the scan for dead brokers waits", now - due_ms
+                    "this process was paused for %d ms: the scan for inactive brokers is postponed",
+                    now - due_ms,
                 )
                 self._scan_from_ms = now + STALL_GRACE_MS
             else:

@@ -30,24 +30,28 @@ class NamesrvConfig(StoredConfig):
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"analyticsOutputDir", "kvConfigPath"}
 
-    listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = one that is free")
-    bind_address: str = Field("0.0.0.0", min_length=1, description="address of all our ports")
+    listen_port: int = Field(9876, ge=0, le=65535, description="remoting port; 0 = any free port")
+    bind_address: str = Field("0.0.0.0", min_length=1, description="address that all ports bind")
     http_port: int = Field(
         0,
         ge=-1,
         le=65535,
-        description="HTTP port; 0 = listenPort + 10000, of mqcontroller request port + 10000; -1 = no HTTP",
+        description="HTTP port; 0 = listenPort + 10000 (mqcontroller: request port + 10000); -1 = no HTTP",
     )
     analytics_output_dir: Path | None = Field(
         None,
-        description="what `keelmq analytics run --output` names: its dashboard is shown on the HTTP port",
+        description="directory of `keelmq analytics run --output`: the HTTP port shows its dashboard",
     )
     enable_controller_in_namesrv: bool = Field(False, description="load the controller plugin")
-    scan_not_active_broker_interval: int = Field(1_000, gt=0, description="ms between looks at who is alive")
-    support_acting_master: bool = Field(
-        False, description="show the lowest slave as master when there is none"
+    scan_not_active_broker_interval: int = Field(
+        1_000, gt=0, description="ms between scans for inactive brokers"
     )
-    need_wait_for_service: bool = Field(False, description="answer no route until waitSecondsForService")
+    support_acting_master: bool = Field(
+        False, description="show the slave with the lowest id as master while there is no master"
+    )
+    need_wait_for_service: bool = Field(
+        False, description="refuse route requests until waitSecondsForService"
+    )
     wait_seconds_for_service: int = Field(45, ge=0, description="s after start, see needWaitForService")
     notify_min_broker_id_changed: bool = Field(
         False, description="push 905 to the members of a group whose lowest broker id changed"
@@ -62,7 +66,7 @@ class NamesrvConfig(StoredConfig):
     )
     delete_topic_with_broker_registration: bool = Field(
         False,
-        description="remove the topics that a registration lacks; only if every registration is whole "
+        description="remove the topics that a registration lacks; only if every registration is complete "
         "(brokers with enableSingleTopicRegister=true, without enableSplitRegistration)",
     )
     kv_config_path: Path | None = Field(
@@ -70,7 +74,7 @@ class NamesrvConfig(StoredConfig):
     )
     config_black_list: str = Field(
         "configBlackList;configStorePath;kvConfigPath",
-        description="keys that requests must not change; paths never can, whatever stands here",
+        description="keys that requests cannot change; they can never change paths",
     )
     rocketmq_home: str | None = Field(None, description="without effect")
     product_env_name: str = Field("center", description="without effect")

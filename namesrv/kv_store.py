@@ -1,8 +1,8 @@
-"""KvStore: the KV configuration, the only state that a name server keeps over a restart.
+"""KvStore: the KV configuration, the only state of a name server that survives a restart.
 
-It is in memory as a whole, and on disk in RocketMQ's format: {"configTable":{"namespace":{"key":"value"}}}.
-A change is visible, and answered, when it is durable. One writer runs in a thread; changes that arrive
-meanwhile form its next write. The first change locks the file: two name servers with one file would
+All of it is in memory, and on disk in RocketMQ's format: {"configTable":{"namespace":{"key":"value"}}}. A
+change becomes visible, and is answered, when it is durable. One writer runs in a thread; changes that arrive
+during a write form the next one. The first change locks the file: two name servers with one file would
 overwrite each other's changes.
 """
 
@@ -29,7 +29,7 @@ DEFAULT_PATH = Path("~/namesrv/kvConfig.json")
 FILE_BYTES_MAX = 8 * 1024 * 1024
 """A namespace must fit into one frame (16 MiB)."""
 WAITING_MAX = 1_024
-"""Changes in the queue for the disk; more are answered SYSTEM_BUSY."""
+"""Maximum number of changes that wait for the disk; more are answered with SYSTEM_BUSY."""
 
 Tables = Mapping[str, Mapping[str, str]]
 Change = tuple[str, str, str | None]
@@ -41,10 +41,10 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 class KvStore:
-    """`tables`: namespace -> key -> value; a change replaces the whole. `version` grows with each change."""
+    """`tables`: namespace -> key -> value; each change replaces it as a whole and raises `version`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError: the path needs a home directory, which is unknown."""
+        """Raises ConfigError: the path begins with ~, and the home directory is unknown."""
         try:
             self.path = path.expanduser()
         except RuntimeError as error:
@@ -57,15 +57,16 @@ class KvStore:
         self._lock: int | None = None
 
     def load(self) -> None:
-        """Reads the file, if there is one. Raises ConfigError: it cannot be read, or is damaged."""
+        """Reads the file, if it exists. Raises ConfigError: it cannot be read, or is damaged."""
         self.tables = self._read()
         self._bytes = len(_encode(self.tables))
 
     def get(self, namespace: str, key: str) -> str | None:
+        """Returns the value of a key; None: it is not set."""
         return self.tables.get(namespace, {}).get(key)
 
     async def change(self, namespace: str, key: str, value: str | None) -> None:
-        """Sets a key, or deletes it (value None), durably. Raises CommandError: it was not stored."""
+        """Sets a key, or deletes it (value None), durably. Raises CommandError: the change was not stored."""
         bytes_ = len(msgspec.json.encode([namespace, key, value or ""]))
         if value is not None and self._bytes + self._waiting_bytes + bytes_ > FILE_BYTES_MAX:
             remark = f"KV configuration would be larger than {FILE_BYTES_MAX} bytes: delete keys first"
@@ -141,18 +142,18 @@ class KvStore:
         except ValueError as error:
             raise ConfigError(
                 f"{self.path} is damaged: {error}. Repair it, or put {backup.name} (the version before the"
-                " last change, if it is there) in its place, or move both away to start without"
+                " last change, if it exists) in its place, or move both away to start without them"
             ) from error
         try:  # RocketMQ removes the file before it renames the new one
             tables = _decode(backup.read_bytes())
         except (OSError, ValueError):
             return {}
-        log.warning("%s is missing: KV configuration comes from %s", self.path, backup)
+        log.warning("%s is missing: the KV configuration is read from %s", self.path, backup)
         return tables
 
 
 def applied(tables: Tables, changes: list[Change]) -> Tables:
-    """Returns the tables after the changes. A namespace stays when its last key is deleted."""
+    """Returns the tables after the changes. A namespace remains when its last key is deleted."""
     after = {name: dict(table) for name, table in tables.items()}
     for namespace, key, value in changes:
         if value is not None:
@@ -181,7 +182,7 @@ def _decode(raw: bytes) -> Tables:
 
 
 def _locked(path: Path) -> int:
-    """Returns a descriptor that holds the lock until it is closed. Raises ConfigError: it is taken."""
+    """Returns a descriptor that holds the lock until it is closed. Raises ConfigError: the file is locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

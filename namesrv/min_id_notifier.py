@@ -1,7 +1,7 @@
 """MinIdNotifier: sends 905 to the members of a group whose lowest broker id changed, over new connections.
 
-Oneway and with a short timeout: a broker that misses it learns the same from its next getBrokerMemberGroup
-(901).
+Sent oneway and with a short timeout: a broker that misses it reads the same with its next
+getBrokerMemberGroup (901).
 """
 
 import asyncio
@@ -15,10 +15,12 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 300
 IN_FLIGHT_MAX = 4_096
-"""Messages in flight; more are dropped and logged."""
+"""Maximum number of messages in flight; more are dropped and logged."""
 
 
 class MinIdNotifier:
+    """Event loop only."""
+
     def __init__(self) -> None:
         self._client: RemotingClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -32,16 +34,17 @@ class MinIdNotifier:
             ha_broker_addr=change.ha_addr,
             broker_name=change.broker_name,
         )
-        log.info("%s: the lowest broker id is %d now", change.broker_name, change.min_id)
+        log.info("%s: the lowest broker id is now %d", change.broker_name, change.min_id)
         for address in change.receivers:
             if len(self._tasks) >= IN_FLIGHT_MAX:
-                log.warning("%d notifications are in flight: none is sent to %s", IN_FLIGHT_MAX, address)
+                log.warning("%d notifications are in flight: %s is not notified", IN_FLIGHT_MAX, address)
                 continue
             task = asyncio.create_task(self._send(address, header))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
+        """Cancels the messages in flight and closes the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -52,4 +55,4 @@ class MinIdNotifier:
         if self._client is None:
             self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS)
         if not await self._client.oneway(address, NOTIFY_MIN_BROKER_ID_CHANGE, header):
-            log.info("%s was not reached with the changed lowest broker id of its group", address)
+            log.info("%s could not be notified of its group's new lowest broker id", address)

@@ -1,10 +1,10 @@
-"""A name server and a broker inside the test process: nothing to install, no port to choose, gone afterwards.
+"""A name server and a broker inside the test process: nothing to install, no port to choose, no clean-up.
 
     with TestBroker() as broker, BlockingProducer(broker.namesrv_addr) as producer:
         producer.send(Message("orders", b"1"))
 
-They are the real ones, in a thread of their own with an event loop of its own, so tests may block, or use
-any asyncio plugin, or none. The pytest fixtures are in pytest_keelmq/plugin.py.
+They are the real servers, in a separate thread with its own event loop, so tests may block, and may use any
+asyncio plugin or none. The pytest fixtures are in pytest_keelmq/plugin.py.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ STEP_S = 0.005
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
 CONSUME_QUEUE_FILE_BYTES = 200_000
 QUICK_LEVELS = " ".join(["1s"] * 18)
-"""For `messageDelayLevel`: retries and delays that a test can wait for."""
+"""A value for `messageDelayLevel`: retries and delays short enough for a test."""
 
 T = TypeVar("T")
 
 
 class TestBroker:
-    """`settings`: RocketMQ's keys of a broker, e.g. {"enablePropertyFilter": "true"}. `directory`: for its
-    store; None: a temporary one, removed at the end. Topics are created by their first message, or by
-    create_topic()."""
+    """`settings`: RocketMQ's keys of a broker, for example {"enablePropertyFilter": "true"}. `directory`: of
+    the store; None: a temporary one, which is removed at the end. A topic is created by its first message, or
+    by create_topic()."""
 
-    __test__ = False  # pytest takes it for a test class otherwise
+    __test__ = False  # otherwise pytest would collect it as a test class
 
     def __init__(self, directory: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="keelmq-") if directory is None else None
@@ -58,14 +58,17 @@ class TestBroker:
         self._serving: asyncio.Task[None] | None = None
         self._problem: BaseException | None = None
         self.namesrv_addr = self.broker_addr = ""
-        """host:port of the name server (what clients want), and of the broker."""
+        """host:port of the name server, which clients need, and of the broker."""
 
     def __enter__(self) -> Self:
-        """Returns when clients find it. Raises what keeps it from starting, e.g. a setting that is none."""
+        """Returns when clients can find the broker.
+
+        Raises the error that prevents the start, for example for an invalid setting, or TimeoutError.
+        """
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
             self._give_up()
-            raise TimeoutError(f"no test broker after {START_TIMEOUT_S:.0f} s")
+            raise TimeoutError(f"the test broker did not start within {START_TIMEOUT_S:.0f} s")
         if self._problem is not None:
             self._join()
             raise self._problem
@@ -82,17 +85,22 @@ class TestBroker:
             raise self._problem
 
     def create_topic(self, name: str, *, queues: int = 4) -> None:
-        """There, and in the name server's routes, when it returns. Blocks: from a coroutine of your own use
-        `await asyncio.to_thread(broker.create_topic, name)`."""
+        """Creates a topic. When it returns, the broker and the name server's routes have it.
+
+        Blocks: in a coroutine use `await asyncio.to_thread(broker.create_topic, name)`. Raises ValueError:
+        the broker refuses the topic.
+        """
         __tracebackhide__ = True
         self._run(self._create_topic(name, queues))
 
     def messages(
         self, topic: str, count: int | None = None, *, timeout_s: float = MESSAGES_TIMEOUT_S
     ) -> list[MessageExt]:
-        """All that is stored in the topic, oldest first, whoever has consumed it; dead letters are in
-        "%DLQ%<group>". `count`: wait until there are so many; AssertionError when they do not come. Blocks,
-        as create_topic()."""
+        """Returns all messages that are stored in the topic, oldest first, consumed or not.
+
+        Dead letters are in "%DLQ%<group>". `count`: waits until the topic has that many. Raises
+        AssertionError: it has fewer after `timeout_s`. Blocks, like create_topic().
+        """
         __tracebackhide__ = True
         found = self._run(self._messages(topic, count, timeout_s), timeout_s + START_TIMEOUT_S)
         if count is not None and len(found) < count:
@@ -105,7 +113,7 @@ class TestBroker:
     def __repr__(self) -> str:
         return f"<TestBroker {self.broker_addr or 'not started'}, name server {self.namesrv_addr}>"
 
-    # -- in the thread -----------------------------------------------------------------------------------
+    # -- in the servers' thread ---------------------------------------------------------------------------
 
     def _main(self) -> None:
         try:
@@ -169,7 +177,7 @@ class TestBroker:
             await client.close()
 
     async def _messages(self, topic: str, count: int | None, timeout_s: float) -> list[MessageExt]:
-        """What there is after timeout_s, or as soon as there are `count`."""
+        """Returns the messages as soon as there are `count`, or after `timeout_s`."""
         found: list[MessageExt] = []
 
         async def enough() -> bool:
@@ -187,11 +195,11 @@ class TestBroker:
         __tracebackhide__ = True
         if self._loop is None or self._loop.is_closed():
             coroutine.close()
-            raise RuntimeError("the TestBroker does not run: use it inside of its `with`")
+            raise RuntimeError("the TestBroker is not running: use it inside its `with` block")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
 
     def _give_up(self) -> None:
-        """Undoes a start that takes too long."""
+        """Cancels a start that takes too long."""
         if self._loop is not None and self._serving is not None:
             with contextlib.suppress(RuntimeError):  # it ended by itself: its loop is closed
                 self._loop.call_soon_threadsafe(self._serving.cancel)
@@ -200,7 +208,7 @@ class TestBroker:
     def _join(self) -> None:
         self._thread.join(START_TIMEOUT_S)
         if self._thread.is_alive():
-            raise TimeoutError(f"the test broker does not stop within {START_TIMEOUT_S:.0f} s")
+            raise TimeoutError(f"the test broker did not stop within {START_TIMEOUT_S:.0f} s")
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -214,7 +222,7 @@ async def _until(condition: Callable[[], Awaitable[bool]], timeout_s: float = ST
 
 
 async def _stored(reader: PullConsumer, topic: str) -> list[MessageExt]:
-    """A topic that is not there yet has no messages."""
+    """Returns all messages of a topic; none if it does not exist yet."""
     found: list[MessageExt] = []
     try:
         for queue in await reader.fetch_queues(topic):

@@ -1,10 +1,10 @@
-"""Fixtures for the tests of programs that use KeelMQ: a broker that is ready, there when KeelMQ is installed.
+"""Fixtures for the tests of programs that use KeelMQ: a running broker, wherever KeelMQ is installed.
 
     def test_orders(keelmq_broker):
         with BlockingProducer(keelmq_broker.namesrv_addr) as producer:
             producer.send(Message("orders", b"1"))
 
-Every pytest run of an environment with KeelMQ imports this module, so it imports nothing before it is used.
+Every pytest run in an environment with KeelMQ imports this module, so it imports KeelMQ only when it is used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def _test_broker() -> "type[TestBroker]":
 
 
 def _hidden_package() -> str | None:
-    """Packages of the tested program may have the names of ours, and come first: that is said in words."""
+    """Returns an explanation if a package of the tested program has the name of one of ours and hides it."""
     for name in PACKAGES:
         spec = find_spec(name)
         where = spec.origin if spec is not None else None
@@ -49,19 +49,19 @@ def _hidden_package() -> str | None:
 
 @pytest.fixture
 def keelmq_settings() -> Mapping[str, object]:
-    """RocketMQ's keys for keelmq_broker: override it in a module, a class or conftest.py."""
+    """Returns RocketMQ's keys for keelmq_broker. Override it in a module, a class or conftest.py."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def keelmq_session_settings() -> Mapping[str, object]:
-    """The same for keelmq_session_broker."""
+    """Returns RocketMQ's keys for keelmq_session_broker. Override it in conftest.py."""
     return {}
 
 
 @pytest.fixture
 def keelmq_broker(tmp_path: Path, keelmq_settings: Mapping[str, object]) -> Iterator["TestBroker"]:
-    """A name server and a broker of this test's own."""
+    """Starts a name server and a broker for one test."""
     with _test_broker()(tmp_path / "keelmq", keelmq_settings) as broker:
         yield broker
 
@@ -70,6 +70,6 @@ def keelmq_broker(tmp_path: Path, keelmq_settings: Mapping[str, object]) -> Iter
 def keelmq_session_broker(
     tmp_path_factory: pytest.TempPathFactory, keelmq_session_settings: Mapping[str, object]
 ) -> Iterator["TestBroker"]:
-    """One for all tests of the session: let each test use topics and groups of its own."""
+    """Starts one for all tests of the session: each test should use its own topics and groups."""
     with _test_broker()(tmp_path_factory.mktemp("keelmq"), keelmq_session_settings) as broker:
         yield broker

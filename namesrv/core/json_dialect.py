@@ -1,7 +1,7 @@
-"""The two JSON dialects of a name server's answers, made from the standard JSON of body_bytes(). Pure.
+"""The two JSON dialects of a name server's replies, converted from the standard JSON of body_bytes(). Pure.
 
-Standard: for clients since 4.9.4, and others that ask for it. Legacy: number keys without quotes, as fastjson
-writes them by default; older clients read only that (#4473).
+Standard: for clients since 4.9.4, and for others that request it. Legacy: number keys without quotes, as
+fastjson writes them by default; older clients can parse only that (#4473).
 """
 
 import re
@@ -10,8 +10,8 @@ _VALUE = rb'(?:"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+)'
 _NUMBER_KEYED = re.compile(
     rb'"(?:brokerAddrs|currIdMap)":\{"-?[0-9]+":' + _VALUE + rb'(?:,"-?[0-9]+":' + _VALUE + rb")*\}"
 )
-"""The maps with number keys; not every key that looks like a number, since a broker may be named "7". It
-cannot match inside a string: quotes are escaped there."""
+"""Only the maps with number keys: elsewhere a key like "7" may be the name of a broker. The pattern cannot
+match inside a string, where quotes are escaped."""
 _KEY = re.compile(rb'([{,])"(-?[0-9]+)":')
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 

@@ -9,8 +9,8 @@ A late close of an older connection never evicts a newer registration (promise S
 an incarnation (one run of one process); connection ids ascend, so a heartbeat of another incarnation over an
 older connection than the bound ones is outdated and ignored.
 
-A scan costs only what it finds: suspects are in a heap by deadline, and no entry is read before the earliest
-time at which one could have timed out.
+The cost of a scan depends on what it finds: suspects are in a heap by deadline, and no entry is read before
+the earliest time at which one could have timed out.
 
 Invariants: check_invariants().
 """
@@ -35,7 +35,7 @@ class LastSeen(NamedTuple):
     """inactive_ms: when a scan found it inactive; None: it is active, or no scan ran since. hung: inactive by
     heartbeat timeout, not because its connection closed."""
 
-    last_beat_ms: int
+    last_heartbeat_ms: int
     inactive_ms: int | None
     hung: bool = False
 
@@ -49,6 +49,7 @@ class RouteKey(NamedTuple):
 
 
 def route_key(cluster_name: str, broker_addr: str) -> RouteKey:
+    """Returns the key of a registration (103)."""
     return RouteKey("route", cluster_name, broker_addr)
 
 
@@ -69,19 +70,19 @@ class _Entry:
 
 @dataclass(slots=True)
 class HeartbeatTable:
-    """Times of one clock, in ms. Not thread-safe: it lives in the event loop."""
+    """Times of one clock, in ms. Event loop only."""
 
     grace_ms: int = CONNECTION_LOSS_GRACE_MS
     _entries: dict[Hashable, _Entry] = field(default_factory=dict)
     _keys_of_connection: dict[int, dict[Hashable, None]] = field(default_factory=dict)
     _suspects: dict[Hashable, int] = field(default_factory=dict)
     _deadlines: list[tuple[int, int, Hashable]] = field(default_factory=list)
-    """Heap of (deadline, number, key); entries of keys that are not suspect any more are skipped."""
+    """Heap of (deadline, number, key); entries of keys that are no longer suspect are skipped."""
     _suspected: int = 0
     _sweep_after_ms: int | None = None
-    """No key times out before; None: no key is active."""
+    """No key times out before this time; None: no key is active."""
 
-    def beat(
+    def record_heartbeat(
         self,
         key: Hashable,
         *,
@@ -95,7 +96,7 @@ class HeartbeatTable:
         """Records a heartbeat. True: the key was absent or inactive before.
 
         `info` replaces the stored one. `connection_id` 0: bound to no connection (HTTP), so only the timeout
-        counts. `grace_ms`: how long the key stays active without a connection; None: that of the table.
+        counts. `grace_ms`: how long the key stays active without a connection; None: the table's grace_ms.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -122,7 +123,7 @@ class HeartbeatTable:
         return not was_active
 
     def touch(self, key: Hashable, now_ms: int) -> bool:
-        """Refreshes only the time of an active key. False: no such active key."""
+        """Sets only the time of the last heartbeat of an active key. False: no such active key."""
         entry = self._entries.get(key)
         if entry is None or not entry.active:
             return False
@@ -145,7 +146,7 @@ class HeartbeatTable:
         return suspects
 
     def is_outdated(self, key: Hashable, connection_id: int) -> bool:
-        """Is this connection older than those that the key's heartbeats come over now?"""
+        """Returns whether the key's heartbeats now arrive over newer connections than this one."""
         entry = self._entries.get(key)
         if entry is None or connection_id <= 0 or connection_id in entry.connections:
             return False
@@ -169,17 +170,19 @@ class HeartbeatTable:
         return expired
 
     def is_active(self, key: Hashable, now_ms: int) -> bool:
+        """Returns whether the key is active at `now_ms`, without waiting for the next scan."""
         entry = self._entries.get(key)
         return entry is not None and entry.active and _alive(entry, now_ms)
 
     def is_doubtful(self, key: Hashable, now_ms: int) -> bool:
-        """Is it active, but its connection closed, or without a heartbeat for half its timeout?"""
+        """Returns whether the key is active, but has no connection, or was silent for half its timeout."""
         entry = self._entries.get(key)
         if entry is None or not self.is_active(key, now_ms):
             return False
         return entry.suspect_deadline_ms is not None or now_ms - entry.last_ms > entry.timeout_ms // 2
 
     def info(self, key: Hashable) -> object | None:
+        """Returns the `info` of the last heartbeat, even if the key is inactive; None: the key is unknown."""
         entry = self._entries.get(key)
         return None if entry is None else entry.info
 
@@ -189,6 +192,7 @@ class HeartbeatTable:
         return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms, entry.hung)
 
     def forget(self, key: Hashable) -> None:
+        """Removes the key and its connections. Safe to repeat."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._suspects.pop(key, None)
@@ -214,6 +218,7 @@ class HeartbeatTable:
         return None if self._sweep_after_ms is None else self._sweep_after_ms + 1
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if entries, connections and suspects are inconsistent."""
         for key, entry in self._entries.items():
             assert (entry.suspect_deadline_ms is not None) == (key in self._suspects), key
             assert entry.active or not entry.connections, f"{key} is inactive and bound"

@@ -31,7 +31,7 @@ ZLIB_FIRST_BYTE = 0x78
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _BARE_ID_MAP = re.compile(rb'"currIdMap":\{(?:-?[0-9]+:-?[0-9]+,?)+\}')
-"""The ids of a mapping as Java writes them. It cannot match inside a string: quotes are escaped there."""
+"""The ids of a mapping as Java writes them. It cannot match inside a string, where quotes are escaped."""
 _BARE_KEY = re.compile(rb"(-?[0-9]+):")
 
 
@@ -69,20 +69,21 @@ _decode_wrapper = msgspec.json.Decoder(_Wrapper, strict=False).decode
 
 
 class BadBody(Exception):
-    """A malformed body; the text is the remark of the refusal."""
+    """The body is malformed; the text is the remark of the error reply."""
 
 
 def check_crc32(body: bytes, expected: int) -> bool:
-    """Checks the crc32 of the body as received. `expected` 0: no check."""
+    """Returns whether the crc32 of the received body is `expected`. 0: the sender has set none."""
     return expected == 0 or zlib.crc32(body) & 0x7FFFFFFF == expected
 
 
 def is_deflated(body: bytes, *, compressed: bool) -> bool:
+    """Returns whether the body is a zlib stream: by the header's flag, or by its first byte (0x78)."""
     return bool(body) and (compressed or body[0] == ZLIB_FIRST_BYTE)
 
 
 def read_body(raw: bytes, *, compressed: bool, version: int) -> RegisterBody:
-    """`version`: the sender's release ordinal. Raises BadBody."""
+    """Parses a body in any of the three forms. `version`: the sender's release ordinal. Raises BadBody."""
     if not raw:
         return RegisterBody()
     if is_deflated(raw, compressed=compressed):
@@ -95,7 +96,7 @@ def read_body(raw: bytes, *, compressed: bool, version: int) -> RegisterBody:
 
 
 def inflate_body(body: bytes, version: int) -> RegisterBody:
-    """The compressed form. Raises BadBody."""
+    """Parses the compressed form. Raises BadBody."""
     try:
         return _parse(_Parts(_inflate(body)), version)
     except msgspec.ValidationError as error:

@@ -1,15 +1,15 @@
-"""RouteTable: brokers and topics as the brokers registered them. Pure; without time.
+"""RouteTable: brokers and topics as the brokers registered them. Pure; reads no clock.
 
 One group for each brokerName (addresses by id, 0 is the master), one live entry for each of its addresses,
 and the queue data of each topic by brokerName. Source: RocketMQ 5.3.3, RouteInfoManager. Deliberate
 differences:
 
 - A live entry exists exactly while its address is in the table (RocketMQ leaks a replaced address).
-- A refused registration changes nothing (RocketMQ removes the sender's old id before).
+- A refused registration changes nothing (RocketMQ has removed the sender's old id by then).
 - A brokerName belongs to one cluster (RocketMQ merges groups of the same name).
 - A first registration with one topic is accepted (RocketMQ refuses it, because the topics of that broker
   could stay incomplete): here later registrations add every topic that is missing.
-- Everything of a broker is removed with it, also mappings of static topics (RocketMQ keeps them).
+- With a broker all that it registered is removed, including mappings of static topics (RocketMQ keeps them).
 
 Invariants: check_invariants().
 """
@@ -40,7 +40,7 @@ from namesrv.core.values import (
 
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 ADDRESSES_MAX = 100_000
-"""Registered brokers; more are refused. The largest known clusters have some thousands."""
+"""Maximum number of registered brokers. The largest known clusters have some thousands."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Group:
     zone_name: str | None = None
 
     def shown(self) -> tuple[dict[int, str], bool, str | None]:
-        """Returns what answers show of the group; `addrs` is replaced, never changed in place."""
+        """Returns the values that replies show; `addrs` is replaced, never changed in place."""
         return self.addrs, self.enable_acting_master, self.zone_name
 
     def min_id_change(
@@ -62,8 +62,8 @@ class _Group:
     ) -> MinIdChange | None:
         """Returns the notification of a changed lowest id; None: unchanged.
 
-        `before`: the lowest id until now; None: the group was empty. A broker that became the lowest by its
-        registration knows that, and is not notified.
+        `before`: the lowest id until now; None: the group was empty. A broker whose own registration made it
+        the lowest is not notified.
         """
         lowest = min(self.addrs)
         if before is None or lowest == before:
@@ -89,9 +89,9 @@ class _Group:
 
 @dataclass(slots=True)
 class RouteTable:
-    """Event loop only. Every answer is a snapshot.
+    """Event loop only. Every returned value is a snapshot.
 
-    `delete_missing_topics`: a registration is the broker's whole topic table; missing topics are removed.
+    `delete_missing_topics`: a registration contains the broker's whole topic table; other topics are removed.
     """
 
     support_acting_master: bool = False
@@ -103,11 +103,11 @@ class RouteTable:
 
     @property
     def version(self) -> int:
-        """Changes with everything that answers show, so that encoded answers can be kept."""
+        """Grows with every change that a reply can show, so that encoded replies can be cached."""
         return self._group_version + self._topics.version
 
     def register(self, request: Registration) -> Registered | StaleRegistration | RegistrationRefused:
-        """Registers a broker (103). StaleRegistration: a newer broker holds the id; nothing was changed."""
+        """Registers a broker (103). StaleRegistration: a newer broker has the id; nothing was changed."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
@@ -116,7 +116,7 @@ class RouteTable:
         changes: tuple[MinIdChange, ...] = ()
         left: tuple[Address, ...] = ()
         if before is not None and before.broker_name != request.broker_name:
-            # the broker came back under another name: its old registration is removed
+            # the broker has restarted under another name: its old registration is removed
             changes, before, left = self.unregister_all((address,)).min_id_changes, None, (address,)
         group = self._groups.get(request.broker_name)
         if group is None:
@@ -154,8 +154,8 @@ class RouteTable:
     def unregister_all(self, addresses: Iterable[Address]) -> Unregistered:
         """Removes those of the addresses that are registered.
 
-        By address, not by id: the id may be another broker's by now (#5374). `min_id_changes` compares before
-        and after the whole batch.
+        By address, not by id: the id may belong to another broker by now (#5374). `min_id_changes` compares
+        the groups before and after the whole batch.
         """
         removed: list[LiveBroker] = []
         lowest: dict[str, tuple[int, str]] = {}
@@ -174,7 +174,7 @@ class RouteTable:
         return Unregistered(tuple(removed), tuple(change for change in changes if change is not None))
 
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
-        """Removes the topic in one cluster; None: in all. A broker that has it adds it again."""
+        """Removes the topic in one cluster; None: in all. A broker that still has it registers it again."""
         for name in list(self._topics.queues(topic)):
             if cluster_name is None or self._groups[name].cluster_name == cluster_name:
                 self._topics.remove(topic, name)
@@ -188,15 +188,15 @@ class RouteTable:
         return True
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """The number of topics at that broker, 0 if it is unknown."""
+        """Removes the write permission (205). Returns the broker's number of topics; 0: unknown broker."""
         return self._topics.clear_write(broker_name)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """The number of topics at that broker, 0 if it is unknown."""
+        """Adds the write permission (327). Returns the broker's number of topics; 0: unknown broker."""
         return self._topics.add_write(broker_name)
 
     def pick_up_route(self, topic: str) -> TopicRouteData | None:
-        """None: the topic is not known. Sorted by brokerName."""
+        """Returns the route of a topic (105), sorted by brokerName; None: the topic is not known."""
         queues = [queue for _, queue in sorted(self._topics.queues(topic).items())]
         if not queues:
             return None
@@ -223,6 +223,7 @@ class RouteTable:
         return None if group is None else group.broker_data()
 
     def cluster_info(self) -> ClusterInfo:
+        """Returns all clusters and brokers, sorted by name (GET_BROKER_CLUSTER_INFO, 106)."""
         clusters: dict[str, list[str]] = {}
         for name, group in sorted(self._groups.items()):
             clusters.setdefault(group.cluster_name, []).append(name)
@@ -232,53 +233,58 @@ class RouteTable:
         )
 
     def member_group(self, cluster_name: str, broker_name: str) -> BrokerMemberGroup:
-        """Returns the addresses of a group, none if it is unknown. clusterName is only repeated."""
+        """Returns the addresses of a group (901), none if it is unknown. `cluster_name` is only echoed."""
         group = self._groups.get(broker_name)
         addrs = {} if group is None else dict(sorted(group.addrs.items()))
         return BrokerMemberGroup(cluster=cluster_name, broker_name=broker_name, broker_addrs=addrs)
 
     def topic_names(self) -> Iterable[str]:
-        """In no order."""
+        """Returns all topics, unsorted."""
         return iter(self._topics)
 
     def broker_names(self, cluster_name: str = "") -> Iterable[str]:
-        """Of one cluster, or of all; in no order."""
+        """Returns the brokerNames of one cluster, or of all ("") clusters, unsorted."""
         return (name for name, each in self._groups.items() if cluster_name in ("", each.cluster_name))
 
     def topics_of_broker(self, broker_name: str) -> frozenset[str]:
+        """Returns the topics of this brokerName; empty for an unknown one."""
         return self._topics.of_broker(broker_name)
 
     def topics(self) -> TopicList:
+        """Returns all topics, sorted (GET_ALL_TOPIC_LIST, 206)."""
         return _topic_list(self._topics)
 
     def topics_of_cluster(self, cluster_name: str) -> TopicList:
-        """Empty for an unknown cluster."""
+        """Returns the topics of a cluster, sorted (224); empty for an unknown cluster."""
         names = [name for name, group in self._groups.items() if group.cluster_name == cluster_name]
         return _topic_list({topic for name in names for topic in self._topics.of_broker(name)})
 
     def system_topics(self) -> TopicList:
-        """Returns the names of clusters and groups, which are topics too, and one broker address."""
+        """Returns the names of clusters and groups, which are topics too, and one broker address (304)."""
         clusters = {group.cluster_name for group in self._groups.values()}
         name = min(self._groups, default=None)
         addr = None if name is None else min(self._groups[name].addrs.items())[1]
         return TopicList(topic_list=sorted(clusters | set(self._groups)), broker_addr=addr)
 
     def unit_topics(self) -> TopicList:
+        """Returns the topics that belong to a unit, sorted (GET_UNIT_TOPIC_LIST, 311)."""
         return _topic_list(self._topics.with_flags(present=UNIT_FLAG))
 
     def unit_sub_topics(self, *, outside_units: bool = False) -> TopicList:
-        """Topics that a unit subscribes to; outside_units: without those that belong to one."""
+        """Returns the topics that a unit subscribes to (312); outside_units: without those of units (313)."""
         absent = UNIT_FLAG if outside_units else 0
         return _topic_list(self._topics.with_flags(present=UNIT_SUB_FLAG, absent=absent))
 
     def live(self, cluster_name: str, broker_addr: str) -> LiveBroker | None:
+        """Returns the registration of this address (RocketMQ's brokerLiveTable); None: there is none."""
         return self._live.get((cluster_name, broker_addr))
 
     def counts(self) -> Mapping[str, int]:
-        """For /readyz and logs."""
+        """Returns the numbers of topics, groups and brokers, for /readyz and metrics."""
         return {"topics": len(self._topics), "groups": len(self._groups), "brokers": len(self._live)}
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if groups, live entries and topics are inconsistent."""
         addresses = {
             (group.cluster_name, addr) for group in self._groups.values() for addr in group.addrs.values()
         }
@@ -294,10 +300,10 @@ class RouteTable:
             assert set(self._topics.queues(topic)) <= set(self._groups), f"topic {topic} at an unknown broker"
 
     def _refusal(self, request: Registration) -> StaleRegistration | RegistrationRefused | None:
-        """Returns why the registration is refused, without any change; None: it is accepted."""
+        """Returns why the registration is refused; None: it is accepted. Changes nothing."""
         known = (request.cluster_name, request.broker_addr) in self._live
         if not known and len(self._live) >= ADDRESSES_MAX:
-            return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered; no more are taken")
+            return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered, which is the maximum")
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return RegistrationRefused(
@@ -313,7 +319,7 @@ class RouteTable:
         return None
 
     def _take_id(self, group: _Group, request: Registration) -> tuple[Address, ...]:
-        """Sets id -> address, and removes another id of the address and another address of the id.
+        """Sets id -> address; removes an earlier id of the address, and an earlier address of the id.
 
         Returns the removed address.
         """
@@ -371,7 +377,7 @@ class RouteTable:
         self._group_version += 1
 
     def _acts(self, topic: str, group: _Group, queue: QueueData) -> bool:
-        """Is the slave with the lowest id shown as master (acting master)?"""
+        """Returns whether the route shows the slave with the lowest id as master (acting master)."""
         return (
             self.support_acting_master
             and group.enable_acting_master

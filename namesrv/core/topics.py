@@ -1,7 +1,7 @@
 """TopicTable: the queue data of each topic at each brokerName, and static topics' mappings. Pure.
 
-Both directions are kept, topic -> brokerName and brokerName -> topics, so that the removal of a broker costs
-as much as it has topics. Equal queue data of one broker share one object.
+Both directions are stored, topic -> brokerName and brokerName -> topics, so that removing a broker reads only
+its own topics. Equal queue data of one broker share one object.
 
 Invariants: check_invariants().
 """
@@ -24,7 +24,7 @@ _NOTHING: AbstractSet[str] = frozenset()
 
 @dataclass(slots=True)
 class TopicTable:
-    """`version` grows with every change that routes show."""
+    """`version` grows with every change that a route can show."""
 
     version: int = 0
     _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
@@ -38,18 +38,19 @@ class TopicTable:
         return iter(self._queues)
 
     def queues(self, topic: str) -> Mapping[str, QueueData]:
-        """brokerName -> queue data; empty for an unknown topic."""
+        """Returns brokerName -> queue data; empty for an unknown topic."""
         return self._queues.get(topic, {})
 
     def mappings(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
-        """brokerName -> TopicQueueMappingInfo; empty unless the topic is static."""
+        """Returns brokerName -> TopicQueueMappingInfo; empty unless the topic is static."""
         return self._mappings.get(topic, {})
 
     def of_broker(self, broker_name: str) -> frozenset[str]:
+        """Returns the topics of this brokerName; empty for an unknown one."""
         return frozenset(self._of_broker.get(broker_name, ()))
 
     def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
-        """Returns the topics that at some broker have a `present` and no `absent` bit in topicSysFlag."""
+        """Returns the topics whose topicSysFlag, at some broker, has a bit of `present`, none of `absent`."""
         return [
             topic
             for topic, queues in self._queues.items()
@@ -61,7 +62,7 @@ class TopicTable:
     def update(
         self, broker_name: str, topics: Mapping[str, QueueNums], *, changed: bool, keeps_write: bool
     ) -> None:
-        """Applies the topics of a registration. `changed` False: adds only missing topics."""
+        """Stores the topics of a registration. `changed` False: adds only missing topics."""
         own = self._of_broker.get(broker_name, _NOTHING)
         made: dict[tuple[int, int, int, int], QueueData] = {}
         for topic in topics if changed else topics.keys() - own:
@@ -74,6 +75,7 @@ class TopicTable:
             self.put(topic, queue)
 
     def put(self, topic: str, queue: QueueData) -> None:
+        """Sets the queue data of the topic at queue.broker_name. Equal data does not change `version`."""
         queues = self._queues.setdefault(topic, {})
         known = queues.get(queue.broker_name)
         if known == queue:
@@ -86,7 +88,7 @@ class TopicTable:
     def update_mappings(
         self, broker_name: str, mappings: Mapping[str, Mapping[str, Any]], *, changed: bool
     ) -> None:
-        """Applies the static topics' mappings of a registration, after update()."""
+        """Stores the mappings of static topics of a registration. Call it after update()."""
         own = self._of_broker.get(broker_name, _NOTHING)
         for topic, mapping in mappings.items():
             known = self.mappings(topic).get(broker_name)
@@ -95,7 +97,7 @@ class TopicTable:
                 self.version += 1
 
     def remove(self, topic: str, broker_name: str) -> None:
-        """Removes the topic at one broker, and the topic itself with its last broker. Safe to repeat."""
+        """Removes the topic at one broker, and the topic itself if that was its last one. Safe to repeat."""
         queues = self._queues.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
@@ -111,18 +113,23 @@ class TopicTable:
         self.version += 1
 
     def remove_all(self, topics: Iterable[str], broker_name: str) -> None:
+        """Removes these topics at one broker. Safe to repeat."""
         for topic in topics:
             self.remove(topic, broker_name)
 
     def remove_broker(self, broker_name: str) -> None:
+        """Removes every topic of this brokerName. Safe to repeat."""
         self.remove_all(self.of_broker(broker_name), broker_name)
 
     def clear_write(self, broker_name: str) -> int:
-        """Wipes the write permission. Returns the number of topics there, also of those without it."""
+        """Removes the write permission. Returns the broker's number of topics, changed or not."""
         return self._map_perm(broker_name, clear=PERM_WRITE, add=0)
 
     def add_write(self, broker_name: str) -> int:
-        """Adds read and write permission; other bits stay (RocketMQ sets 6, without INHERIT and PRIORITY)."""
+        """Adds read and write permission and keeps other bits (RocketMQ sets 6, which clears INHERIT).
+
+        Returns the broker's number of topics.
+        """
         return self._map_perm(broker_name, clear=0, add=PERM_READ | PERM_WRITE)
 
     def _map_perm(self, broker_name: str, *, clear: int, add: int) -> int:
@@ -136,6 +143,7 @@ class TopicTable:
         return len(topics)
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if the two directions of the table are inconsistent."""
         pairs = {(topic, name) for topic, queues in self._queues.items() for name in queues}
         assert pairs == {(topic, name) for name, topics in self._of_broker.items() for topic in topics}
         for topic, queues in self._queues.items():

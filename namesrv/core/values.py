@@ -17,16 +17,24 @@ class QueueNums(Protocol):
     """The fields of a TopicConfig that a name server keeps."""
 
     @property
-    def read_queue_nums(self) -> int: ...
+    def read_queue_nums(self) -> int:
+        """Number of queues that consumers read."""
+        ...
 
     @property
-    def write_queue_nums(self) -> int: ...
+    def write_queue_nums(self) -> int:
+        """Number of queues that producers write."""
+        ...
 
     @property
-    def perm(self) -> int: ...
+    def perm(self) -> int:
+        """RocketMQ's PermName bits: 4 read, 2 write, 1 inherit."""
+        ...
 
     @property
-    def topic_sys_flag(self) -> int: ...
+    def topic_sys_flag(self) -> int:
+        """RocketMQ's TopicSysFlag bits: UNIT_FLAG, UNIT_SUB_FLAG."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,8 @@ class MinIdChange:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`replaced`: registrations that this one ended. The heartbeat table must forget them before it records
-    the new one: the address may be the same, under another name."""
+    """`replaced`: registrations that this one removed. The heartbeat table must forget them before it records
+    the new one, whose address may be the same under another name."""
 
     master_addr: str | None = None
     ha_server_addr: str | None = None
@@ -83,7 +91,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StaleRegistration:
-    """A live broker with a greater stateVersion holds this id. Answered with success and an empty header."""
+    """A registered broker with a greater stateVersion has this id. The reply is success with no header."""
 
     holder_addr: str
     holder_state_version: int
@@ -91,6 +99,8 @@ class StaleRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRefused:
+    """The reply is SYSTEM_ERROR with this remark; nothing was changed."""
+
     remark: str
 
 
@@ -107,7 +117,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """The result of a batch of removals: the removed brokers, and the groups with another lowest id."""
+    """The result of a batch of removals: the removed brokers, and the groups whose lowest id changed."""
 
     removed: tuple[LiveBroker, ...] = ()
     min_id_changes: tuple[MinIdChange, ...] = ()

@@ -1,7 +1,7 @@
 """Requests of operators: write permission and topics (205, 327, 216, 217), KV configuration (100, 101, 102,
 219) and the name server's settings (318, 319).
 
-A registration with a changed topic table overwrites permissions and topics that were changed here.
+The next registration with a changed topic table overwrites permissions and topics that were changed here.
 """
 
 import logging
@@ -44,15 +44,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicAdmin:
+    """Write permission and topics."""
+
     routes: RouteTable
 
     def bind(self, table: OperationTable) -> None:
+        """Binds write permissions (205, 327), deletion (216) and registration (217) of topics."""
         table.bind(WIPE_WRITE_PERM_OF_BROKER, self.wipe_write_perm)
         table.bind(ADD_WRITE_PERM_OF_BROKER, self.add_write_perm)
         table.bind(DELETE_TOPIC_IN_NAMESRV, self.delete_topic)
         table.bind(REGISTER_TOPIC_IN_NAMESRV, self.register_topic)
 
     async def wipe_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> WipeWritePermResponse:
+        """Removes the write permission of every topic at a broker (205). Returns how many it has."""
         count = self.routes.wipe_write_perm(request.broker_name)
         log.info(
             "%s: wiped the write permission of %d topics of %s", call.peer.address, count, request.broker_name
@@ -60,6 +64,7 @@ class TopicAdmin:
         return WipeWritePermResponse(wipe_topic_count=count)
 
     async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
+        """Adds read and write permission to every topic at a broker (327). Returns how many it has."""
         count = self.routes.add_write_perm(request.broker_name)
         log.info(
             "%s: added the write permission to %d topics of %s", call.peer.address, count, request.broker_name
@@ -67,6 +72,7 @@ class TopicAdmin:
         return AddWritePermResponse(add_topic_count=count)
 
     async def delete_topic(self, request: DeleteTopicRequest, call: Call) -> Empty:
+        """Removes a topic from the routes of one cluster, or of all (DELETE_TOPIC_IN_NAMESRV, 216)."""
         self.routes.delete_topic(request.topic, request.cluster_name)
         log.info(
             "%s: deleted topic %s in %s", call.peer.address, request.topic, request.cluster_name or "all"
@@ -74,7 +80,7 @@ class TopicAdmin:
         return Empty()
 
     async def register_topic(self, request: RegisterTopicRequest, call: Call) -> Empty:
-        """Answers success also for an unknown broker, and changes nothing: brokers do not read the answer."""
+        """Adds a topic (217). An unknown broker gets success, without a change: brokers ignore the reply."""
         route: TopicRouteData | None = call.body
         if route is not None and not self.routes.register_topic(request.topic, route.queue_datas):
             log.warning("%s: topic %s of an unregistered broker is ignored", call.peer.address, request.topic)
@@ -83,15 +89,19 @@ class TopicAdmin:
 
 @dataclass(frozen=True, slots=True)
 class KvAdmin:
+    """The KV configuration."""
+
     kv: KvStore
 
     def bind(self, table: OperationTable) -> None:
+        """Binds the KV configuration: put (100), get (101), delete (102), list a namespace (219)."""
         table.bind(PUT_KV_CONFIG, self.put)
         table.bind(GET_KV_CONFIG, self.get)
         table.bind(DELETE_KV_CONFIG, self.delete)
         table.bind(GET_KV_LIST_BY_NAMESPACE, self.list_namespace)
 
     async def put(self, request: PutKVConfigRequest, call: Call) -> Empty:
+        """Sets a key (100), durably. Raises CommandError: no namespace or key, or not stored."""
         if request.namespace is None or request.key is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
         await self.kv.change(request.namespace, request.key, request.value)
@@ -99,6 +109,7 @@ class KvAdmin:
         return Empty()
 
     async def get(self, request: KVConfigKey, call: Call) -> GetKVConfigResponse:
+        """Returns the value of a key (101). Raises CommandError QUERY_NOT_FOUND: it is not set."""
         value = self.kv.get(request.namespace, request.key)
         if value is None:
             remark = f"No config item, Namespace: {request.namespace} Key: {request.key}"
@@ -106,11 +117,13 @@ class KvAdmin:
         return GetKVConfigResponse(value=value)
 
     async def delete(self, request: KVConfigKey, call: Call) -> Empty:
+        """Deletes a key (102), durably. Safe to repeat. Raises CommandError: not stored."""
         await self.kv.change(request.namespace, request.key, None)
         log.info("%s: KV %s %s deleted", call.peer.address, request.namespace, request.key)
         return Empty()
 
     async def list_namespace(self, request: KVNamespaceRequest, call: Call) -> Reply:
+        """Returns every key of a namespace (219). Raises CommandError QUERY_NOT_FOUND: no such namespace."""
         table = self.kv.tables.get(request.namespace)
         if table is None:
             remark = f"No config item, Namespace: {request.namespace}"
@@ -120,14 +133,19 @@ class KvAdmin:
 
 @dataclass(frozen=True, slots=True)
 class ConfigAdmin:
+    """The name server's settings."""
+
     settings: ConfigStore[NamesrvConfig]
 
     def bind(self, table: OperationTable) -> None:
+        """Binds UPDATE_NAMESRV_CONFIG (318) and GET_NAMESRV_CONFIG (319)."""
         table.bind(UPDATE_NAMESRV_CONFIG, self.update)
         table.bind(GET_NAMESRV_CONFIG, self.get)
 
     async def update(self, request: Empty, call: Call) -> Reply:
+        """Changes settings from key=value lines, all of them or none (318). Raises CommandError: refused."""
         return Reply(remark=await self.settings.update(call.raw_body))
 
     async def get(self, request: Empty, call: Call) -> Reply:
+        """Returns the settings in force as key=value lines (319)."""
         return Reply(body=to_properties(self.settings.current).encode())

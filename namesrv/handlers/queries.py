@@ -1,7 +1,7 @@
 """Queries: routes (105), clusters (106), member groups (901), topic lists (206, 224, 304, 311, 312, 313).
 
-An answer is encoded once and kept until a table changes: clients ask for the same routes repeatedly, and all
-at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcessor.
+A reply is encoded once and cached until a table changes: clients request the same routes repeatedly, and all
+clients at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcessor.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -34,16 +34,16 @@ from namesrv.handlers.registration import ZONE_NAME
 from namesrv.kv_store import ORDER_TOPIC_CONFIG, KvStore
 
 STRICT_JSON_SINCE = 401
-"""Release ordinal of 4.9.4: older clients read number keys only without quotes (#4473)."""
+"""Release ordinal of 4.9.4: older clients can parse number keys only without quotes (#4473)."""
 NO_ROUTE_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 ZONE_MODE = "__ZONE_MODE"
 ENCODED_BYTES_MAX = 64 * 1024 * 1024
-"""Of all kept answers; above it all are dropped."""
+"""Size of all cached replies; above it the cache is cleared."""
 
 
 @dataclass(slots=True)
 class EncodedAnswers:
-    """A cache of encoded answers, valid for one `version()` of the tables."""
+    """A cache of encoded replies, valid for one `version()` of the tables."""
 
     version: Callable[[], Hashable]
     _made_at: Hashable = None
@@ -51,7 +51,7 @@ class EncodedAnswers:
     _bytes: int = 0
 
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
-        """Returns the kept answer, or that of `make`. None is not kept."""
+        """Returns the cached reply, or that of `make`. None is not cached."""
         version = self.version()
         if version != self._made_at or self._bytes > ENCODED_BYTES_MAX:
             self._answers.clear()
@@ -67,7 +67,7 @@ class EncodedAnswers:
 
 @dataclass(slots=True)
 class Queries:
-    """`clock`: monotonic ms. `serve_from_ms`: before that moment routes are refused (needWaitForService)."""
+    """`clock`: monotonic ms. `serve_from_ms`: until then route requests are refused (needWaitForService)."""
 
     routes: RouteTable
     kv: KvStore
@@ -80,6 +80,7 @@ class Queries:
         self._encoded = EncodedAnswers(lambda: (self.routes.version, self.kv.version, self.settings.version))
 
     def bind(self, table: OperationTable) -> None:
+        """Binds 105, 106, 206, 224, 304, 311, 312, 313 and 901."""
         table.bind(GET_ROUTEINFO_BY_TOPIC, self.get_route_info_by_topic)
         table.bind(GET_BROKER_CLUSTER_INFO, self.get_broker_cluster_info)
         table.bind(GET_BROKER_MEMBER_GROUP, self.get_broker_member_group)
@@ -91,6 +92,10 @@ class Queries:
         table.bind(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, self.get_has_unit_sub_ununit_topic_list)
 
     async def get_route_info_by_topic(self, request: RouteRequest, call: Call) -> Reply:
+        """Returns the TopicRouteData of a topic (105), in the JSON dialect that the client reads.
+
+        Raises CommandError: TOPIC_NOT_EXIST, or SYSTEM_ERROR before `serve_from_ms`.
+        """
         self.check_ready()
         standard = call.version >= STRICT_JSON_SINCE or bool(request.accept_standard_json_only)
         zone = _zone(call.ext_fields)
@@ -105,44 +110,51 @@ class Queries:
         return Reply(body=raw)
 
     async def get_broker_cluster_info(self, request: Empty, call: Call) -> Reply:
-        """Number keys are bare for everyone, as upstream writes them (its tools read both)."""
+        """Returns all clusters and brokers (106). Number keys have no quotes, as in RocketMQ's reply."""
         make = lambda: legacy_json(body_bytes(self.routes.cluster_info()))  # noqa: E731
         return Reply(body=self._encoded.get("clusters", make))
 
     async def get_broker_member_group(self, request: BrokerMemberGroupRequest, call: Call) -> Reply:
+        """Returns the addresses of one brokerName by id (901); empty if it is unknown."""
         group = self.routes.member_group(request.cluster_name, request.broker_name)
         return Reply(body=legacy_json(body_bytes(BrokerMemberGroupBody(broker_member_group=group))))
 
     async def get_all_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the names of all topics (206). Raises CommandError: enableAllTopicList is false."""
         self.check_topic_list()
         return Reply(body=self._encoded.get("topics", lambda: body_bytes(self.routes.topics())))
 
     async def get_topics_by_cluster(self, request: ClusterRequest, call: Call) -> Reply:
+        """Returns the topics of one cluster (224). Raises CommandError: enableTopicList is false."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.topics_of_cluster(request.cluster))
 
     async def get_system_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics named after clusters and brokers, and one broker address (304)."""
         return Reply(body=self.routes.system_topics())
 
     async def get_unit_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics that belong to a unit (311). Raises CommandError: enableTopicList is false."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_topics())
 
     async def get_has_unit_sub_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics that a unit subscribes to (312). Raises CommandError, like 311."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_sub_topics())
 
     async def get_has_unit_sub_ununit_topic_list(self, request: Empty, call: Call) -> Reply:
+        """Returns the topics outside units that a unit subscribes to (313). Raises CommandError, like 311."""
         _check_enabled(self.settings.current.enable_topic_list)
         return Reply(body=self.routes.unit_sub_topics(outside_units=True))
 
     def check_ready(self) -> None:
-        """Raises CommandError while routes are not served."""
+        """Raises CommandError before `serve_from_ms`."""
         if self.clock() < self.serve_from_ms:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "name server not ready")
 
     def check_topic_list(self) -> None:
-        """Raises CommandError: the list of all topics is switched off."""
+        """Raises CommandError: enableAllTopicList is false."""
         _check_enabled(self.settings.current.enable_all_topic_list)
 
     def route(self, topic: str) -> TopicRouteData | None:

@@ -1,8 +1,8 @@
 """Registrations: registerBroker (103), unregisterBroker (104), queryDataVersion (322), heartbeat (904).
 
-Each handler is one step of the event loop: it never awaits between a check and its change, so a registration
-and the close of its connection cannot interleave (#11043). A removal is applied before it is answered: there
-is no queue that could be full (#4726). Source: RocketMQ 5.3.3, DefaultRequestProcessor.
+Each handler runs in one step of the event loop: it never awaits between a check and its change, so a
+registration and the closing of its connection cannot interleave (#11043). A removal is applied before the
+reply: there is no queue that could be full (#4726). Source: RocketMQ 5.3.3, DefaultRequestProcessor.
 """
 
 import logging
@@ -57,14 +57,20 @@ class Registrations:
     notify: Callable[[MinIdChange], None]
 
     def bind(self, table: OperationTable) -> None:
+        """Binds registerBroker (103), unregisterBroker (104), queryDataVersion (322), heartbeat (904)."""
         table.bind(REGISTER_BROKER, self.register_broker)
         table.bind(UNREGISTER_BROKER, self.unregister_broker)
         table.bind(BROKER_HEARTBEAT, self.broker_heartbeat)
         table.bind(QUERY_DATA_VERSION, self.query_data_version)
 
     async def register_broker(self, request: RegisterBrokerRequest, call: Call) -> Reply | None:
+        """Registers a broker with its topics (103). Returns the master and the order configuration.
+
+        None: the connection is already closed. A stale registration is answered with an empty success.
+        Raises CommandError: the body is malformed, or the route table refuses it.
+        """
         if call.peer.is_closing():
-            return None  # the connection is closed: a registration made now would outlive it
+            return None  # the connection is closed: nothing would ever remove this registration
         registration = Registration(
             cluster_name=request.cluster_name,
             broker_name=request.broker_name,
@@ -80,7 +86,7 @@ class Registrations:
             raise CommandError(ResponseCode.SYSTEM_ERROR, result.remark)
         if isinstance(result, StaleRegistration):
             _log_stale(registration, result)
-            return Reply()  # RocketMQ answers success: a broker reads the route, not this code
+            return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
         self._beat(request, call)
@@ -89,7 +95,7 @@ class Registrations:
         return Reply(header, self._order_conf())
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
-        """Ignored over a connection that the broker has replaced since: the request is outdated (#11043)."""
+        """Removes a broker (104). Ignored over a connection that the broker has since replaced (#11043)."""
         key = route_key(request.cluster_name, request.broker_addr)
         if self.liveness.is_outdated(key, call.peer.connection_id):
             log.info(
@@ -104,12 +110,15 @@ class Registrations:
         return Empty()
 
     async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> Empty:
-        """Answers success also for an unknown broker: its next 103 registers it."""
+        """Records a heartbeat (904). An unknown broker gets success as well: its next 103 registers it."""
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
         return Empty()
 
     async def query_data_version(self, request: QueryDataVersionRequest, call: Call) -> Reply:
-        """Also counts as a heartbeat. Any difference is a change, also a lower counter."""
+        """Returns whether the topic table has changed (322): any difference counts, even a lower counter.
+
+        Counts as a heartbeat.
+        """
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
         live = self.routes.live(request.cluster_name, request.broker_addr)
         if live is None:
@@ -118,7 +127,7 @@ class Registrations:
         return Reply(QueryDataVersionResponse(changed=live.data_version != asked), live.data_version)
 
     def expired(self, keys: Iterable[RouteKey]) -> None:
-        """Unregisters the keys that a scan has just found inactive, in one step with the scan."""
+        """Unregisters the keys that a scan has just found inactive, in the same step as the scan."""
         keys = list(keys)
         gone = self.routes.unregister_all((key.cluster_name, key.broker_addr) for key in keys)
         for key in keys:
@@ -144,7 +153,7 @@ class Registrations:
 
     def _beat(self, request: RegisterBrokerRequest, call: Call) -> None:
         timeout_ms = request.heartbeat_timeout_millis
-        new = self.liveness.beat(
+        new = self.liveness.record_heartbeat(
             route_key(request.cluster_name, request.broker_addr),
             connection_id=call.peer.connection_id,
             incarnation="",
@@ -169,7 +178,7 @@ def _register_body(request: RegisterBrokerRequest, call: Call) -> RegisterBody:
 
 def _log_stale(request: Registration, stale: StaleRegistration) -> None:
     log.warning(
-        "stale registration of %s id %d from %s (stateVersion %d): %s holds it with stateVersion %d",
+        "stale registration of %s id %d from %s (stateVersion %d): %s has the id with stateVersion %d",
         request.broker_name,
         request.broker_id,
         request.broker_addr,

@@ -25,7 +25,7 @@ from namesrv.plugins import Settings
 
 @dataclass(frozen=True, slots=True)
 class RouteService:
-    """What HTTP serves of a process that answers routes. `scrape` is called at every GET /metrics."""
+    """The parts of a process that serves routes. `scrape` is called at every GET /metrics."""
 
     table: OperationTable
     sources: RouteSources
@@ -43,8 +43,8 @@ def make_app(
 ) -> FastAPI:
     """Returns the application. `route_service` None: a standalone controller.
 
-    A plugin router is an OperationTable, or a function that returns an APIRouter: so a plugin does not import
-    FastAPI in a process without HTTP.
+    A plugin router is an OperationTable, or a function that returns an APIRouter, so that a plugin imports
+    FastAPI only in a process with HTTP.
     """
     app = FastAPI(
         title="KeelMQ name server",

@@ -1,6 +1,6 @@
 """GET and PATCH /v1/config: the settings in force, their sources, and their change at run time.
 
-A change is made by the requests of the name server (318) and its plugins (1009). Imported only when HTTP is
+PATCH uses the operations of the name server (318) and of its plugins (1009). Imported only when HTTP is
 enabled: it needs FastAPI.
 """
 
@@ -25,11 +25,11 @@ from namesrv.plugins import Settings
 
 Value = str | bool | int | float | None
 SETTINGS_MAX = 100
-"""Keys of one change; there are fewer."""
+"""Maximum number of keys in one change; fewer keys exist."""
 
 
 class SettingView(Wire):
-    """One key. `value` is in force; secrets are masked."""
+    """One key with the value in force; secrets are masked."""
 
     program: str = Field(description="mqnamesrv, or the plugin that knows the key")
     key: str
@@ -37,7 +37,7 @@ class SettingView(Wire):
     default: Value = Field(description="null: none, or the key is required")
     description: str
     source: str = Field(description="file and line, environment, flag, a change at run time, or `default`")
-    at_run_time: bool = Field(description="PATCH changes it; the others are read at start")
+    at_run_time: bool = Field(description="true: PATCH can change it; false: it is read at the start")
 
 
 class ConfigView(Wire):
@@ -59,22 +59,25 @@ _EXAMPLE = SettingView(
     key="supportActingMaster",
     value=True,
     default=False,
-    description="show the lowest slave as master when there is none",
+    description="show the slave with the lowest id as master while there is no master",
     source="/etc/keelmq/namesrv.conf line 4",
     at_run_time=True,
 )
 _CHANGED = ChangedView(program="mqnamesrv", changed={"supportActingMaster": "true"})
 _CHANGE = {"supportActingMaster": True}
 
-Changed = Annotated[bool, Query(description="only what does not have its default value", examples=[True])]
+Changed = Annotated[
+    bool, Query(description="only settings that do not have their default value", examples=[True])
+]
 
 
 def config_router(parts: Sequence[Settings]) -> APIRouter:
+    """Returns the router of GET and PATCH /v1/config."""
     router = APIRouter(prefix="/v1", tags=["config"])
 
     @router.get(
         "/config",
-        summary="settings in force, and where they come from",
+        summary="settings in force, and their sources",
         responses={**answer_of(ConfigView(settings=[_EXAMPLE])), **REFUSED},
     )
     @refused_as_statuses
@@ -87,8 +90,8 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
     @router.patch(
         "/config",
         summary="changes settings at run time: all of them, or none",
-        description="Keys of one program. The name server keeps a change in its file (318); a change of the "
-        "controller's is replicated to all controllers (1009), and null gives the key back to their files.",
+        description="Keys of one program. The name server stores a change in its file (318); a change of the "
+        "controller is replicated to all controllers (1009), and null resets a key to their files' value.",
         responses={**answer_of(_CHANGED), **BODY_REFUSED},
     )
     @refused_as_statuses
@@ -102,6 +105,7 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
 
 
 def settings_of(part: Settings) -> Iterator[SettingView]:
+    """Yields every setting of one program, sorted by key."""
     config = part.current()
     sources = part.sources()
     values = config.model_dump(by_alias=True, mode="json")
@@ -125,7 +129,7 @@ def _plain(value: Any) -> Value:
 
 
 def _part_of(parts: Sequence[Settings], settings: Mapping[str, Value]) -> Settings:
-    """Returns the program that has the keys; the first one if none has: its refusal names similar keys.
+    """Returns the program that has the keys. If none has them, the first one: its refusal names similar keys.
 
     Raises BadRequest: keys of two programs, or too many.
     """

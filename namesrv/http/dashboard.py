@@ -1,8 +1,8 @@
-"""The analytics pages: the live dashboard, its scripts, the newest dashboard.json.
+"""The analytics pages: the dashboard, its scripts, and the newest dashboard.json.
 
-The page loads nothing from other servers, and the headers forbid it. Every answer can be revalidated by its
-ETag. Files are read in worker threads, in chunks, from one open descriptor: a dashboard.json that is replaced
-meanwhile disturbs no download. Imported only when HTTP is enabled: it needs FastAPI.
+The page loads nothing from other servers, and its headers forbid it. Every response has an ETag. Files are
+read in worker threads, in chunks, from one open descriptor: replacing dashboard.json does not disturb a
+download. Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 import hashlib
@@ -40,11 +40,13 @@ ANY_TYPE = "application/octet-stream"
 
 
 class NoDashboard(BaseModel):
+    """404 or 500: why there is no dashboard, and what to do."""
+
     remark: str
 
 
 def dashboard_router(output_dir: Path | None) -> APIRouter:
-    """`output_dir`: analyticsOutputDir. The endpoints are plain functions: FastAPI runs them in threads."""
+    """Returns the router. `output_dir`: analyticsOutputDir. FastAPI runs the plain functions in threads."""
     router = APIRouter(tags=["analytics"])
 
     @router.get("/", include_in_schema=False)
@@ -54,7 +56,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
 
     @router.get("/static/{name:path}", include_in_schema=False)
     def static(name: str, request: Request) -> Response:
-        """Serves a file of the package by its exact name; the name is never used as a path."""
+        """Serves a file of the package by its exact name, which is never used as a path."""
         found = dict(_files(web.STATIC)).get(name)
         if found is None:
             return _refusal(404, f"no file {name!r} belongs to the pages")
@@ -65,7 +67,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
         summary="the newest dashboard.json",
         response_class=Response,
         responses={
-            404: {"model": NoDashboard, "description": "There is none yet: the remark says what to do"}
+            404: {"model": NoDashboard, "description": "There is none yet: the remark explains what to do"}
         },
     )
     def dashboard(request: Request) -> Response:
@@ -83,6 +85,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
 
 
 def how_to(output: str) -> str:
+    """Returns the command that writes dashboard.json to the directory `output`."""
     return f"run `keelmq analytics run --input DIR --output {output}`"
 
 
@@ -121,7 +124,7 @@ def _answer(request: Request, content: bytes, content_type: str) -> Response:
 
 
 def _is_known(request: Request, etag: str) -> bool:
-    """Does If-None-Match have this ETag? Weak comparison (RFC 9110)."""
+    """Returns whether If-None-Match has this ETag. Weak comparison (RFC 9110)."""
     asked = (part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(","))
     return any(part in (etag, "*") for part in asked)
 
@@ -131,7 +134,7 @@ def _refusal(status: int, remark: str) -> Response:
 
 
 def _files(directory: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("css/page.css", Traversable) of every file in a package's directory."""
+    """Yields ("css/page.css", Traversable) of every file in a package's directory."""
     for entry in directory.iterdir():
         if entry.is_dir():
             yield from _files(entry, f"{prefix}{entry.name}/")

@@ -43,7 +43,7 @@ def scrape(
     write_buffers: WriteBuffers,
     requests: RequestCounts,
 ) -> Scrape:
-    """Returns the samples of a process that answers routes, as they are now."""
+    """Returns the current samples of a process that serves routes."""
     made = Scrape(TABLE, ("nameserver", f"{socket.gethostname()}:{listen_port}"))
     for name, count in routes.counts().items():
         made.add(f"rocketmq_namesrv_{name}", count)

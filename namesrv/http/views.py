@@ -1,8 +1,8 @@
 """GET /v1/routes, /v1/clusters, /v1/brokers: the route table of this name server, for people and scripts.
 
-A view shows what the requests 105, 106 and 206 answer, and adds heartbeat ages, counts and detected problems.
-Name servers are independent of each other: another one may have other registrations. Imported only when HTTP
-is enabled: it needs FastAPI.
+A view has the content of the replies to 105, 106 and 206, and adds heartbeat ages, counts and detected
+problems. Name servers are independent of each other: another one may have other registrations. Imported only
+when HTTP is enabled: it needs FastAPI.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,12 +34,12 @@ from namesrv.handlers.queries import Queries
 
 PAGE = 100
 LATE_MS = 60_000
-"""Brokers register every 30 s; one that was silent for twice as long may be gone."""
+"""Brokers register every 30 s; one that was silent for twice as long may be down."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSources:
-    """What the views read. `clock`: monotonic ms, the one of the heartbeat table."""
+    """What the views read. `clock`: monotonic ms, also of the heartbeat table."""
 
     routes: RouteTable
     liveness: HeartbeatTable
@@ -53,7 +53,7 @@ class RegisteredBroker(Wire):
     broker_id: int
     address: str
     is_master: bool
-    age_ms: int | None = Field(description="since it was heard (registration or heartbeat); null: never")
+    age_ms: int | None = Field(description="since its last registration or heartbeat; null: there was none")
     ha_server_address: str | None = None
     data_version: DataVersion | None = Field(default=None, description="of its topic table")
 
@@ -68,7 +68,7 @@ class RegisteredGroup(Wire):
     zone_name: str | None = None
     topics: int = Field(description="topics that it has")
     brokers: list[RegisteredBroker]
-    problems: list[str] = Field(description="what is wrong, in words; empty: nothing")
+    problems: list[str] = Field(description="detected problems; empty: none")
 
 
 class BrokersView(Wire):
@@ -81,7 +81,7 @@ class BrokersView(Wire):
 
 
 class ClusterView(Wire):
-    """One cluster: how many groups and brokers it has here."""
+    """One cluster: how many of its groups and brokers are registered here."""
 
     cluster: str
     groups: int
@@ -119,7 +119,7 @@ class RoutesView(Wire):
 
 
 class RouteView(Wire):
-    """One topic: the route as clients get it (105), who serves it, and what is wrong."""
+    """One topic: the route that clients get (105), its broker groups, and detected problems."""
 
     topic: str
     writable: bool
@@ -172,6 +172,7 @@ BrokerName = Annotated[str, Path(description="a broker group", examples=["broker
 
 
 def views_router(sources: RouteSources) -> APIRouter:
+    """Returns the router of /v1/routes, /v1/clusters and /v1/brokers."""
     router = APIRouter(prefix="/v1", tags=["routes"])
 
     @router.get(
@@ -223,8 +224,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @refused_as_statuses
     async def brokers(after: After = "", limit: Limit = PAGE, cluster: Cluster = "") -> Response:
         names, next_after = page_of(sources.routes.broker_names(cluster), after, limit)
-        found = [sources.routes.broker_data(name) for name in names]
-        groups = [_group(sources, data) for data in found if data is not None]
+        groups = [_group(sources, data) for name in names if (data := sources.routes.broker_data(name))]
         return as_json(BrokersView(groups=groups, next_after=next_after))
 
     @router.get(
@@ -315,7 +315,7 @@ def _broker(sources: RouteSources, cluster: str, broker_id: int, address: str) -
         broker_id=broker_id,
         address=address,
         is_master=broker_id == MASTER_ID,
-        age_ms=None if seen is None else sources.clock() - seen.last_beat_ms,
+        age_ms=None if seen is None else sources.clock() - seen.last_heartbeat_ms,
         ha_server_address=None if live is None else live.ha_server_addr or None,
         data_version=None if live is None else live.data_version,
     )
@@ -323,7 +323,7 @@ def _broker(sources: RouteSources, cluster: str, broker_id: int, address: str) -
 
 def _problems(data: BrokerData, brokers: list[RegisteredBroker]) -> Iterator[str]:
     if MASTER_ID not in data.broker_addrs:
-        yield f"{data.broker_name}: no master is registered, nothing can be written there"
+        yield f"{data.broker_name}: no master is registered, so it accepts no messages"
     for broker in brokers:
         if broker.age_ms is not None and broker.age_ms > LATE_MS:
-            yield f"{data.broker_name}: {broker.address} was not heard for {broker.age_ms // 1_000} s"
+            yield f"{data.broker_name}: {broker.address} has sent no heartbeat for {broker.age_ms // 1_000} s"

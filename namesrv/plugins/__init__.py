@@ -34,7 +34,7 @@ ENTRY_POINT_GROUP = "namesrv.plugins"
 class Liveness(Protocol):
     """The heartbeat table as plugins may use it; HeartbeatTable documents the methods."""
 
-    def beat(
+    def record_heartbeat(
         self,
         key: Hashable,
         *,
@@ -44,40 +44,61 @@ class Liveness(Protocol):
         now_ms: int,
         info: object,
         grace_ms: int | None = None,
-    ) -> bool: ...
+    ) -> bool:
+        """Records a heartbeat. True: the key was absent or inactive before."""
+        ...
 
-    def touch(self, key: Hashable, now_ms: int) -> bool: ...
+    def touch(self, key: Hashable, now_ms: int) -> bool:
+        """Sets only the time of the last heartbeat. False: no such active key."""
+        ...
 
-    def connection_closed(self, connection_id: int, now_ms: int) -> list[Hashable]: ...
+    def connection_closed(self, connection_id: int, now_ms: int) -> list[Hashable]:
+        """Returns the keys that lost their last connection and are suspect now."""
+        ...
 
-    def is_active(self, key: Hashable, now_ms: int) -> bool: ...
+    def is_active(self, key: Hashable, now_ms: int) -> bool:
+        """Returns whether the key's last heartbeat and connection are recent enough."""
+        ...
 
-    def is_doubtful(self, key: Hashable, now_ms: int) -> bool: ...
+    def is_doubtful(self, key: Hashable, now_ms: int) -> bool:
+        """Returns whether an active key has no open connection, or was silent for half its timeout."""
+        ...
 
-    def info(self, key: Hashable) -> object | None: ...
+    def info(self, key: Hashable) -> object | None:
+        """Returns the `info` of the last heartbeat, even if the key is inactive; None: unknown."""
+        ...
 
-    def last_seen(self, key: Hashable) -> LastSeen | None: ...
+    def last_seen(self, key: Hashable) -> LastSeen | None:
+        """Returns when the key sent its last heartbeat and when it became inactive; None: unknown."""
+        ...
 
-    def forget(self, key: Hashable) -> None: ...
+    def forget(self, key: Hashable) -> None:
+        """Removes the key and its connections. Safe to repeat."""
+        ...
 
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """Number of known keys, active or not."""
+        ...
 
-    def keys(self) -> Iterator[Hashable]: ...
+    def keys(self) -> Iterator[Hashable]:
+        """Returns a snapshot of all known keys, active or not."""
+        ...
 
 
 class Routes(Protocol):
     """The route table as plugins may read it."""
 
     def broker_data(self, broker_name: str) -> BrokerData | None:
-        """All addresses of a group by id, 0 is the master; None: nobody of it is registered."""
+        """Returns all addresses of a group by id, 0 is the master; None: none of its brokers is
+        registered."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of one program in /v1/config. `update`: the operation of `table` that applies key=value
-    lines, all or none. `sources`: key -> where its value comes from, for the keys that are set."""
+    lines, all of them or none. `sources`: key -> origin of its value, for the keys that are set."""
 
     program: str
     current: Callable[[], Config]
@@ -89,8 +110,8 @@ class Settings:
 
 @dataclass
 class PluginContext:
-    """What the name server gives to a plugin. A plugin with its own port reports closed connections by
-    liveness.connection_closed() and then calls wake_scan(), so that the grace ends in time."""
+    """What the name server gives to a plugin. A plugin with its own port reports closed connections with
+    liveness.connection_closed() and then calls wake_scan(), so that the scan runs when the grace ends."""
 
     liveness: Liveness
     clock: Callable[[], int]  # monotonic ms
@@ -112,7 +133,7 @@ class PluginContext:
 
 
 class Plugin(Protocol):
-    """Lifecycle: constructor, start() (may raise ConfigError), stop() (also after a failed start)."""
+    """Lifecycle: constructor, start() (may raise ConfigError), stop() (even after a failed start)."""
 
     name: str
 
@@ -120,15 +141,21 @@ class Plugin(Protocol):
 
     @classmethod
     def config_models(cls) -> tuple[type[Config], ...]:
-        """Settings models, read from the name server's file; the constructor gets an instance of each."""
+        """Returns the settings models, read from the name server's file; the constructor gets their
+        instances."""
         ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Opens ports and files. Raises ConfigError: it cannot start."""
+        ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Closes everything. Safe to repeat, and after a failed start. Raises StopError: a step failed."""
+        ...
 
     def health(self) -> dict[str, object]:
-        """For /readyz; "ready": false takes the process out of rotation, "reasons" say why."""
+        """Returns the plugin's part of /readyz. "ready" false: the process is not ready; "reasons" say
+        why."""
         ...
 
 

@@ -159,7 +159,7 @@ class Node:
 
     def _last(self, key: BrokerKey) -> int:
         seen = self.plugin.context.liveness.last_seen(key)
-        return 0 if seen is None else seen.last_beat_ms
+        return 0 if seen is None else seen.last_heartbeat_ms
 
 
 def _alter(group: BrokerSet, members: tuple[int, ...]) -> AlterSyncStateSet:

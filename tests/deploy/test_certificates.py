@@ -47,7 +47,7 @@ def test_the_recipe(tmp_path: Path) -> None:
         files = controller.tls_files
         assert {path.parent for path in (files.certificate, files.key, files.trust)} == {Path(MOUNT)}
         here = TlsFiles(*(tmp_path / path.name for path in (files.certificate, files.key, files.trust)))
-        assert read_certificates(here, controller.controller_d_leger_self_id).facts.names == (
+        assert read_certificates(here, controller.controller_d_leger_self_id).info.names == (
             "n0",
             "n1",
             "n2",

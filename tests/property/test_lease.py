@@ -66,7 +66,7 @@ class World:
 
     def beat_one(self, controller: int, sent_ms: int) -> None:
         def heard() -> None:
-            self.tables[controller].beat(
+            self.tables[controller].record_heartbeat(
                 KEY, connection_id=self.connections[controller], incarnation="a:1", timeout_ms=TIMEOUT_MS,
                 now_ms=self.now_ms, info=Heartbeat(LiveInfo("a:1"), FakePeer(1)),
             )  # fmt: skip
@@ -109,7 +109,7 @@ class World:
         """The connection is reset, and there is no other until the link is healed. The broker hears of it, or
         not; always, if this one leads, and not while it is young: that is what a close is proof of."""
         leads = controller == self.leader
-        if leads and self.watches[controller].judges_in_ms():
+        if leads and self.watches[controller].grace_left_ms():
             return
         self.tables[controller].connection_closed(self.connections[controller], self.now_ms)
         self.connections[controller] += 1

@@ -55,7 +55,7 @@ def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
     for step in steps:
         match step:
             case ("beat", BrokerKey() as key, int(connection), str(run)):
-                table.beat(
+                table.record_heartbeat(
                     key, connection_id=connection, incarnation=run, timeout_ms=1_000, now_ms=now, info=None
                 )
             case ("close", int(connection)):

@@ -84,19 +84,19 @@ class SimController:
             self.log.active = None
 
     def view(self, group: BrokerSet) -> LiveView:
-        live, presumed, doubted = {}, set(), set()
+        live, presumed, doubtful = {}, set(), set()
         for key in group.keys():  # noqa: SIM118 - a method of BrokerSet
             info = self.table.info(key)
             if self.table.is_active(key, self.world.now_ms) and isinstance(info, LiveInfo):
                 live[key.broker_id] = info
                 if self.table.is_doubtful(key, self.world.now_ms):
-                    doubted.add(key.broker_id)
+                    doubtful.add(key.broker_id)
             elif info is None and self.world.now_ms < self.active_since_ms + HEARTBEAT_TIMEOUT_MS:
                 presumed.add(key.broker_id)
-        return LiveView(live, frozenset(presumed), doubted=frozenset(doubted))
+        return LiveView(live, frozenset(presumed), doubtful=frozenset(doubtful))
 
     def beat(self, key: BrokerKey, connection_id: int, info: LiveInfo) -> None:
-        self.table.beat(
+        self.table.record_heartbeat(
             key,
             connection_id=connection_id,
             incarnation=str(connection_id),

@@ -1,4 +1,4 @@
-"""ControllerConfig: RocketMQ's controller keys, and ours for the raft port."""
+"""ControllerConfig: RocketMQ's controller keys, and KeelMQ's keys for the raft port."""
 
 import ipaddress
 import re
@@ -12,7 +12,7 @@ from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
 
 if TYPE_CHECKING:
-    from namesrv.plugins.controller.raft.transport.certificates import Facts
+    from namesrv.plugins.controller.raft.transport.certificates import CertificateInfo
 
 RAFT_PORT_OFFSET = 1_000
 SECRET_BYTES_MIN = 32
@@ -44,6 +44,8 @@ _PEER = re.compile(r"^(?P<id>[^-\s]+)-(?P<host>[^\s:]+|\[[0-9a-fA-F:]+\]):(?P<po
 
 
 class ControllerConfig(TelemetryConfig):
+    """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
+
     controller_d_leger_group: str = Field(min_length=1, description="name of the controller group")
     controller_d_leger_peers: str = Field(
         min_length=1, description="request addresses of all members: n0-host:port;n1-host:port"
@@ -56,39 +58,40 @@ class ControllerConfig(TelemetryConfig):
         None, description="directory of log, snapshots and telemetry (default ~/keelmqController)"
     )
     controller_raft_secret_file: Path | None = Field(
-        None, description="file with the key that members prove to each other"
+        None, description="file with the shared key by which members authenticate each other"
     )
-    controller_raft_secret: SecretStr | None = Field(None, description="the key itself; rather use the file")
+    controller_raft_secret: SecretStr | None = Field(None, description="the key itself; the file is safer")
     controller_raft_tls_cert_path: Path | None = Field(
-        None, description="instead of the key, mutual TLS 1.3: this member's certificate, DNS name = its id"
+        None, description="instead of the key: mutual TLS 1.3 with this certificate, whose DNS name is the id"
     )
     controller_raft_tls_key_path: Path | None = Field(None, description="the certificate's private key")
     controller_raft_tls_trust_cert_path: Path | None = Field(
-        None, description="the group's own CA: who has a certificate of it is let in"
+        None, description="the group's own CA: every certificate that it issued is accepted"
     )
     controller_raft_insecure: bool = Field(False, description="no key; only between loopback addresses")
     controller_raft_bootstrap: bool = Field(
         False,
-        description="this group is new: start it although not every member is there. "
-        "Never with a member whose disk was lost",
+        description="this group is new: start it although not every member is running. "
+        "Never use it with a member that has lost its disk",
     )
     enable_elect_unclean_master: bool = Field(
         False, description="a replica outside the SyncStateSet may become master: messages can be lost"
     )
     scan_inactive_master_interval: int = Field(
-        5_000, gt=0, description="ms between two looks at groups without a live master"
+        5_000, gt=0, description="ms between two scans for groups without a live master"
     )
     controller_grace_ms: int = Field(
         LEASE_GRACE_MS,
         ge=0,
-        description="ms in which a new active controller presumes unheard brokers alive. Below 3000 the "
-        "isolation lease does not hold, unless every broker's controllerHeartBeatTimeoutMills is as small",
+        description="ms during which a new active controller presumes that brokers without a heartbeat live. "
+        "Below 3000 the isolation lease is not safe, unless every broker's "
+        "controllerHeartBeatTimeoutMills is as small",
     )
     controller_connection_loss_grace_ms: int = Field(
         50, ge=0, description="ms after which a broker without a connection is not active"
     )
     controller_heart_beat_timeout_default_ms: int = Field(
-        10_000, gt=0, description="ms that a heartbeat counts if it does not say how long"
+        10_000, gt=0, description="heartbeat timeout in ms of brokers that send none"
     )
     controller_brokers_max: int = Field(
         50_000,
@@ -127,7 +130,7 @@ class ControllerConfig(TelemetryConfig):
         }
         lacking = [key for key, path in paths.items() if path is None]
         if 0 < len(lacking) < len(paths):
-            raise ValueError(f"certificates of the raft port: {' and '.join(lacking)} must be set, too")
+            raise ValueError(f"certificates of the raft port: {' and '.join(lacking)} must be set as well")
         if not lacking and (self.controller_raft_secret or self.controller_raft_secret_file):
             raise ValueError(
                 "set a key (controllerRaftSecretFile) or certificates (controllerRaftTls...), not both"
@@ -149,15 +152,15 @@ class ControllerConfig(TelemetryConfig):
             )
 
     def warnings(self) -> list[str]:
-        """Returns texts about valid settings that often are mistakes (#9082)."""
+        """Returns a text for each setting that is valid, but probably a mistake (#9082)."""
         lines = list[str]()
         local = [
             f"{each}-{host}" for each, (host, _port) in self.request_addresses.items() if is_loopback(host)
         ]
         if local:
             lines.append(
-                f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts are told "
-                "these addresses too, and cannot reach them"
+                f"controllerDLegerPeers names {', '.join(local)}: brokers and tools on other hosts receive "
+                "these addresses as well, and cannot reach them"
             )
         if self.controller_grace_ms < LEASE_GRACE_MS:
             lines.append(
@@ -169,10 +172,12 @@ class ControllerConfig(TelemetryConfig):
 
     @property
     def request_addresses(self) -> dict[str, Address]:
+        """Member id -> host and port for requests (controllerDLegerPeers)."""
         return parse_peers("controllerDLegerPeers", self.controller_d_leger_peers)
 
     @property
     def raft_addresses(self) -> dict[str, Address]:
+        """Member id -> host and port for raft: controllerRaftPeers, or request port + RAFT_PORT_OFFSET."""
         if self.controller_raft_peers is not None:
             return parse_peers("controllerRaftPeers", self.controller_raft_peers)
         addresses = self.request_addresses
@@ -180,33 +185,38 @@ class ControllerConfig(TelemetryConfig):
 
     @property
     def root(self) -> Path:
+        """Directory of everything that this controller stores."""
         return self.controller_store_path or Path.home() / "keelmqController"
 
     @property
     def directory(self) -> Path:
+        """Directory of the raft log of this member."""
         return self.root / f"raft-{self.controller_d_leger_self_id}"
 
     @property
     def telemetry_directory(self) -> Path:
+        """Directory of the telemetry files."""
         return self.root / "telemetry"
 
     @property
     def tls_files(self) -> TlsFiles | None:
+        """The PEM files of the raft port; None: no certificates are configured."""
         certificate, key = self.controller_raft_tls_cert_path, self.controller_raft_tls_key_path
         trust = self.controller_raft_tls_trust_cert_path
         if certificate is None or key is None or trust is None:
             return None
         return TlsFiles(certificate, key, trust)
 
-    def read_certificates(self) -> "Facts | None":
-        """None: there are none. Raises ConfigError: a file is not there, or not good."""
+    def read_certificates(self) -> "CertificateInfo | None":
+        """Returns the raft port's certificate; None: none is configured. Raises ConfigError: a file is
+        invalid."""
         from namesrv.plugins.controller.raft.transport.certificates import read_certificates
 
         files = self.tls_files
-        return None if files is None else read_certificates(files, self.controller_d_leger_self_id).facts
+        return None if files is None else read_certificates(files, self.controller_d_leger_self_id).info
 
     def read_secret(self) -> bytes | None:
-        """Raises ConfigError: no such file, or too short to be a key."""
+        """Returns the shared key; None: none is configured. Raises ConfigError: unreadable, or too short."""
         if self.controller_raft_secret_file is not None:
             path = self.controller_raft_secret_file
             try:
@@ -223,23 +233,24 @@ class ControllerConfig(TelemetryConfig):
 
 
 def parse_peers(key: str, text: str) -> dict[str, Address]:
-    """{"n0": ("host", 9878), ...} of "n0-host:9878;n1-host:9878". Raises ValueError."""
+    """Parses "n0-host:9878;n1-host:9878" to {"n0": ("host", 9878), ...}. Raises ValueError."""
     peers: dict[str, Address] = {}
     for part in filter(None, (each.strip() for each in text.split(";"))):
         match = _PEER.match(part)
         if match is None or not 0 < int(match["port"]) <= 65_535:
             raise ValueError(f"{key}: {part!r} is not id-host:port (for example n0-10.0.0.1:9878)")
         if match["id"] in peers:
-            raise ValueError(f"{key}: id {match['id']!r} stands twice")
+            raise ValueError(f"{key}: id {match['id']!r} occurs twice")
         peers[match["id"]] = (match["host"].strip("[]"), int(match["port"]))
     if len(set(peers.values())) != len(peers):
         raise ValueError(f"{key}: two members have the same address")
     if not peers:
-        raise ValueError(f"{key}: no member")
+        raise ValueError(f"{key}: it names no member")
     return peers
 
 
 def is_loopback(host: str) -> bool:
+    """Returns whether the host is localhost or a loopback address; other names are not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
 """ControllerMachine: the state machine of the replicated log, on core/apply.py.
 
-The raft thread calls it, any thread reads `state`: a frozen value that each event replaces as a whole. A
-reader takes it once and uses that value.
+Called in the raft thread. Any thread may read `state`, a frozen value that each event replaces as a whole: a
+reader takes the reference once and uses that value.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
 
 EventHook = Callable[[AnyEvent, Applied], None]
-"""Is called with every applied event and its result; raft thread, also at replay. Never raises."""
+"""Called with every applied event and its result; raft thread, also during replay. Never raises."""
 RestoreHook = Callable[[State], None]
-"""Is called with a state restored from a snapshot, in place of the events before it. Never raises."""
+"""Called with the state of a restored snapshot, instead of with the events before it. Never raises."""
 
 
 class ControllerMachine:
@@ -29,13 +29,12 @@ class ControllerMachine:
         self._on_event, self._on_restore = on_event, on_restore
 
     def apply(self, event: bytes) -> Applied:
-        """Applies one event. Raises EventVersionError for an event of a newer release.
-
-        That ends the process: a member that skipped it would differ from the others and could become active.
+        """Applies one event. Raises EventVersionError for an event of a newer release, which ends the
+        process: a member that skipped the event would differ from the others, and could become active.
         """
         try:
             decoded = decode_event(event)
-        except msgspec.DecodeError as error:  # also ValidationError; the same on every member
+        except msgspec.DecodeError as error:  # or ValidationError, its subclass; the same on every member
             refused = Refused(ResponseCode.SYSTEM_ERROR, f"not a controller event: {error}")
             return Applied(self.state, None, None, refused)
         applied = apply(self.state, decoded)

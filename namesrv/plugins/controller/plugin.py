@@ -1,4 +1,4 @@
-"""ControllerPlugin: makes and connects the parts of the controller, in mqnamesrv or alone in mqcontroller."""
+"""ControllerPlugin: makes and connects the parts of the controller, in mqnamesrv or in mqcontroller."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from namesrv.plugins import PluginContext, Settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
-from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
+from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
@@ -52,6 +52,8 @@ REMOVED = "this controller was removed from the group: stop it, or add it again"
 
 
 class ControllerPlugin:
+    """Implements Plugin."""
+
     name = "controller"
 
     @classmethod
@@ -64,7 +66,7 @@ class ControllerPlugin:
         *configs: Config,
         make_replicator: Callable[[ControllerMachine], Replicator] | None = None,
     ) -> None:
-        """`make_replicator`: only in tests, makes another log than raft."""
+        """`make_replicator`: for tests, makes a log that is not raft."""
         (config,) = configs
         assert isinstance(config, ControllerConfig)
         self.context = context
@@ -137,7 +139,7 @@ class ControllerPlugin:
         )
 
     def _add_to(self, context: PluginContext) -> None:
-        """Adds operations, views, metrics and settings. Heartbeats come over TCP only."""
+        """Adds operations, views, metrics and settings. Heartbeats are accepted over TCP only."""
         http_table = OperationTable()
         for table in (self.table, http_table):
             for handlers in self._handlers:
@@ -158,7 +160,7 @@ class ControllerPlugin:
         )
 
     async def start(self) -> None:
-        """Raises ConfigError: a port is taken, or the directory belongs to another member."""
+        """Raises ConfigError: a port is in use, or the directory belongs to another member."""
         for line in self.config.warnings():
             logger.warning("%s", line)
         await self._server.start()
@@ -170,6 +172,7 @@ class ControllerPlugin:
         self._started = True
 
     async def stop(self) -> None:
+        """Closes the port first, then the raft log and telemetry. Raises StopError: a step failed."""
         self._started = False
         steps = StopSteps(self.name)
         steps.add("the controller's port", self._server.close)
@@ -184,15 +187,16 @@ class ControllerPlugin:
 
     @property
     def config(self) -> ControllerConfig:
-        """As it is now: requests change some keys (1009)."""
+        """The settings in force; a request (1009) changes some keys."""
         return self.settings.current
 
     @property
     def address(self) -> tuple[str, int]:
+        """Host and port of the request server, once started."""
         return self._server.address
 
     async def leader_http_address(self) -> str | None:
-        """None: no controller leads, or the leader does not answer."""
+        """Returns host:port; None: no leader is known, or it does not answer."""
         return self._http_address() if self.replicator.is_active else await self.admin.leader_http_address()
 
     def health(self) -> dict[str, object]:
@@ -211,8 +215,8 @@ class ControllerPlugin:
             "active": self.replicator.is_active,
             "leader": leader,
             "groups": len(self.machine.state.brokers),
-            "elections": self.tally.total(ELECTED),
-            "failed_elections": self.tally.total(NOBODY),
+            "elections": self.tally.total(NEW_MASTER_ELECTED),
+            "failed_elections": self.tally.total(NO_MASTER_ELECTED),
             "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
             "settings": dict(self.machine.state.settings),
             "settings_fault": self.settings.fault,
@@ -221,7 +225,7 @@ class ControllerPlugin:
         }
 
     def _applied(self, event: AnyEvent, applied: Applied) -> None:
-        """In the raft thread."""
+        """Implements EventHook."""
         self.tally.applied(event, applied)
         self.elections.applied(event, applied)
         before, after = applied.before, applied.after
@@ -231,7 +235,7 @@ class ControllerPlugin:
             self.telemetry.applied(event, applied)
 
     def _http_address(self) -> str | None:
-        """Returns host:port as others reach it: the request host, unless HTTP is bound to one address."""
+        """Returns host:port for other hosts: the request host, unless HTTP is bound to a certain address."""
         bound = self.context.http_address()
         if bound is None:
             return None
@@ -239,7 +243,7 @@ class ControllerPlugin:
         return f"{host}:{bound[1]}"
 
     def _setting_sources(self) -> dict[str, str]:
-        changed = dict.fromkeys(self.settings.replicated, "changed at run time, at all controllers")
+        changed = dict.fromkeys(self.settings.replicated, "changed at run time, on all controllers")
         return self._sources | changed
 
     def group_sources(self) -> GroupSources:
@@ -281,7 +285,7 @@ class ControllerPlugin:
         self._forget_unregistered(key)
 
     def _forget_unregistered(self, key: BrokerKey) -> None:
-        """Forgets the heartbeats of an inactive broker without a registration: anybody can invent more."""
+        """Forgets an inactive broker that is not registered: a client can send heartbeats of any name."""
         broker_set = self.machine.state.brokers.get(key.broker_name)
         is_registered = broker_set is not None and key in broker_set.keys()  # noqa: SIM118 - its method
         if not is_registered and not self.context.liveness.is_active(key, self.context.clock()):

@@ -1,11 +1,11 @@
-"""Proposer: decide, propose, reply: how every handler changes or reads the replicated state.
+"""Proposer: how every handler reads or changes the replicated state: it decides, proposes and replies.
 
-An unknown outcome is answered with code 1, never with success: a leader that lost its majority cannot tell
-whether its change will survive. Every operation is safe to repeat. A refusal or an answer from local state is
-sent only after a barrier, so that a deposed leader does not answer from old state.
+An unknown outcome is answered with code 1, never with success: a leader that lost its majority does not know
+whether its change will survive. Every operation is safe to repeat. A refusal or a reply from local state is
+sent only after a barrier, so that a deposed leader does not reply from old state.
 
-What apply() refuses is decided again on the state that refused it: of two elections of a group at the same
-time, the second is answered with the master that the first one elected.
+If apply() refuses an event, the request is decided again on the new state: of two concurrent elections of one
+group, the second is answered with the master that the first has elected.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.raft import api as raft
 
 TRIES_MAX = 3
-"""Decisions for one request; each is repeated when the group changed before it was applied."""
+"""Maximum number of decisions for one request; it is decided again if apply() refused the event."""
 
 NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What a reply shows: the group `after` the event, or as it is. after None: the group was cleaned, or the
-    request is about no single group. event None: nothing had to be logged."""
+class Decided:
+    """The result of a request. after: the group after `event`; None: it was cleaned, or the request does not
+    concern a single group. event None: nothing had to be logged."""
 
     after: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS
@@ -42,11 +42,13 @@ class Settled:
 
     @property
     def broker_set(self) -> BrokerSet:
+        """`after` of a request that concerns one group, which still exists."""
         assert self.after is not None, "an accepted event of a group has one"
         return self.after
 
 
 def not_leader() -> CommandError:
+    """Returns the refusal of a controller that is not active (2007)."""
     return CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK)
 
 
@@ -63,6 +65,7 @@ class Proposer:
 
     @property
     def state(self) -> State:
+        """The replicated state as this controller has applied it; may be old unless read after barrier()."""
         return self._machine.state
 
     @property
@@ -70,11 +73,11 @@ class Proposer:
         return self._replicator.is_active
 
     def call_in_loop(self, action: Callable[[], object]) -> None:
-        """From the raft thread to the event loop (Replicator.call_in_loop)."""
+        """Runs `action` in the event loop. For the raft thread (Replicator.call_in_loop)."""
         self._replicator.call_in_loop(action)
 
-    async def settle(self, decide: Callable[[State], Decision]) -> Settled:
-        """Decides and proposes until the event is applied. `decide` may be called several times.
+    async def decide_and_propose(self, decide: Callable[[State], Decision]) -> Decided:
+        """Decides and proposes until an event is applied. `decide` may be called several times.
 
         Raises CommandError: refused, not leader, or busy; UnknownOutcome.
         """
@@ -89,16 +92,16 @@ class Proposer:
             if isinstance(decision, Refused):
                 raise CommandError(decision.code, decision.remark)
             if isinstance(decision, Answer):
-                return Settled(decision.broker_set, decision.code, decision.remark)
+                return Decided(decision.broker_set, decision.code, decision.remark)
             applied = await self.propose(decision)
             if applied.refused is None:
-                return Settled(applied.after, event=decision)
+                return Decided(applied.after, event=decision)
             refused = applied.refused
         assert refused is not None
         raise CommandError(refused.code, refused.remark)
 
     async def propose(self, event: AnyEvent) -> Applied:
-        """Appends the event with its `ts`, so that all controllers record the same time.
+        """Appends the event with the current time as `ts`, so that all controllers record the same time.
 
         Applied.refused: it was fenced. Raises CommandError: not leader, or busy; UnknownOutcome.
         """
@@ -108,7 +111,10 @@ class Proposer:
         return result
 
     async def barrier(self) -> None:
-        """Waits until everything acknowledged before is applied here. Raises CommandError, UnknownOutcome."""
+        """Waits until everything acknowledged before this call is applied here.
+
+        Raises CommandError: not leader, or busy; UnknownOutcome.
+        """
         if not self.is_active:
             raise not_leader()
         result_of(await self._replicator.barrier())
@@ -123,7 +129,7 @@ def result_of(outcome: raft.AppendOutcome) -> object:
             raise not_leader()
         case raft.Busy():
             raise CommandError(
-                ResponseCode.SYSTEM_BUSY, "the controller has too many changes waiting: repeat"
+                ResponseCode.SYSTEM_BUSY, "the controller has too many queued changes: repeat later"
             )
         case Unknown():
             remark = f"outcome unknown ({outcome.remark}): it may have happened, repeat"

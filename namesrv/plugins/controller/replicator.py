@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-call, untyped-decorator"
-"""RaftReplicator: the replicated log on pysyncobj. The only file that imports it, and the adapter to raft/.
+"""RaftReplicator: the replicated log on pysyncobj, and the adapter to raft/. The only file that imports it.
 
-pysyncobj has no types and no public interface to much of what its faults require. So the exact version is
+pysyncobj has no types, and no public interface to much of what must be corrected. So the exact version is
 pinned, every private name is checked at the start, and this file only translates; the logic is in raft/.
 """
 
@@ -105,7 +105,7 @@ def prepare_library() -> None:
 def _refuse_missing(names: Any) -> None:
     missing = ", ".join(names)
     if missing:
-        raise ConfigError(f"pysyncobj {VERSION} is not as released, it lacks {missing}")
+        raise ConfigError(f"pysyncobj {VERSION} differs from the released version: it lacks {missing}")
 
 
 def _no_pickle(*_: object, **__: object) -> NoReturn:
@@ -121,7 +121,7 @@ class _Nodes(dict[str, Node]):
 
 
 class _Core(SyncObj):
-    """The library with our hooks around its tick. Implements ReplicaCore (raft/replica.py)."""
+    """The library with hooks around its tick. Implements ReplicaCore (raft/replica.py)."""
 
     member: Member
     nodes: _Nodes
@@ -143,41 +143,41 @@ class _Core(SyncObj):
 
     @replicated
     def append(self, batch: bytes) -> list[object] | None:
-        """Method 0, version 0: the number is in every journal, so it must not change. Never raises."""
+        """Method 0, version 0: the numbers are in every journal, so they must not change. Never raises."""
         try:
             return self._state_machine.apply(batch)
         except BaseException:  # noqa: BLE001 - the library would retry it for ever
             self._fatal(EXIT_STATE_MACHINE, f"the state machine raised:\n{traceback.format_exc()}")
 
     def submit(self, data: bytes, callback: Callback) -> None:
-        """Queues an entry. After close() nothing happens, and the proposal ends by its deadline."""
+        """Queues an entry. After close() it does nothing, and the proposal ends at its deadline."""
         with self._pipe_lock:
             if not self._pipe_closed:
                 self.append(data, callback=callback)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         if self._private("needLoadDumpFile"):
-            super()._onTick(0.0)  # first the snapshot, then anything else
+            super()._onTick(0.0)  # the snapshot must be loaded before anything else
         else:
             self.member.before_tick()
             super()._onTick(timeToWait)
 
     def finish_compaction(self, first_index: int) -> None:
-        """In the tick that wrote the snapshot: until then the library sends "pending" frames to a member that
-        needs it and does nothing else."""
+        """Called in the tick that wrote the snapshot: until it is installed, the library sends only "pending"
+        frames to a member that needs it."""
         self._compact()
         if self.log[0][1] != first_index:  # the library would try again at every tick
             self._fatal(EXIT_SNAPSHOT, "cannot put the snapshot into place: the reason is logged above")
 
     def wake(self) -> None:
-        """Ends the poll. Any thread, also after close(): without the lock a write could reach another file
-        that got the number of the pipe."""
+        """Ends the poll. Any thread, even after close(): without the lock a write could reach another file
+        that has got the pipe's descriptor number."""
         with self._pipe_lock:
             if not self._pipe_closed:
                 self._private("pipeNotifier").notify()
 
     def close(self) -> None:
-        """Closes links, journal, and the pipe, which the library leaves open."""
+        """Closes links, journal and the pipe, which the library leaves open."""
         self.destroy()
         with self._pipe_lock:
             self._pipe_closed = True
@@ -215,7 +215,7 @@ class _Core(SyncObj):
         return None if leader is None else str(leader.id)
 
     def abstain(self) -> None:
-        """No vote in the current term, durably."""
+        """Gives this term's vote to itself, durably, so that no other member gets it."""
         self._set_term(self.term, self.selfNode.id)
 
     @property
@@ -232,8 +232,9 @@ class _Core(SyncObj):
     def match_index(self, member: str) -> int:
         return int(self._private("raftMatchIndex").get(self.nodes[member], 0))
 
-    def follow(self, others: Collection[str]) -> None:
-        """Does what the library's own membership entries do, which are off because they are pickles."""
+    def set_other_voters(self, others: Collection[str]) -> None:
+        """Does what the library's own membership entries would do; they are disabled because they are
+        pickles."""
         wanted, mine = {self.nodes[name] for name in others}, self._private("otherNodes")
         for node in sorted(mine - wanted, key=lambda node: node.id):
             mine.discard(node)
@@ -248,7 +249,8 @@ class _Core(SyncObj):
             self._private("lastResponseTime").setdefault(node, self.now())
 
     def learner_up(self, member: str) -> None:
-        """A learner is a read-only node of the library: it receives the log and is not counted."""
+        """A learner is a read-only node of the library: it receives the log, but majorities do not count
+        it."""
         self._private("transport")._onReadonlyNodeConnected(self.nodes[member])
 
     def learner_down(self, member: str) -> None:
@@ -266,7 +268,7 @@ class _Core(SyncObj):
 
 
 class _MemberTransport(Transport):
-    """The transport of the library on Member: translates Nodes to member ids."""
+    """The library's transport, on top of Member: translates between Nodes and member ids."""
 
     def __init__(self, core: _Core, member: Member, nodes: _Nodes) -> None:
         super().__init__(core, None, [])
@@ -276,12 +278,14 @@ class _MemberTransport(Transport):
         member.disconnected = lambda name: self._onNodeDisconnected(nodes[name])
 
     def setOnUtilityMessageCallback(self, message: str, callback: object) -> None:
-        """Admin messages do not exist here."""
+        """Does nothing: the library's admin messages are not supported."""
 
     def send(self, node: Node, message: dict[str, Any]) -> bool:
         if message["type"] != "apply_command":
             return self._member.send(node.id, message)
-        if "request_id" in message:  # only the leader appends: refused in the next tick, surely not applied
+        if (
+            "request_id" in message
+        ):  # only the leader appends: refused in the next tick, certainly not applied
             refusal = {"request_id": message["request_id"], "error": FAIL_REASON.NOT_LEADER}
             self._member.later.append({"type": "apply_command_response"} | refusal)
         return False
@@ -291,7 +295,7 @@ class _MemberTransport(Transport):
 
 
 class RaftReplicator(Replica):
-    """Implements Replicator with pysyncobj. A group of one opens no port."""
+    """Implements Replicator with pysyncobj. A group of one member opens no port."""
 
     def open_core(self, journal: Journal) -> _Core:
         prepare_library()
@@ -300,7 +304,7 @@ class RaftReplicator(Replica):
 
         def transport(core: _Core, _me: Node, _others: object) -> _MemberTransport:
             member.core, core.member, core.nodes = core, member, nodes
-            self.member_list.changed = member.follow_member_list
+            self.member_list.changed = member.apply_member_list
             if len(settings.members) > 1:
                 member.links = self.open_links(core, member)
             return _MemberTransport(core, member, nodes)
@@ -311,14 +315,14 @@ class RaftReplicator(Replica):
             *(self.state_machine, self.fatal, nodes[self.self_id], others, self._conf(nodes, member)),
             transportClass=transport,
         )
-        member.follow_member_list()
+        member.apply_member_list()
         core.addOnTickCallback(member.after_work)
         if not others:
-            core.election_deadline = core.now()  # alone: no need to wait
+            core.election_deadline = core.now()  # a group of one need not wait
         return core
 
     def open_links(self, core: _Core, member: Member) -> Links:
-        """Listens. Raises ConfigError."""
+        """Opens the raft port. Raises ConfigError."""
         wiring = link_settings(self.settings, self.certificates, AddressBook(self.settings.members), core.now)
         links = Links(wiring, core._poller, member)
         links.listen()
@@ -327,7 +331,7 @@ class RaftReplicator(Replica):
     def _conf(self, nodes: _Nodes, member: Member) -> SyncObjConf:
         settings = self.settings
         entries = settings.compaction_entries
-        if entries is None:  # spread, so that the members do not pause together
+        if entries is None:  # random, so that the members do not pause at the same time
             entries = COMPACTION_ENTRIES_MIN + random.randrange(COMPACTION_ENTRIES_SPREAD)
 
         def write_snapshot(path: str, internals: tuple[LogEntry, LogEntry, object]) -> None:

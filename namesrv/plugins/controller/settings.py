@@ -1,7 +1,7 @@
-"""LiveConfig: the settings in force: those of the configuration file, overridden by the replicated ones.
+"""LiveConfig: the settings in force: the configuration file, overridden by the replicated settings.
 
-A changed setting (1009) is part of the replicated state, so every controller has it, also after a restart.
-docs/adr/0008 says why it overrides the file and the environment.
+A changed setting (1009) is part of the replicated state, so every controller has it, even after a restart.
+docs/adr/0008 explains why it overrides the file and the environment.
 """
 
 import logging
@@ -29,13 +29,13 @@ BLACK_LIST = frozenset(
         "rocketmqHome",
     }
 )
-"""Never changed by a request: a path or secret chosen by the sender is an attack (#6733, #7584)."""
+"""No request changes these: a sender that can choose a path or a secret can attack (#6733, #7584)."""
 REPLICATED = "the replicated settings"
 
 
 class LiveConfig:
-    """Event loop only. `fault`: why some replicated settings are not in force here; None: all are.
-    `replicated`: the keys of those in force."""
+    """Event loop only. `fault`: why some replicated settings are not in force here; None: all are in force.
+    `replicated`: the keys of the replicated settings in force."""
 
     def __init__(self, file: ControllerConfig, state: Callable[[], State]) -> None:
         self._file, self._state = file, state
@@ -46,7 +46,7 @@ class LiveConfig:
 
     @property
     def current(self) -> ControllerConfig:
-        """The settings in force now, a frozen value. Read it anew for each request."""
+        """The settings in force now, a frozen value. Read it again for each request."""
         settings = self._state().settings
         if settings is not self._seen:
             self._seen = settings
@@ -54,7 +54,8 @@ class LiveConfig:
         return self._current
 
     def _refresh(self, settings: Mapping[str, str]) -> None:
-        """Applies each setting alone, so that one that contradicts this file does not block the others."""
+        """Applies the settings one by one, so that one that contradicts this file does not block the
+        others."""
         self._current, faults, in_force = self._file, list[str](), set[str]()
         for key, value in sorted(settings.items()):
             try:
@@ -66,13 +67,13 @@ class LiveConfig:
         if self.fault is not None:
             logger.error("some replicated settings are not in force here: %s", self.fault)
         for line in self._current.warnings():
-            if line not in self._file.warnings():  # those were logged at the start
+            if line not in self._file.warnings():  # these were logged at the start
                 logger.warning("%s", line)
 
     def check_changes(self, body: bytes) -> dict[str, str | None]:
-        """Parses key=value lines to changes; "key=" resets a key to the file's value.
+        """Parses key=value lines; "key=" resets a key to the file's value (None).
 
-        Raises CommandError: an invalid line, key or value, also in combination with the settings in force.
+        Raises CommandError: a line, key or value is invalid, or contradicts the settings in force.
         """
         try:
             settings = parse_settings(body.decode(), "the request")
@@ -85,7 +86,7 @@ class LiveConfig:
         return changes
 
     def check(self, settings: Mapping[str, str | None]) -> None:
-        """Raises CommandError: an unknown key, a key that is read only at the start, or an invalid value."""
+        """Raises CommandError: a key is unknown or read only at the start, or a value is invalid."""
         known = {field.alias for field in ControllerConfig.model_fields.values()}
         for key in settings:
             if key in known and key not in AT_RUN_TIME:

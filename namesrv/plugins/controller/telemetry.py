@@ -1,9 +1,9 @@
 """ControllerTelemetry: writes every applied event as a ControllerEvent record for analytics.
 
-Its hooks run in the raft thread, also while the log is replayed: they only convert values and queue them for
-the writer. Events that an earlier process wrote are found in the newest file and left out; a damaged end of
+Its hooks run in the raft thread, even during replay: they only convert values and queue them for the writer.
+Events that an earlier process has written are skipped: the newest file shows the last one. A damaged end of
 that file causes duplicates, which readers drop. Events inside a snapshot of the log have no record: records
-of the groups as they are then replace them.
+of the current groups replace them.
 """
 
 import logging
@@ -60,11 +60,12 @@ class ControllerTelemetry:
 
     # ------------------------------------------------------------------ event loop
     def resume(self) -> None:
-        """Finds the newest written event. Reads files: call it in a thread."""
+        """Finds the newest event in the files. Blocks: call it in a thread."""
         self._written = last_written(self._directory, self._node, self._controller_id)
 
     def active_changed(self, is_active: bool) -> None:
-        """A new active controller writes all groups, so that every hour has a file, also without events."""
+        """Writes a record of every group when this controller becomes active, so that there is a file even
+        without events."""
         if is_active:
             self._put_groups(self._state, self._wall_clock())
 
@@ -86,17 +87,18 @@ class ControllerTelemetry:
                 self._put_groups(before, event.ts)
             if isinstance(event, ImportState):
                 self._put_groups(applied.state, event.ts)
-            elif not isinstance(event, UpdateConfig):  # a record tells about a group
+            elif not isinstance(event, UpdateConfig):  # a record belongs to a group
                 self.writer.put(record_of(event, applied, self._controller_id, self._view_of))
                 if applied.after is None:
                     self._views.pop(event.broker_name, None)
         except Exception as error:
             if self._fault is None:
-                logger.exception("telemetry: a controller event was lost; the controller goes on")
+                logger.exception("telemetry: a controller event was not recorded; the controller continues")
             self._fault = repr(error)
 
     def _view_of(self, group: BrokerSet | None) -> GroupView | None:
-        """Caches the view of each group: `before` of an event is nearly always `after` of the last one."""
+        """Caches the view of each group: `before` of an event is nearly always `after` of the previous
+        one."""
         if group is None:
             return None
         known = self._views.get(group.broker_name)
@@ -105,9 +107,9 @@ class ControllerTelemetry:
         return known[1]
 
     def restored(self, state: State) -> None:
-        """Implements RestoreHook: our own snapshot at the start, or one of the leader.
+        """Implements RestoreHook: the state comes from our own snapshot at the start, or from the leader's.
 
-        The groups are written with the next event and its time: the events that follow may be old.
+        The groups are written together with the next event, with its time: that event may be old.
         """
         if state.event_count > max(self._written.event_id, self._state.event_count):
             self._has_gap = True
@@ -115,7 +117,7 @@ class ControllerTelemetry:
         self._views.clear()
 
     def _is_written(self, event_id: int, ts: int) -> bool:
-        """Compares the time as well: the events of a new log would repeat the numbers of an old one."""
+        """Compares the time as well, because the events of a new log reuse the numbers of an old one."""
         return event_id <= self._written.event_id and ts <= self._written.ts
 
     def _put_groups(self, state: State, ts: int) -> None:
@@ -128,7 +130,7 @@ class ControllerTelemetry:
 
 
 def snapshot_of(state: State, ts: int, controller_id: str) -> Iterator[ControllerEvent]:
-    """Yields a record of each group as it is."""
+    """Yields a record of the current state of each group."""
     for name in sorted(state.brokers):
         yield ControllerEvent(
             ts=ts,
@@ -147,7 +149,7 @@ def record_of(
     controller_id: str,
     view: Callable[[BrokerSet | None], GroupView | None] | None = None,
 ) -> ControllerEvent:
-    """Returns the record of an applied event. cluster_name for an unknown group: that of the event, or ""."""
+    """Returns the record of an applied event. The cluster of an unknown group is the event's, or ""."""
     group, refused, view = applied.after or applied.before, applied.refused, view or view_of
     return ControllerEvent(
         ts=event.ts,
@@ -167,6 +169,7 @@ def record_of(
 
 
 def view_of(group: BrokerSet | None) -> GroupView | None:
+    """Returns the record of a group; None for None."""
     if group is None:
         return None
     return GroupView(
@@ -179,9 +182,9 @@ def view_of(group: BrokerSet | None) -> GroupView | None:
 
 
 def last_written(directory: Path, node: str, controller_id: str) -> Written:
-    """Returns the newest event in the files of `node`; NOTHING: no readable file.
+    """Returns the newest event in the files of `node`; NOTHING: there is none, or no file is readable.
 
-    Snapshot records do not count: the writer may have stopped before the event that follows them.
+    Snapshot records do not count: the writer may have stopped before the event that belongs to them.
     """
     files = directory.glob(f"{name_of(ControllerEvent)}/dt=*/hour=*/{node}-*.jsonl*")
     try:

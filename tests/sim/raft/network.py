@@ -164,7 +164,7 @@ class SimLinks:
 
     def close(self) -> None: ...
 
-    def follow(self, members: dict[str, object]) -> None:
+    def set_members(self, members: dict[str, object]) -> None:
         self.members = frozenset(members)
         for peer in sorted(self.up.keys() - self.members):
             self.drop(peer, "")

@@ -377,7 +377,7 @@ def elections_only_on_death() -> Iterator[None]:
 
     with (
         mock.patch.object(Elections, "_failed", lambda self, name, reason: None),
-        mock.patch.object(Elections, "look_at_all", lambda self: None),
+        mock.patch.object(Elections, "check_all_groups", lambda self: None),
         mock.patch.object(ReplicasManager, "_ask_for_election", nothing),
     ):
         yield
@@ -516,12 +516,12 @@ def connections_mean_nothing() -> Iterator[None]:
 
 @contextmanager
 def heartbeats_count_for_ever() -> Iterator[None]:
-    real = HeartbeatTable.beat
+    real = HeartbeatTable.record_heartbeat
 
-    def beat(self: HeartbeatTable, *arguments: Any, **named: Any) -> Any:
+    def record_heartbeat(self: HeartbeatTable, *arguments: Any, **named: Any) -> Any:
         return real(self, *arguments, **{**named, "timeout_ms": 60_000})
 
-    with mock.patch.object(HeartbeatTable, "beat", beat):
+    with mock.patch.object(HeartbeatTable, "record_heartbeat", record_heartbeat):
         yield
 
 

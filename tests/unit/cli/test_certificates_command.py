@@ -35,7 +35,7 @@ def test_a_certificate_for_each(tmp_path: Path) -> None:
     text = run("n0", "n1", "--output", str(output))
     mine, other = (Certificates(files_of(output, name), name) for name in ("n0", "n1"))
     assert shakes_hands(mine, other) and shakes_hands(other, mine)
-    assert mine.facts.names == ("n0",)
+    assert mine.info.names == ("n0",)
     for path in output.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert sorted(path.name for path in output.iterdir()) == [
@@ -50,27 +50,27 @@ def test_a_certificate_for_each(tmp_path: Path) -> None:
             **lines,
         }
     )
-    assert config.read_certificates() == mine.facts
+    assert config.read_certificates() == mine.info
 
 
 def test_again_is_a_renewal(tmp_path: Path) -> None:
     run("n0", "n1", "--output", str(tmp_path), "--days", "10")
     old = Certificates(files_of(tmp_path, "n0"), "n0")
-    ends = old.facts.not_after
+    ends = old.info.not_after
     assert "ca.crt" not in run("n0", "--output", str(tmp_path), "--days", "20").splitlines()[0]
     assert shakes_hands(old, Certificates(files_of(tmp_path, "n1"), "n1"))
-    assert old.facts.not_after > ends
+    assert old.info.not_after > ends
 
 
 def test_one_for_all(tmp_path: Path) -> None:
     run("n0", "n1", "--together", "--output", str(tmp_path))
     for name in ("n0", "n1"):
-        assert read_certificates(files_of(tmp_path, "members"), name).facts.names == ("n0", "n1")
+        assert read_certificates(files_of(tmp_path, "members"), name).info.names == ("n0", "n1")
 
 
 def test_never_longer_than_the_ca(tmp_path: Path) -> None:
     run("n0", "--output", str(tmp_path), "--ca-days", "5")
-    assert 4 < read_certificates(files_of(tmp_path, "n0"), "n0").facts.days_left(datetime.now(UTC)) < 5
+    assert 4 < read_certificates(files_of(tmp_path, "n0"), "n0").info.days_left(datetime.now(UTC)) < 5
     for path in tmp_path.iterdir():
         path.unlink()
     certificates._new_authority(tmp_path, -0.01)  # type: ignore[arg-type]

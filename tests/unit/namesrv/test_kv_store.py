@@ -85,7 +85,7 @@ def test_the_backup_serves_when_the_file_is_missing(path: Path, caplog: pytest.L
     path.parent.mkdir()
     (path.parent / "kvConfig.json.bak").write_text('{"configTable":{"N":{"k":"v"}}}')
     assert loaded(path).get("N", "k") == "v"
-    assert "comes from" in caplog.text
+    assert "is read from" in caplog.text
 
 
 def test_a_path_that_cannot_be_read_is_a_clear_error(path: Path) -> None:

@@ -11,7 +11,7 @@ B = BrokerKey("C1", "broker-a", 2)
 def beat(
     table: HeartbeatTable, key: object = A, *, connection: int = 1, now: int = 0, run: str = "r1"
 ) -> bool:
-    is_new = table.beat(
+    is_new = table.record_heartbeat(
         key, connection_id=connection, incarnation=run, timeout_ms=1_000, now_ms=now, info=(run, connection)
     )
     table.check_invariants()
@@ -119,7 +119,9 @@ def test_one_connection_of_a_container_carries_many_brokers() -> None:
 def test_the_grace_is_per_key_and_a_route_has_none() -> None:
     table = HeartbeatTable(grace_ms=50)
     route = route_key("C1", "10.0.0.1:10911")
-    table.beat(route, connection_id=3, incarnation="", timeout_ms=120_000, now_ms=0, info=None, grace_ms=0)
+    table.record_heartbeat(
+        route, connection_id=3, incarnation="", timeout_ms=120_000, now_ms=0, info=None, grace_ms=0
+    )
     beat(table, A, connection=3)
     table.connection_closed(3, 10)
     assert table.next_deadline_ms() == 10

@@ -320,7 +320,7 @@ async def test_a_plugin_learns_of_a_lost_broker_after_the_grace() -> None:
         (plugin,) = server.plugins
         assert isinstance(plugin, ProbePlugin)
         context, key = plugin.context, BrokerKey("C1", "b-a", 1)
-        context.liveness.beat(
+        context.liveness.record_heartbeat(
             key, connection_id=77, incarnation="r1", timeout_ms=60_000, now_ms=context.clock(), info=None
         )
         assert context.liveness.connection_closed(77, context.clock()) == [key]

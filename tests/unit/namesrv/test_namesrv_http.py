@@ -89,7 +89,9 @@ async def test_a_name_server_that_waits_is_not_ready() -> None:
     async with Namesrv(config(need_wait_for_service=True), clock=lambda: now) as server:
         waiting = await ask(server.http_address, "/readyz")
         assert waiting.status_code == 503
-        assert waiting.json()["reasons"] == ["routes are not served for 45000 ms more (needWaitForService)"]
+        assert waiting.json()["reasons"] == [
+            "routes are not served for another 45000 ms (needWaitForService)"
+        ]
         assert (await ask(server.http_address, "/livez")).status_code == 200
         now = 45_000
         assert (await ask(server.http_address, "/readyz")).status_code == 200

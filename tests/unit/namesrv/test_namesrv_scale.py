@@ -61,7 +61,7 @@ def test_a_broker_costs_its_own_topics_whoever_else_is_there() -> None:
 def heartbeats(count: int) -> HeartbeatTable:
     table = HeartbeatTable()
     for number in range(count):
-        table.beat(
+        table.record_heartbeat(
             route_key("C1", f"h{number}:1"),
             connection_id=number + 1,
             incarnation="",

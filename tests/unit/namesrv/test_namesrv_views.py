@@ -109,7 +109,7 @@ async def test_one_route_as_clients_get_it_and_what_is_wrong() -> None:
     assert (group["brokers"][0]["ageMs"], group["brokers"][0]["haServerAddress"]) == (61_000, "a:11011")
     assert found["problems"] == [
         "a: no permission to write this topic (perm 4)",
-        "a: a:10911 was not heard for 61 s",
+        "a: a:10911 has sent no heartbeat for 61 s",
     ]
 
 
@@ -160,7 +160,7 @@ async def test_clusters_and_brokers() -> None:
         (2, False, 500),
     ]
     assert one["topics"] == 2 and one["problems"] == []
-    assert of_c2["groups"][0]["problems"] == ["b: no master is registered, nothing can be written there"]
+    assert of_c2["groups"][0]["problems"] == ["b: no master is registered, so it accepts no messages"]
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x"])
@@ -213,7 +213,7 @@ async def test_every_setting_with_its_source(tmp_path: Path) -> None:
         "key": "supportActingMaster",
         "value": True,
         "default": False,
-        "description": "show the lowest slave as master when there is none",
+        "description": "show the slave with the lowest id as master while there is no master",
         "source": f"{path} line 3",
         "atRunTime": True,
     }
@@ -255,7 +255,7 @@ async def test_a_change_of_the_controllers_is_replicated(tmp_path: Path) -> None
         after = await settings(http)
     assert answer.json()["program"] == "controller" and back.status_code == 200
     unclean = found["enableElectUncleanMaster"]
-    assert unclean["value"] is True and unclean["source"] == "changed at run time, at all controllers"
+    assert unclean["value"] is True and unclean["source"] == "changed at run time, on all controllers"
     assert after["enableElectUncleanMaster"]["value"] is False
     assert after["enableElectUncleanMaster"]["source"] == "default"
 

@@ -61,11 +61,11 @@ def test_outside_of_its_life() -> None:
     """An error at once, and the broker's address in it when there is one."""
     broker = TestBroker()
     assert "not started" in repr(broker)
-    with pytest.raises(RuntimeError, match="inside of its `with`"):
+    with pytest.raises(RuntimeError, match="inside its `with`"):
         broker.create_topic("T")
     with broker:
         assert broker.broker_addr in repr(broker) and broker.namesrv_addr in repr(broker)
-    with pytest.raises(RuntimeError, match="inside of its `with`"):
+    with pytest.raises(RuntimeError, match="inside its `with`"):
         broker.messages("T")
 
 

@@ -1,8 +1,8 @@
 """apply(): the state after one event, on every controller and on every replay. Pure.
 
-Total: any event on any state returns an Applied; no clock, no liveness, no exception. Every event is fenced
-here by the epochs that it carries, because the state may have changed since decide() read it. A refused event
-changes only event_count.
+Total: any event on any state returns an Applied; it reads no clock and no liveness, and never raises. Every
+event is fenced by the epochs that it carries, because the state may have changed since decide() read it. A
+refused event changes only event_count.
 """
 
 import msgspec
@@ -21,7 +21,7 @@ from namesrv.plugins.controller.core.events import (
     UpdateBrokerAddress,
     UpdateConfig,
 )
-from namesrv.plugins.controller.core.history import remembered
+from namesrv.plugins.controller.core.history import append_election
 from namesrv.plugins.controller.core.rules import (
     Refused,
     check_alter,
@@ -38,8 +38,8 @@ from namesrv.plugins.controller.core.transfer import import_into
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The result of one event. before None: a new group; after None: an unknown or cleaned one; both None:
-    the event is about no single group.
+    """The result of one event. before None: a new group; after None: an unknown or cleaned group; both None:
+    the event does not concern a single group.
 
     refused not None: nothing was changed. state.event_count is the position of the event in the log.
     """
@@ -51,11 +51,12 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_changed(self) -> bool:
-        """Did the event change the group?"""
+        """Whether the event changed the group."""
         return self.before != self.after
 
 
 def apply(state: State, event: AnyEvent) -> Applied:
+    """Returns the state after the event; or, if refused, the same state with only event_count changed."""
     counted = _counted(state, event)
     match event:
         case UpdateConfig():
@@ -102,8 +103,8 @@ def _changed(state: State, before: BrokerSet | None, event: AnyGroupEvent) -> Br
 def _counted(state: State, event: AnyEvent) -> State:
     """Counts the event, unless it has no `ts`.
 
-    Such events are older than the count, and members may have them in different snapshots; without them all
-    members count the same.
+    Such events were logged before event_count existed, and some members have them in a snapshot: all members
+    have the same count only if nobody counts them.
     """
     return replace(state, event_count=state.event_count + 1) if event.ts else state
 
@@ -117,7 +118,7 @@ def _with_election(
     new_master = None if after is None else after.master_broker_id
     epochs = state.cleaned[before.broker_name] if after is None else after
     if before.master_broker_id == new_master or not event.ts:
-        return state  # without `ts`: from before elections were recorded
+        return state  # no `ts`: logged by a release that did not record elections
     newest = PastElection(
         event_id=state.event_count,
         ts=event.ts,
@@ -136,7 +137,7 @@ def _with_election(
             last_heartbeat_ts=event.last_heartbeat_ts,
             detected_ts=event.detected_ts,
         )
-    return replace(state, elections=remembered(state.elections, newest))
+    return replace(state, elections=append_election(state.elections, newest))
 
 
 def _apply_broker_id(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> BrokerSet | Refused:
@@ -165,7 +166,7 @@ def _update_broker_address(before: BrokerSet | None, event: UpdateBrokerAddress)
     if replica.address != event.expected_address:
         return Refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
-            f"the address of broker {event.broker_id} of {event.broker_name} was changed meanwhile to "
+            f"the address of broker {event.broker_id} of {event.broker_name} has changed to "
             f"{replica.address}: register again",
         )
     return _moved(before, event.broker_id, event.broker_address)
@@ -219,7 +220,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
     if winner is None:
         return _clear_master(before)
     if winner == before.master_broker_id:
-        return Refused(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, f"broker {winner} is the master already")
+        return Refused(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, f"broker {winner} is already the master")
     if winner not in before.replicas or not _may_win(before, winner, event.unclean):
         return Refused(
             ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
@@ -229,7 +230,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
         before,
         master_broker_id=winner,
         master_epoch=before.master_epoch + 1,
-        # without proof for the others, only the new master is in sync (RIP-44)
+        # nothing proves that the others have the same data: only the new master is in sync (RIP-44)
         sync_state_set=frozenset({winner}) | (before.sync_state_set & frozenset(event.kept or ())),
         sync_state_set_epoch=before.sync_state_set_epoch + 1,
     )
@@ -240,14 +241,14 @@ def _may_win(before: BrokerSet, winner: int, unclean: bool) -> bool:
 
 
 def _clear_master(before: BrokerSet) -> BrokerSet:
-    """Keeps the SyncStateSet: its members may be elected later. Without a master nothing changes."""
+    """Clears the master and keeps the SyncStateSet: its members may be elected later."""
     if before.master_broker_id is None:
         return before
     return replace(before, master_broker_id=None, master_epoch=before.master_epoch + 1)
 
 
 def _clean(before: BrokerSet | None, event: CleanBrokerData) -> BrokerSet | Refused | None:
-    """None: the whole group is cleaned; only its epochs and ids are kept (State.without_set)."""
+    """Returns the group without these replicas; None: all were cleaned (State.without_set keeps epochs)."""
     if refused := check_clean(before, event):
         return refused
     assert before is not None
@@ -272,7 +273,7 @@ def _update_config(state: State, event: UpdateConfig) -> State | Refused:
     if state.settings_version != event.expected_settings_version:
         return Refused(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
-            f"the settings were changed meanwhile (version {state.settings_version}): repeat",
+            f"the settings have changed (version {state.settings_version}): repeat the request",
         )
     merged = {**state.settings, **event.changes}
     settings = {key: value for key, value in merged.items() if value is not None}

@@ -1,8 +1,8 @@
-"""decide_*(): how the active controller decides a request, with one look at state and liveness. Pure.
+"""decide_*(): how the active controller decides a request, from state and liveness read once. Pure.
 
-An Event is proposed to the log, and the reply is made from what apply() returns. An Answer needs no event. A
-Refused is the reply. No function here changes anything; apply() repeats every check that matters for safety,
-under the epochs that the event carries.
+An event is proposed to the log, and the reply is made from what apply() returns. An Answer needs no event; a
+Refused is the error reply. No function here changes anything; apply() repeats every check that matters for
+safety, fenced by the epochs that the event carries.
 """
 
 import re
@@ -45,7 +45,7 @@ CONTROLLER_ITSELF = -1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """No event is needed: the reply shows this group as it is. broker_set None: it is about no group."""
+    """No event is needed: the reply shows this group. broker_set None: the request concerns no group."""
 
     broker_set: BrokerSet | None
     code: ResponseCode = ResponseCode.SUCCESS
@@ -80,13 +80,13 @@ def decide_register(
     broker_address: str,
     epoch: int | None = None,
 ) -> Decision:
-    """registerBroker (1003). The id must have been applied for; a changed address is recorded first.
+    """registerBroker (1003). The id must have been applied for (1013); a changed address is recorded first.
 
-    A master that registers is a new process, and its term ends, however soon it came back: its machine may
-    have lost data that was not on disk. Another member of the SyncStateSet has that data, and is elected. If
-    there is none, the new process needs a new epoch: its replicas may have other data of the old one. The
-    term goes on if nothing was written in it yet (`epoch`, the last one on its disk, is older): for example
-    when a 1003 is repeated, or arrives late, after its sender was elected.
+    A master that registers has restarted, and its term ends, however fast the restart was: its machine may
+    have lost data that was not on disk. Another member of the SyncStateSet has that data and is elected. If
+    there is none, the restarted master needs a new epoch, because its slaves may have data of the old epoch
+    that it has lost. The term continues if nothing was written in it yet (`epoch`, the last one on its disk,
+    is older): for example if a 1003 is repeated, or arrives after its sender was elected.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
@@ -141,7 +141,7 @@ def _why_altered(left: frozenset[int], view: LiveView) -> str:
 
 
 def _is_repeat(before: BrokerSet, event: AlterSyncStateSet) -> bool:
-    """Was the SyncStateSet set to this value by the same master in the same epoch? Then this is a repeat."""
+    """Returns whether the same master has set the SyncStateSet to this value in the same epoch."""
     return (
         before.master_broker_id == event.master_broker_id
         and before.master_epoch == event.expected_master_epoch
@@ -152,7 +152,7 @@ def _is_repeat(before: BrokerSet, event: AlterSyncStateSet) -> bool:
 def _same_set(before: BrokerSet) -> Refused:
     return Refused(
         ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-        f"the SyncStateSet of {before.broker_name} is {sorted(before.sync_state_set)} already "
+        f"the SyncStateSet of {before.broker_name} is already {sorted(before.sync_state_set)} "
         f"(masterEpoch {before.master_epoch}, syncStateSetEpoch {before.sync_state_set_epoch})",
     )
 
@@ -167,8 +167,8 @@ def decide_read(
 ) -> Decision:
     """getReplicaInfo (1004).
 
-    A master that does not know the outcome of its 1001 sends its id and the SyncStateSet epoch that it knows.
-    If the set still has this epoch, the epoch is raised by an event, so that the 1001 is void.
+    A master that does not know the outcome of its 1001 sends its id and the last SyncStateSet epoch that it
+    knows. If that is still the current epoch, an event raises it, so that a delayed 1001 is refused.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
@@ -182,7 +182,7 @@ def decide_read(
 
 def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
     """Returns the event that raises the SyncStateSet epoch of this group, which has a master."""
-    assert broker_set.master_broker_id is not None, "only a master asks for a fence"
+    assert broker_set.master_broker_id is not None, "only a master requests a fence"
     return FenceSyncStateSet(
         broker_name=broker_set.broker_name,
         master_broker_id=broker_set.master_broker_id,
@@ -193,20 +193,22 @@ def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A master hands over: in these epochs it accepts no more messages, and the brokers `equals` have all of
-    its data, so they stay in the SyncStateSet."""
+    """A master hands over: in these epochs it accepts no more messages.
+
+    `equal_replicas`: the brokers that have all of its data, so they stay in the SyncStateSet.
+    """
 
     master_broker_id: int
     master_epoch: int
     sync_state_set_epoch: int
-    equals: frozenset[int]
+    equal_replicas: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequest:
     """An electMaster (1002). broker_id: the sender, or the broker that the operator designates
-    (designate_elect), or CONTROLLER_ITSELF. unclean: a replica outside the SyncStateSet may win. drained: the
-    present master hands over."""
+    (designate_elect), or CONTROLLER_ITSELF. unclean: a replica outside the SyncStateSet may win. drained: set
+    if the current master hands over."""
 
     broker_name: str
     cluster_name: str = ""
@@ -217,18 +219,21 @@ class ElectionRequest:
 
 
 def decide_elect(state: State, view: LiveView, election_request: ElectionRequest) -> Decision:
+    """Decides electMaster (1002): finds the group, elects, and makes the event, Answer or Refused."""
     held = hold_election(state, view, election_request)
     return held if isinstance(held, Refused) else decide_election(held, view, election_request)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldElection:
+    """An election that was held, and the group that it is about."""
+
     broker_set: BrokerSet
     election: Election
 
 
 def hold_election(state: State, view: LiveView, election_request: ElectionRequest) -> HeldElection | Refused:
-    """Finds the group and elects. Refused: unknown group or replica, or the hand-over is outdated."""
+    """Finds the group and elects. Refused: the group or replica is unknown, or the hand-over is outdated."""
     broker_set = state.brokers.get(election_request.broker_name)
     if broker_set is None:
         return unknown_set(election_request.broker_name)
@@ -248,7 +253,7 @@ def hold_election(state: State, view: LiveView, election_request: ElectionReques
             election_request.broker_id
         )  # the first broker that asks becomes the first master, if its heartbeats arrive here
     if preferred is not None and preferred not in broker_set.replicas:
-        return _nobody_wins(
+        return _election_failed(
             f"BrokerId: {preferred} hasn't been registered in broker-set: {broker_set.broker_name}"
         )
     return HeldElection(
@@ -257,7 +262,7 @@ def hold_election(state: State, view: LiveView, election_request: ElectionReques
 
 
 def _check_drained(broker_set: BrokerSet, drained: Drained) -> Refused | None:
-    """Refused: the sender is not the master any more, or its epochs have changed since."""
+    """Refused: the sender is no longer the master, or its epochs have changed."""
     return check_master(
         broker_set,
         drained.master_broker_id,
@@ -267,11 +272,12 @@ def _check_drained(broker_set: BrokerSet, drained: Drained) -> Refused | None:
 
 
 def decide_election(held: HeldElection, view: LiveView, election_request: ElectionRequest) -> Decision:
+    """Returns the event of an election; or an Answer: the master is alive; or Refused: no replica may win."""
     broker_set, election = held.broker_set, held.election
     match election.verdict:
         case Verdict.ELECTED if election_request.drained is not None and not election.unclean:
             event = elect_event(broker_set, election, view)
-            kept = tuple(sorted(election_request.drained.equals & broker_set.sync_state_set))
+            kept = tuple(sorted(election_request.drained.equal_replicas & broker_set.sync_state_set))
             reason = f"handed over by {broker_set.master_broker_id}"
             return msgspec.structs.replace(event, v=2, kept=kept, reason=reason)
         case Verdict.ELECTED:
@@ -283,24 +289,24 @@ def decide_election(held: HeldElection, view: LiveView, election_request: Electi
             )
             return Answer(broker_set, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, remark)
         case Verdict.NONE | Verdict.WAIT:
-            return _nobody(broker_set, election, view, election_request.broker_id)
+            return _no_winner(broker_set, election, view, election_request.broker_id)
 
 
-def _nobody(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
-    """No winner. The controller itself clears the master, once; a request of a broker is refused."""
+def _no_winner(broker_set: BrokerSet, election: Election, view: LiveView, broker_id: int) -> Decision:
+    """Handles an election without a winner: the controller itself clears the master, a broker is refused."""
     if broker_id != CONTROLLER_ITSELF:
-        return _nobody_wins(election.reason)
+        return _election_failed(election.reason)
     if election.verdict is Verdict.NONE and broker_set.master_broker_id is not None:
         return elect_event(broker_set, election, view)
     return Refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, election.reason)
 
 
-def _nobody_wins(why: str) -> Refused:
+def _election_failed(why: str) -> Refused:
     return Refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, f"Failed to elect a new master: {why}")
 
 
 def elect_event(broker_set: BrokerSet, election: Election, view: LiveView) -> ElectMaster:
-    """Returns the event of this election. `view`: the liveness that it was held with."""
+    """Returns the event of this election. `view`: the liveness that the election was based on."""
     master = broker_set.master_broker_id
     loss = None if master is None else view.lost.get(master)
     return ElectMaster(
@@ -324,7 +330,7 @@ def decide_clean(
     broker_ids: str,
     clean_living: bool,
 ) -> Decision:
-    """cleanBrokerData (1011). broker_ids: "1;2"; blank: the whole group. clean_living: live brokers too."""
+    """cleanBrokerData (1011). broker_ids: "1;2"; empty: the whole group. clean_living: even live brokers."""
     ids = _parse_ids(broker_ids)
     if isinstance(ids, Refused):
         return ids
@@ -338,8 +344,8 @@ def decide_clean(
     if never := sorted(each for each in ids if each >= broker_set.next_broker_id):
         return clean_refused(f"brokers {never} were never registered in {broker_name}")
     there = sorted(ids & broker_set.replicas.keys()) if ids else sorted(broker_set.replicas)
-    if not there:  # a repeat: the first answer was lost
-        return Answer(broker_set, remark=f"brokers {sorted(ids)} are not in {broker_name} any more")
+    if not there:  # a repeat: the first reply was lost
+        return Answer(broker_set, remark=f"brokers {sorted(ids)} are no longer in {broker_name}")
     master = broker_set.master_broker_id
     event = CleanBrokerData(
         broker_name=broker_name,
@@ -363,7 +369,7 @@ def _living(
 
 
 def ids_of(text: str) -> frozenset[int] | None:
-    """Parses "1;2;3". None: not such a list."""
+    """Parses "1;2;3". None: the text is not such a list."""
     words = [each.strip() for each in text.split(";") if each.strip()]
     return frozenset(int(each) for each in words) if all(_ID.fullmatch(each) for each in words) else None
 
@@ -376,7 +382,7 @@ def _parse_ids(text: str) -> frozenset[int] | Refused:
 
 
 def decide_update_config(state: State, changes: Mapping[str, str | None]) -> Decision:
-    """updateControllerConfig (1009). `changes` are checked already; value None: back to the file's value."""
+    """updateControllerConfig (1009). `changes` have been checked; value None: reset to the file's value."""
     after = {**state.settings, **changes}
     if {key: value for key, value in after.items() if value is not None} == state.settings:
         return Answer(None)

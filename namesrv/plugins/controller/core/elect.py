@@ -2,8 +2,7 @@
 
 Only a live member of the SyncStateSet may win, because it has every acknowledged message; other replicas only
 if unclean elections are enabled. The recorded master stays until it is proved dead. Source: RocketMQ 5.3.3,
-DefaultElectPolicy. Offsets are compared as tuples, never subtracted: RocketMQ's difference overflows above
-2 GiB.
+DefaultElectPolicy. Offsets are compared, never subtracted: RocketMQ's int difference overflows above 2 GiB.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ class LiveInfo(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A broker that is not active. Ms since 1970; last_heartbeat_ts None: it was never heard here."""
+    """A broker that is not active. Ms since 1970; last_heartbeat_ts None: no heartbeat ever arrived here."""
 
     last_heartbeat_ts: int | None
     detected_ts: int
@@ -37,17 +36,18 @@ class Loss:
 class LiveView:
     """The liveness of one group at one moment.
 
-    live: active now. presumed: not heard yet by this controller, whose grace window is not over: presumed
-    alive. lost: all others. doubted: of the live ones, those that may have died too: their connection closed,
-    or half their timeout passed without a heartbeat.
+    live: active now. presumed: this controller has received no heartbeat yet, but is in its grace window, so
+    they count as alive. lost: all others. doubtful: live ones that may have died: their connection has
+    closed, or they have sent no heartbeat for half their timeout.
     """
 
     live: Mapping[int, LiveInfo] = field(default_factory=dict)
     presumed: frozenset[int] = frozenset()
     lost: Mapping[int, Loss] = field(default_factory=dict)
-    doubted: frozenset[int] = frozenset()
+    doubtful: frozenset[int] = frozenset()
 
     def is_alive(self, broker_id: int) -> bool:
+        """Returns whether the replica is active, or presumed alive."""
         return broker_id in self.live or broker_id in self.presumed
 
 
@@ -57,12 +57,12 @@ class Verdict(Enum):
     KEEP = "keep"  # the recorded master is alive
     ELECTED = "elected"
     NONE = "none"  # no replica may win
-    WAIT = "wait"  # no replica may win yet: a member was not heard yet, or is doubtful
+    WAIT = "wait"  # no replica may win yet: a member has sent no heartbeat yet, or is doubtful
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """winner: only with ELECTED; unclean: it is outside the SyncStateSet."""
+    """winner: only with Verdict.ELECTED. unclean: the winner is outside the SyncStateSet."""
 
     verdict: Verdict
     reason: str
@@ -75,22 +75,22 @@ def elect(
 ) -> Election:
     """Elects a master. `preferred`: the only replica that may win (designated, or the first to register).
 
-    The winner becomes the whole SyncStateSet. If it were dead, no other could be elected until it is back: so
-    a doubtful one is waited for. A member that a new active controller has not heard yet is waited for too:
-    the members that it has heard may have restarted, without data that was not on disk.
+    The winner becomes the whole SyncStateSet. If it were dead, no other replica could be elected until it
+    returned, so an election waits for a doubtful winner. It also waits for members from which a new active
+    controller has received no heartbeat yet: the others may have restarted and lost data not yet on disk.
     """
     master = broker_set.master_broker_id
     if master is not None and view.is_alive(master) and preferred in (None, master):
         return Election(Verdict.KEEP, f"master {master} is alive")
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
-    is_known = winner == preferred or not (winner in view.doubted or _unheard(broker_set, members, view))
+    is_known = winner == preferred or not (winner in view.doubtful or _unheard(broker_set, members, view))
     if winner is not None and is_known:
         return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
-    waits = preferred is None and any(each in view.presumed or each in view.doubted for each in members)
+    waits = preferred is None and any(each in view.presumed or each in view.doubtful for each in members)
     if unclean and not waits:
         winner = _best(sorted(broker_set.replicas), view, preferred)
-        if winner is not None and (winner == preferred or winner not in view.doubted):
+        if winner is not None and (winner == preferred or winner not in view.doubtful):
             return Election(Verdict.ELECTED, "unclean election", winner, unclean=True)
         waits = winner is not None
     return Election(Verdict.WAIT if waits else Verdict.NONE, _why_not(members, view, preferred))
@@ -99,8 +99,8 @@ def elect(
 def elect_successor(broker_set: BrokerSet, view: LiveView) -> Election:
     """Elects the successor of a master that has restarted.
 
-    NONE: no other member is alive, or one was not heard yet; then elect() decides, and the restarted master
-    may be elected itself.
+    NONE: no other member is alive, or one has sent no heartbeat yet; then elect() decides, and may elect the
+    restarted master.
     """
     master = broker_set.master_broker_id
     others = sorted(broker_set.sync_state_set - {master})
@@ -110,7 +110,7 @@ def elect_successor(broker_set: BrokerSet, view: LiveView) -> Election:
 
 
 def _unheard(broker_set: BrokerSet, members: list[int], view: LiveView) -> bool:
-    """Was one of the members not heard yet? Always false for a new group, which has no messages."""
+    """Returns whether a member has sent no heartbeat yet. False for a new group, which has no messages."""
     return not broker_set.is_new and not view.presumed.isdisjoint(members)
 
 
@@ -120,10 +120,10 @@ def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
 
 
 def rank(broker_id: int, view: LiveView) -> tuple[int, int, bool, int, int]:
-    """Sort key of a live replica, higher wins: epoch, maxOffset, not doubtful, smaller electionPriority,
-    smaller id."""
+    """Returns the sort key of a live replica; the greatest wins: epoch, maxOffset, not doubtful, smaller
+    electionPriority, smaller id."""
     live = view.live[broker_id]
-    return (live.epoch, live.max_offset, broker_id not in view.doubted, -live.election_priority, -broker_id)
+    return (live.epoch, live.max_offset, broker_id not in view.doubtful, -live.election_priority, -broker_id)
 
 
 def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
@@ -141,7 +141,7 @@ def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
     if preferred is not None:
         if preferred not in members:
             return f"broker {preferred} is not in the SyncStateSet {members}"
-        return f"broker {preferred} is not alive: no heartbeat of it is heard here"
-    if any(each in view.presumed or each in view.doubted for each in members):
+        return f"broker {preferred} is not alive: this controller receives no heartbeat from it"
+    if any(each in view.presumed or each in view.doubtful for each in members):
         return f"waiting to hear from the SyncStateSet {members}"
     return f"no member of the SyncStateSet {members} is alive"

@@ -1,10 +1,10 @@
 """Events: the entries of the log, decided by the active controller, each with the epochs that it expects.
 
-Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are also the audit
-trail: the proposer writes time and reason into them, so every controller reports the same. A new type or a
-new meaning of a field raises EVENT_VERSION, which is then the `v` of that event: a program that does not know
-it stops at the first such event. A field that apply() does not read has a default, so that older journals
-stay readable and older programs ignore it.
+Frozen, versioned JSON: {"type": "electMaster", "v": 1, ...}; sets are sorted lists. Events are the audit
+trail as well: the proposer adds time and reason, so every controller reports the same. A new type, or a new
+meaning of a field, gets a new EVENT_VERSION, which is the `v` of such events: a release that does not know
+it stops at the first one. A field that apply() does not read has a default, so that older journals can be
+read and older releases ignore it.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ EVENT_VERSION = 3
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", rename="camel"):
-    """Base of all events. ts: ms since 1970 when it was proposed; 0: by a release that did not record it."""
+    """Base of all events. ts: ms since 1970 when it was proposed; 0: the release did not record it."""
 
     v: int = 1
     ts: int = 0
@@ -29,8 +29,8 @@ class GroupEvent(Event, frozen=True, kw_only=True):
 
 
 class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
-    """brokers_max (v 3): a new broker is refused if so many exist. It is the setting of the proposer, because
-    configuration files may differ and all controllers must have the same result."""
+    """brokers_max (v 3): with so many brokers a new one is refused. It is the proposer's setting, because the
+    configuration files may differ and all controllers must come to the same result."""
 
     cluster_name: str
     broker_id: int
@@ -40,7 +40,7 @@ class ApplyBrokerId(GroupEvent, tag="applyBrokerId", frozen=True, kw_only=True):
 
 
 class UpdateBrokerAddress(GroupEvent, tag="updateBrokerAddress", frozen=True, kw_only=True):
-    """expected_address: the replaced address, so that a late repeat does not restore an older one."""
+    """expected_address: the address to replace, so that a delayed repeat does not restore an older one."""
 
     broker_id: int
     broker_address: str
@@ -62,9 +62,9 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
 
     Fenced by both epochs: the SyncStateSet may have shrunk since the decision and exclude the winner.
     unclean: the winner may be outside the SyncStateSet, and acknowledged messages may be lost.
-    kept (v 2): members that stay in the SyncStateSet, because a drained master confirmed that they have all.
-    last_heartbeat_ts, detected_ts: when the lost master was last heard and when it was found inactive, ms
-    since 1970 by the clock of the proposer.
+    kept (v 2): members that stay in the SyncStateSet, because a drained master has confirmed that they have
+    all of its data. last_heartbeat_ts, detected_ts: when the lost master sent its last heartbeat and when it
+    was found inactive, ms since 1970 by the clock of the proposer.
     """
 
     new_master_broker_id: int | None
@@ -78,9 +78,9 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
 
 
 class FenceSyncStateSet(GroupEvent, tag="fenceSyncStateSet", frozen=True, kw_only=True):
-    """Raises the SyncStateSet epoch, so that earlier requests of the master that may still arrive are void.
+    """Raises the SyncStateSet epoch, so that requests of the master that are still on their way are refused.
 
-    master_address: not None: the new address of the master.
+    master_address: the new address of the master; None: it has not changed.
     """
 
     v: int = 2
@@ -104,7 +104,7 @@ class CleanBrokerData(GroupEvent, tag="cleanBrokerData", frozen=True, kw_only=Tr
 
 
 class UpdateConfig(Event, tag="updateConfig", frozen=True, kw_only=True):
-    """Sets settings of all controllers, over their files. Value None: back to the file's value."""
+    """Sets settings of all controllers, overriding their files. Value None: reset to the file's value."""
 
     v: int = 2
     changes: dict[str, str | None]
@@ -112,8 +112,8 @@ class UpdateConfig(Event, tag="updateConfig", frozen=True, kw_only=True):
 
 
 class ImportState(Event, tag="importState", frozen=True, kw_only=True):
-    """A part of an exported state that fits an entry; its groups are new, or equal to those here.
-    brokers_max (v 3): it is refused if there would be more brokers afterwards."""
+    """A part of an exported state, small enough for one entry; its groups are new, or were imported before.
+    brokers_max (v 3): the event is refused if there would be more brokers afterwards."""
 
     v: int = 2
     brokers: tuple[SetRecord, ...] = ()
@@ -135,7 +135,7 @@ AnyEvent = AnyGroupEvent | UpdateConfig | ImportState
 
 
 class EventVersionError(Exception):
-    """Written by a newer program: skipping it would make this member differ from the others."""
+    """The event is from a newer release: skipping it would make this member differ from the others."""
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -146,14 +146,15 @@ _decoder = msgspec.json.Decoder(AnyEvent)
 
 
 def encode_event(event: AnyEvent) -> bytes:
+    """Returns the event as JSON."""
     return msgspec.json.encode(event)
 
 
 def decode_event(data: bytes) -> AnyEvent:
-    """Raises EventVersionError, or msgspec.DecodeError for bytes that are no event of ours."""
+    """Parses an event. Raises EventVersionError, or msgspec.DecodeError: the bytes are not an event."""
     try:
         event: AnyEvent = _decoder.decode(data)
-    except msgspec.ValidationError:  # perhaps of a newer version, with another shape
+    except msgspec.ValidationError:  # perhaps an event of a newer version, with other fields
         _check_version(msgspec.json.decode(data, type=_Version).v)
         raise
     _check_version(event.v)

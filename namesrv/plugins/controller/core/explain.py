@@ -1,4 +1,4 @@
-"""explain_election(): what an electMaster (1002) would do and why, by the functions that decide it. Pure."""
+"""explain_election(): what electMaster (1002) would do and why, by the functions that decide it. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 
-DOUBTED = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+DOUBTFUL = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A replica in the election. The offsets are those of its last heartbeat; None: it is not active.
 
-    behind_bytes: maxOffset below the greatest one of the live replicas. why: the reason that it wins or not.
+    behind_bytes: distance to the greatest maxOffset of the live replicas. why: why it wins, or does not.
     """
 
     broker_id: int
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """code, remark: the answer of the real request. is_change: it would propose an event."""
+    """code, remark: of the reply to the real request. is_change: the request would propose an event."""
 
     broker_set: BrokerSet
     election: Election
@@ -47,7 +47,7 @@ class Explanation:
 def explain_election(
     state: State, view: LiveView, election_request: ElectionRequest
 ) -> Explanation | Refused:
-    """Refused: no such group, or no such replica."""
+    """Returns what the request would do; Refused: no such group, or no such replica."""
     held = hold_election(state, view, election_request)
     if isinstance(held, Refused):
         return held
@@ -96,11 +96,11 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
     if election.winner is None and broker_id == broker_set.master_broker_id and view.is_alive(broker_id):
         return "stays master: it is alive"
     if broker_id not in view.live:
-        return "not heard yet by this controller" if broker_id in view.presumed else "not active"
+        return "has sent no heartbeat to this controller yet" if broker_id in view.presumed else "not active"
     if not broker_set.is_new and broker_id not in broker_set.sync_state_set:
         return "not in the SyncStateSet: it may lack acknowledged messages"
     if election.winner is None:
-        return DOUBTED if broker_id in view.doubted else "electable"
+        return DOUBTFUL if broker_id in view.doubtful else "electable"
     return _compared(broker_id, election.winner, view)
 
 
@@ -108,13 +108,13 @@ def _compared(broker_id: int, winner: int, view: LiveView) -> str:
     """Returns the first criterion of rank() in which the two differ."""
     mine, best = view.live[broker_id], view.live[winner]
     if rank(broker_id, view) > rank(winner, view):
-        return "electable, but another one was named"
+        return "electable, but another replica was designated"
     if mine.epoch != best.epoch:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:
         return f"maxOffset {mine.max_offset} is below {best.max_offset}"
-    if broker_id in view.doubted and winner not in view.doubted:
-        return DOUBTED
+    if broker_id in view.doubtful and winner not in view.doubtful:
+        return DOUBTFUL
     if mine.election_priority != best.election_priority:
         return f"electionPriority {mine.election_priority} is above {best.election_priority}"
     return f"equal to broker {winner}, whose id is smaller"

@@ -1,7 +1,7 @@
-"""Past elections: replicated, so every controller reports the same, also after a restart. Pure.
+"""Past elections. They are replicated: every controller reports the same, even after a restart. Pure.
 
 Bounded: the newest ELECTIONS_MAX, and at most ELECTIONS_PER_GROUP_MAX of one group, so that a flapping group
-does not displace the elections of the others.
+does not displace the elections of other groups.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ ELECTIONS_MAX = 1_000
 ELECTIONS_PER_GROUP_MAX = 100
 
 
-def remembered(elections: tuple[PastElection, ...], newest: PastElection) -> tuple[PastElection, ...]:
+def append_election(elections: tuple[PastElection, ...], newest: PastElection) -> tuple[PastElection, ...]:
     """Appends `newest`; drops the oldest one of its group, or of all, above the limits."""
     own = [index for index, each in enumerate(elections) if each.broker_name == newest.broker_name]
     if len(own) >= ELECTIONS_PER_GROUP_MAX:

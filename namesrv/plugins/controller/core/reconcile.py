@@ -1,8 +1,8 @@
 """Which groups need an election, and when a failed election is repeated. Pure.
 
-A group needs one while it has replicas and no master, or a master that is known to be dead. A failed election
-is repeated with back-off, and its reason is kept. A dead master without a possible successor is cleared only
-after a while: after a short loss of its connection it goes on as master.
+A group needs one while it has replicas, but no master or a master that is known to be dead. A failed election
+is repeated with back-off, and its reason is stored. A dead master that no replica can succeed is cleared only
+after a delay, so that it stays master if it merely lost its connection for a moment.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Retry:
 
 
 def needs_election(broker_set: BrokerSet, view: LiveView) -> bool:
-    """Has the group replicas, but no master that is alive?"""
+    """Returns whether the group has replicas, but no live master."""
     master = broker_set.master_broker_id
     return bool(broker_set.replicas) and (master is None or not view.is_alive(master))
 
@@ -33,7 +33,7 @@ def needs_election(broker_set: BrokerSet, view: LiveView) -> bool:
 def next_retry(retry: Retry | None, *, now_ms: int, reason: str, retry_max_ms: int) -> Retry:
     """Returns the next Retry after a failure: in 100 ms, 200 ms, ... up to retry_max_ms.
 
-    Without jitter: only the active controller elects, and each group by itself.
+    There is no jitter: only the active controller elects, and one group does not wait for another.
     """
     attempts = 1 if retry is None else retry.attempts + 1
     delay_ms = min(retry_max_ms, RETRY_MIN_MS << min(attempts - 1, 16))
@@ -49,7 +49,7 @@ def try_election(
     unclean: bool,
     clear_after_ms: int,
 ) -> Election | None:
-    """Returns the Election to propose; None: the group needs none. Verdict WAIT: nothing to propose yet."""
+    """Returns the Election to propose; None: none is needed. Verdict WAIT: nothing to propose yet."""
     if not needs_election(broker_set, view):
         return None
     election = elect(broker_set, view, unclean=unclean)

@@ -1,7 +1,7 @@
 """Rules that decide() and apply() share. Pure; no liveness.
 
-decide() checks them so that no hopeless event is logged, apply() because the state may have changed since. A
-Refused carries RocketMQ's response code.
+decide() checks them so that no event is logged in vain, apply() because the state may have changed meanwhile.
+A Refused has RocketMQ's response code.
 """
 
 import msgspec
@@ -11,19 +11,20 @@ from namesrv.plugins.controller.core.events import AlterSyncStateSet, ApplyBroke
 from namesrv.plugins.controller.core.state import BROKER_ID_MAX, EPOCH_MAX, FIRST_BROKER_ID, BrokerSet, State
 
 GROUP_BROKERS_MAX = 1_000
-"""Of one group: the cost of a change grows with the brokers of the group."""
+"""Maximum of one group: the cost of a change grows with the number of its brokers."""
 TEXT_BYTES_MAX = 512
-"""Of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
+"""Maximum size of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """A refused request: response code and a remark for people."""
+    """A refused request: response code and remark."""
 
     code: ResponseCode
     remark: str
 
 
 def unknown_set(broker_name: str) -> Refused:
+    """Returns the refusal for a group or replica that is not registered."""
     return Refused(
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
         f"Broker-set: {broker_name} hasn't been registered in controller",
@@ -31,7 +32,7 @@ def unknown_set(broker_name: str) -> Refused:
 
 
 def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
-    """Refused: the group belongs to another cluster; else two groups would become one."""
+    """Refused: the group belongs to another cluster. Otherwise two groups would become one."""
     if broker_set.cluster_name == cluster_name:
         return None
     return Refused(
@@ -42,6 +43,7 @@ def other_cluster(broker_set: BrokerSet, cluster_name: str) -> Refused | None:
 
 
 def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | None = None) -> Refused | None:
+    """Refused: an expected epoch is not the current one of the group."""
     if before.master_epoch != master_epoch:
         return Refused(
             ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
@@ -56,22 +58,22 @@ def fence(before: BrokerSet, *, master_epoch: int, sync_state_set_epoch: int | N
 
 
 def check_epochs(after: BrokerSet) -> Refused | None:
-    """For apply(), of a group after an event. Refused: an epoch above EPOCH_MAX.
+    """Refused: the group would have an epoch above EPOCH_MAX after the event. For apply() only.
 
-    An import of an earlier release may have brought any epoch, and an overflow would stop every controller,
+    An import by an earlier release may have set any epoch, and an overflow would stop every controller, and
     again after each restart.
     """
     if 0 <= after.master_epoch <= EPOCH_MAX and 0 <= after.sync_state_set_epoch <= EPOCH_MAX:
         return None
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"{after.broker_name} has used up its epochs (the last one is {EPOCH_MAX}): give its brokers another "
+        f"{after.broker_name} has no epoch left (the maximum is {EPOCH_MAX}): give its brokers another "
         "brokerName",
     )
 
 
 def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
-    """None: the id is free, or the applicant owns it already. Source: RocketMQ 5.3.3, applyBrokerId."""
+    """Refused: the id is invalid, or belongs to another broker. Source: RocketMQ 5.3.3, applyBrokerId."""
     if not FIRST_BROKER_ID <= event.broker_id <= BROKER_ID_MAX:
         return _invalid_id(event, f"must be between {FIRST_BROKER_ID} and {BROKER_ID_MAX}")
     before = state.brokers.get(event.broker_name)
@@ -85,14 +87,14 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
     owner = before.replicas.get(event.broker_id)
     if owner is not None:
         is_owner = owner.check_code == event.register_check_code
-        return None if is_owner else _invalid_id(event, "it belongs to another broker; ask for the next id")
+        return None if is_owner else _invalid_id(event, "it belongs to another broker; request the next id")
     if event.broker_id < before.id_floor:
-        return _invalid_id(event, "it was cleaned, and no id is used twice; ask for the next id")
+        return _invalid_id(event, "it was cleaned, and no id is used twice; request the next id")
     return _too_many(state, before, event)
 
 
 def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
-    """Anybody who reaches the port can register names, and each stays for ever at every controller."""
+    """Refused: too many brokers. Any client of the port can register names, and each stays until cleaned."""
     if isinstance(event.brokers_max, msgspec.UnsetType):
         return None  # an event of a release without the limit
     if state.size >= event.brokers_max:
@@ -107,6 +109,7 @@ def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> R
 
 
 def full(state: State, brokers_max: int) -> str:
+    """Returns the remark of a refusal at controllerBrokersMax, with what to do."""
     return (
         f"{state.broker_count} brokers and {len(state.cleaned)} cleaned groups are registered, and "
         f"controllerBrokersMax is {brokers_max}. Clean brokers that are gone (cleanBrokerMetadata), or raise "
@@ -115,12 +118,12 @@ def full(state: State, brokers_max: int) -> str:
 
 
 def check_length(what: str, text: str) -> Refused | None:
-    """For decide() only: an entry in the log must not be refused for its length."""
+    """Refused: the text is too long. For decide() only: an entry that is in the log must be accepted."""
     if len(text.encode()) <= TEXT_BYTES_MAX:
         return None
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"{what} {text[:20]!r}... has {len(text.encode())} bytes, at most {TEXT_BYTES_MAX} are possible",
+        f"{what} {text[:20]!r}... has {len(text.encode())} bytes, the maximum is {TEXT_BYTES_MAX}",
     )
 
 
@@ -146,6 +149,7 @@ def check_master(
 
 
 def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused | None:
+    """Refused (1001): no such group, not its master, an outdated epoch, or an unregistered member."""
     if before is None:
         return Refused(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
     if refused := check_master(
@@ -165,7 +169,7 @@ def check_alter(before: BrokerSet | None, event: AlterSyncStateSet) -> Refused |
 
 
 def check_contains_master(before: BrokerSet, event: AlterSyncStateSet) -> Refused | None:
-    """The last rule of 1001; decide() checks liveness before it."""
+    """Refused: the new set lacks the master. The last rule of 1001; decide() checks liveness before it."""
     if before.master_broker_id in event.new_sync_state_set:
         return None
     return Refused(
@@ -175,10 +179,12 @@ def check_contains_master(before: BrokerSet, event: AlterSyncStateSet) -> Refuse
 
 
 def clean_refused(remark: str) -> Refused:
+    """Returns a Refused of cleanBrokerData (1011)."""
     return Refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark)
 
 
 def check_clean(before: BrokerSet | None, event: CleanBrokerData) -> Refused | None:
+    """Refused (1011): no such group, an outdated epoch, or the rest would have no SyncStateSet member."""
     if before is None:
         return clean_refused(f"Broker {event.broker_name} is not existed,clean broker data failure.")
     if refused := fence(
@@ -192,7 +198,7 @@ def check_clean(before: BrokerSet | None, event: CleanBrokerData) -> Refused | N
     if left and before.sync_state_set and before.sync_state_set <= cleaned:
         return clean_refused(
             f"brokers {sorted(before.sync_state_set)} are the whole SyncStateSet of {event.broker_name}: "
-            f"what was acknowledged is on no other. Elect one of {sorted(left)} first "
+            f"only they have all acknowledged messages. Elect one of {sorted(left)} first "
             "(enableElectUncleanMaster=true, messages can be lost), or clean the whole group"
         )
     return None

@@ -1,10 +1,10 @@
 """The replicated state: frozen values, one BrokerSet for each broker name. Holds no liveness. Pure.
 
-A controller publishes a new State after each applied event; a reader in any thread keeps the reference that
-it read and sees one consistent moment. state_codec.py writes it as JSON.
+A controller publishes a new State after each applied event; a reader in any thread takes the reference once
+and sees a consistent state. state_codec.py writes it as JSON.
 
-The values are msgspec structs, which are cheap to copy, with gc=False: none can be part of a reference cycle,
-so the garbage collector skips thousands of groups.
+The values are msgspec structs, which are cheap to copy, with gc=False: they cannot form reference cycles, so
+the garbage collector need not visit them.
 
 Invariants: BrokerSet.problems(). Source: RocketMQ 5.3.3, ReplicasInfoManager (its two tables are one here).
 """
@@ -17,7 +17,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from namesrv.core.liveness import BrokerKey
-from namesrv.plugins.controller.core.table import Table
+from namesrv.plugins.controller.core.persistent_map import PersistentMap
 
 BrokerId = NewType("BrokerId", int)
 Epoch = NewType("Epoch", int)
@@ -25,9 +25,9 @@ V = TypeVar("V")
 
 FIRST_BROKER_ID = 1
 BROKER_ID_MAX = 2**62
-"""Ids travel as Java longs; the next one must fit too."""
+"""Ids are Java longs on the wire; the next id must fit as well."""
 EPOCH_MAX = 2**31 - 1
-"""Epochs travel as Java ints."""
+"""Epochs are Java ints on the wire."""
 
 
 class Replica(msgspec.Struct, frozen=True, gc=False):
@@ -38,8 +38,8 @@ class Replica(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerSet(msgspec.Struct, frozen=True, gc=False):
-    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id has one
-    owner for ever: no id below id_floor is assigned any more, since its owner may have been cleaned."""
+    """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id never gets
+    a second owner: no id below id_floor is assigned again, because its owner may have been cleaned."""
 
     cluster_name: str
     broker_name: str
@@ -53,17 +53,20 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_new(self) -> bool:
-        """Had it never a master? Then no message was acknowledged, and every replica may win."""
+        """Whether the group never had a master: no message was acknowledged, and every replica may win."""
         return not self.sync_state_set
 
     @property
     def master_address(self) -> str | None:
+        """brokerAddr of the master; None: there is no master."""
         return None if self.master_broker_id is None else self.replicas[self.master_broker_id].address
 
     def key(self, broker_id: int) -> BrokerKey:
+        """Returns the heartbeat key of a replica."""
         return BrokerKey(self.cluster_name, self.broker_name, broker_id)
 
     def keys(self) -> list[BrokerKey]:
+        """Returns the heartbeat keys of all replicas, by id."""
         return [self.key(broker_id) for broker_id in sorted(self.replicas)]
 
     def problems(self) -> Iterator[str]:
@@ -72,7 +75,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
         if ids and not FIRST_BROKER_ID <= min(ids) <= max(ids) < self.next_broker_id:
             yield f"ids {sorted(self.replicas)} are not all between 1 and nextBrokerId {self.next_broker_id}"
         if not FIRST_BROKER_ID <= self.id_floor <= self.next_broker_id <= BROKER_ID_MAX + 1:
-            yield f"ids are given out from {self.id_floor} on, the next one is {self.next_broker_id}"
+            yield f"ids are assigned from {self.id_floor} on, but the next one is {self.next_broker_id}"
         if not self.sync_state_set <= self.replicas.keys():
             unregistered = sorted(self.sync_state_set - self.replicas.keys())
             yield f"brokers {unregistered} of the SyncStateSet are not registered"
@@ -82,12 +85,13 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
             yield f"epochs {self.master_epoch} and {self.sync_state_set_epoch} are not 31-bit numbers"
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if problems() yields one."""
         assert next(self.problems(), None) is None, (list(self.problems()), self)
 
 
 class Cleaned(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a cleaned group: a new group of this name begins with these epochs and ids, above all
-    that were ever used."""
+    """What remains of a cleaned group: a new group of this name starts with these epochs and this id, which
+    are above all that were used."""
 
     master_epoch: int
     sync_state_set_epoch: int
@@ -97,7 +101,7 @@ class Cleaned(msgspec.Struct, frozen=True, gc=False):
 class PastElection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An election that changed the master; new_master_broker_id None: the master was cleared.
 
-    event_id: its position in the log. Times are ms since 1970 of the proposer; ts 0: not recorded.
+    event_id: its position in the log. Times are ms since 1970 by the proposer's clock; ts 0: not recorded.
     """
 
     event_id: int
@@ -118,9 +122,9 @@ class State(msgspec.Struct, frozen=True, gc=False):
     """The whole state, by broker name. Never mutated: with_set() returns another State.
 
     event_count: position in the log of the last applied event, refused ones included (core/apply.py).
-    settings: changed at run time (1009), over the configuration file of every controller; settings_version
-    counts the changes. elections: the newest ones, oldest first (core/history.py). broker_count: replicas of
-    all groups, updated by with_set() and without_set().
+    settings: changed at run time (1009), overriding the file of every controller; settings_version counts the
+    changes. elections: the newest ones, oldest first (core/history.py). broker_count: replicas of all groups,
+    updated by with_set() and without_set().
     """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
@@ -133,26 +137,26 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Brokers and cleaned groups: what controllerBrokersMax limits."""
+        """Number of brokers and cleaned groups, which controllerBrokersMax limits."""
         return self.broker_count + len(self.cleaned)
 
     def with_set(self, broker_set: BrokerSet) -> "State":
         """Returns the state with this group; drops the Cleaned record of its name."""
         name, before = broker_set.broker_name, self.brokers.get(broker_set.broker_name)
-        brokers = Table.of(self.brokers).set(name, broker_set)
+        brokers = PersistentMap.of(self.brokers).set(name, broker_set)
         count = self.broker_count + len(broker_set.replicas) - (0 if before is None else len(before.replicas))
         if name not in self.cleaned:
             return replace(self, brokers=brokers, broker_count=count)
         return replace(self, brokers=brokers, broker_count=count, cleaned=_without(self.cleaned, name))
 
     def without_set(self, broker_set: BrokerSet) -> "State":
-        """Returns the state without this group. Its kept epochs are raised by one, so that a waiting event is
-        fenced."""
+        """Returns the state with this group cleaned. Its epochs are raised by one, so that an event that was
+        already proposed is fenced."""
         floor = Cleaned(
             broker_set.master_epoch + 1, broker_set.sync_state_set_epoch + 1, broker_set.next_broker_id
         )
         name = broker_set.broker_name
-        brokers = Table.of(self.brokers).without(name)
+        brokers = PersistentMap.of(self.brokers).without(name)
         return replace(
             self,
             brokers=brokers,
@@ -166,6 +170,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
         return FIRST_BROKER_ID if floor is None else floor.next_broker_id
 
     def new_set(self, cluster_name: str, broker_name: str) -> BrokerSet:
+        """Returns an empty group, with epochs and ids above those of a cleaned group of this name."""
         floor = self.cleaned.get(broker_name)
         if floor is None:
             return BrokerSet(cluster_name, broker_name)

@@ -1,7 +1,7 @@
 """The replicated state as JSON, for snapshots of the log and for export and import. Pure.
 
-Version 2 added cleaned groups, settings and past elections; version 1 is still read. A newer version is
-refused: without its unknown parts this controller would differ from the others.
+Version 2 added cleaned groups, settings and past elections; version 1 can still be read. A newer version is
+refused: without the parts that it does not know this controller would differ from the others.
 """
 
 import msgspec
@@ -19,6 +19,8 @@ STATE_VERSION = 2
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True):
+    """A Replica with its broker id."""
+
     id: int
     address: str
     check_code: str
@@ -39,6 +41,8 @@ class SetRecord(msgspec.Struct, frozen=True):
 
 
 class CleanedRecord(msgspec.Struct, frozen=True):
+    """A Cleaned with its brokerName."""
+
     broker_name: str
     master_epoch: int
     sync_state_set_epoch: int
@@ -60,11 +64,11 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class StateVersionError(Exception):
-    """Written by a newer release: without its unknown parts this member would differ from the others."""
+    """The state is from a newer release, with parts that this one does not know."""
 
 
 def state_to_json(state: State) -> bytes:
-    """The same state gives the same bytes: everything is sorted."""
+    """Returns the state as JSON. Equal states have equal bytes: everything is sorted."""
     record = _StateRecord(
         v=STATE_VERSION,
         brokers=[set_record(state.brokers[name]) for name in sorted(state.brokers)],
@@ -78,7 +82,7 @@ def state_to_json(state: State) -> bytes:
 
 
 def state_from_json(data: bytes) -> State:
-    """Inverse of state_to_json. Raises StateVersionError, or msgspec.DecodeError for foreign bytes."""
+    """Inverse of state_to_json(). Raises StateVersionError, or msgspec.DecodeError: not such a state."""
     version = msgspec.json.decode(data, type=_Version).v
     if version > STATE_VERSION:
         raise StateVersionError(f"controller state version {version}; this program knows {STATE_VERSION}")
@@ -95,6 +99,7 @@ def state_from_json(data: bytes) -> State:
 
 
 def set_record(broker_set: BrokerSet) -> SetRecord:
+    """Returns the JSON record of a group."""
     replicas = sorted(broker_set.replicas.items())
     return SetRecord(
         cluster_name=broker_set.cluster_name,
@@ -110,6 +115,7 @@ def set_record(broker_set: BrokerSet) -> SetRecord:
 
 
 def broker_set_of(record: SetRecord) -> BrokerSet:
+    """Inverse of set_record()."""
     return BrokerSet(
         cluster_name=record.cluster_name,
         broker_name=record.broker_name,
@@ -124,10 +130,12 @@ def broker_set_of(record: SetRecord) -> BrokerSet:
 
 
 def cleaned_record(broker_name: str, cleaned: Cleaned) -> CleanedRecord:
+    """Returns the JSON record of a cleaned group."""
     return CleanedRecord(
         broker_name, cleaned.master_epoch, cleaned.sync_state_set_epoch, cleaned.next_broker_id
     )
 
 
 def cleaned_of(record: CleanedRecord) -> Cleaned:
+    """Inverse of cleaned_record()."""
     return Cleaned(record.master_epoch, record.sync_state_set_epoch, record.next_broker_id)

@@ -1,8 +1,7 @@
 """ElectionTally: counts of elections for metrics, and the last election of each group. Pure.
 
-The active controller counts its own elections; the last one of a group comes from the log, so every
-controller knows it. Reasons are grouped into a few kinds, because texts with numbers would make unlimited
-metric labels.
+Only the active controller counts elections. The last election of a group is in the log, so every controller
+knows it. Reasons are reduced to a few kinds: texts with numbers in them would make unlimited metric labels.
 """
 
 import re
@@ -14,8 +13,12 @@ from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent, ElectMaster
 from namesrv.plugins.controller.core.state import BrokerSet
 
-ELECTED, KEPT, NOBODY = "new_master_elected", "keep_current_master", "no_master_elected"
-"""RocketMQ's words for the results."""
+NEW_MASTER_ELECTED, KEEP_CURRENT_MASTER, NO_MASTER_ELECTED = (
+    "new_master_elected",
+    "keep_current_master",
+    "no_master_elected",
+)
+"""The values of RocketMQ's metric label election_result."""
 
 OTHER = "other"
 _KINDS = (
@@ -63,9 +66,11 @@ class ElectionTally:
         self._last: dict[str, LastElection] = {}
 
     def count(self, broker_set: BrokerSet, result: str, reason: str) -> None:
+        """Counts one election by its result (for example NEW_MASTER_ELECTED) and the kind of its reason."""
         self.counts[Counted(broker_set.cluster_name, broker_set.broker_name, result, kind_of(reason))] += 1
 
     def total(self, result: str) -> int:
+        """Returns the number of elections with this result."""
         return sum(count for counted, count in self.counts.items() if counted.result == result)
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
@@ -83,4 +88,5 @@ class ElectionTally:
 
 
 def kind_of(reason: str) -> str:
+    """Returns the metric label of a reason; OTHER: the text is unknown."""
     return next((kind for kind, pattern in KINDS if pattern.match(reason)), OTHER)

@@ -1,8 +1,8 @@
 """Import of an exported state into new controllers. Pure.
 
-An exported state is the JSON of state_codec.py. It is imported as several events, because an entry of the log
-has a size limit. Groups do not depend on each other, so an interrupted import is completed by repeating it.
-Only a cluster without other groups accepts it: state that live brokers have received is never overwritten.
+An exported state is the JSON of state_codec.py. It is imported as several events, because a log entry has a
+size limit. Groups do not depend on each other, so an interrupted import is completed by repeating it. Only a
+cluster without other groups accepts it: state that brokers already use is never overwritten.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ PART_BYTES_MAX = 64 * 1024
 GROUP_BYTES_MAX = 128 * 1024
 PROBLEMS_SHOWN = 5
 IMPORTED_EPOCH_MAX = 2**30
-"""Half of all epochs: the rest is enough for one election a second over 34 years."""
+"""Half of all epochs: the other half is enough for one election a second during 34 years."""
 
 
 def problems(incoming: State) -> Iterator[str]:
@@ -47,7 +47,7 @@ def problems(incoming: State) -> Iterator[str]:
             yield f"group {name}: more than {GROUP_BYTES_MAX} bytes"
     for name, cleaned in incoming.cleaned.items():
         if name in incoming.brokers:
-            yield f"group {name} is there and cleaned at once"
+            yield f"group {name} both exists and is cleaned"
         if (
             cleaned.next_broker_id < FIRST_BROKER_ID
             or min(cleaned.master_epoch, cleaned.sync_state_set_epoch) < 0
@@ -61,7 +61,7 @@ def problems(incoming: State) -> Iterator[str]:
 
 
 def check_import(state: State, incoming: State, brokers_max: int) -> Refused | None:
-    """Refused: a faulty state, too many brokers, or groups here that are not from the same import."""
+    """Refused: the state has faults, there are too many brokers, or this cluster has other groups already."""
     if found := list(problems(incoming)):
         more = f" (and {len(found) - PROBLEMS_SHOWN} more)" if len(found) > PROBLEMS_SHOWN else ""
         return _refused("; ".join(found[:PROBLEMS_SHOWN]) + more)
@@ -70,7 +70,7 @@ def check_import(state: State, incoming: State, brokers_max: int) -> Refused | N
     names = [each for each in (*state.brokers, *state.cleaned) if each not in incoming.brokers]
     others = sorted(set(names) - {each for each in state.cleaned if _same_floor(state, incoming, each)})
     if others:
-        return _refused(f"this cluster has groups that the import does not know: {others[:PROBLEMS_SHOWN]}")
+        return _refused(f"this cluster has groups that the import does not have: {others[:PROBLEMS_SHOWN]}")
     for name in sorted(incoming.brokers.keys() & state.brokers.keys()):
         if not _is_import_of(state.brokers[name], incoming.brokers[name]):
             return _not_empty(name)
@@ -78,7 +78,7 @@ def check_import(state: State, incoming: State, brokers_max: int) -> Refused | N
 
 
 def import_events(incoming: State, brokers_max: int) -> Iterator[ImportState]:
-    """Yields the events of an import. Groups come last: elections may begin with the first of them."""
+    """Yields the events of an import. Groups come last, because elections may begin with the first group."""
     if incoming.settings:
         yield ImportState(settings=dict(incoming.settings))
     for elections in _chunks(incoming.elections[-ELECTIONS_MAX:]):
@@ -92,10 +92,10 @@ def import_events(incoming: State, brokers_max: int) -> Iterator[ImportState]:
 
 
 def import_into(state: State, event: ImportState) -> State | Refused:
-    """apply() of one part.
+    """Returns the state with this part; for apply().
 
     Cleaned records are not checked: earlier releases logged some with too high epochs, and all members must
-    have the same state. No group begins with such epochs (rules.check_epochs).
+    come to the same state. No group can start with such epochs (rules.check_epochs).
     """
     for record in event.brokers:
         outcome = _import_group(state, record)
@@ -131,7 +131,7 @@ def _import_group(state: State, record: SetRecord) -> State | Refused:
 
 
 def _is_import_of(here: BrokerSet, incoming: BrokerSet) -> bool:
-    """Was the group here imported by an earlier attempt, and perhaps changed since?"""
+    """Returns whether an earlier attempt has imported the group, which may have changed since."""
     owners = {each: replica.check_code for each, replica in here.replicas.items()}
     return (
         here.cluster_name == incoming.cluster_name
@@ -162,7 +162,7 @@ def _chunks(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
 
 
 def _not_empty(name: str) -> Refused:
-    return _refused(f"group {name} is here already, and another: only an empty cluster is imported into")
+    return _refused(f"another group {name} exists already: import into an empty cluster")
 
 
 def _refused(remark: str) -> Refused:

@@ -1,9 +1,9 @@
 """LivenessView: which brokers are alive, from the heartbeats and connections of this controller.
 
-Not replicated: every broker sends heartbeats to every controller, so a new active controller has a filled
-table. It waits one grace window before it takes a broker for dead that it never heard, or that was silent for
-its timeout: the leader before it may have heard that broker, and a master relies on this
-(broker/core/lease.py). A broker whose connection closed is dead at once.
+Not replicated: every broker sends heartbeats to every controller, so a new active controller has heartbeats
+already. If it has none of a broker, or the last one is older than the broker's timeout, it still counts the
+broker as alive for one grace window: the previous leader may have received a heartbeat, and a master relies
+on that (broker/core/lease.py). A broker whose connection has closed is dead at once.
 """
 
 import sys
@@ -19,16 +19,16 @@ from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss
 from namesrv.plugins.controller.core.state import BrokerSet, State
 
 RECENT_MS = 1_000
-"""A closed connection proves a master dead to a leader that was elected within this time after it: the old
-leader and the master may have been on one machine. After a longer time the old leader has heard the master,
-or has replaced it."""
+"""A closed connection proves to a new leader that the master is dead only if the leader was elected within
+this time after it: the old leader may have been on the master's machine and died with it. If more time
+passed, the old leader was still receiving heartbeats from the master, or has replaced it."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """Stored with each heartbeat: its content and the connection that carried it.
+    """Stored with each heartbeat: its content and the connection that it arrived on.
 
-    hands_over: as master, the broker drains on request before another one is elected. min_in_sync_replicas:
-    with fewer members in the SyncStateSet it refuses messages; None: an older broker.
+    hands_over: a master drains on request before another broker is elected. min_in_sync_replicas: with fewer
+    members in the SyncStateSet it refuses messages; None: an older broker.
     """
 
     live: LiveInfo
@@ -38,22 +38,22 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class LivenessView:
-    """`clock`: monotonic ms, the one of the heartbeats. `wall_clock`: ms since 1970, for recorded times."""
+    """`clock`: monotonic ms, also of the heartbeats. `wall_clock`: ms since 1970, for recorded times."""
 
     def __init__(
         self, liveness: Liveness, clock: Callable[[], int], wall_clock: Callable[[], int] = wall_ms
     ) -> None:
         self._liveness, self._clock, self._wall_clock = liveness, clock, wall_clock
-        self._active_since_ms = self._judge_from_ms = -sys.maxsize
+        self._active_since_ms = self._grace_end_ms = -sys.maxsize
 
     def became_active(self, grace_ms: int) -> None:
         """Starts the grace window of a new active controller."""
         self._active_since_ms = self._clock()
-        self._judge_from_ms = self._active_since_ms + grace_ms
+        self._grace_end_ms = self._active_since_ms + grace_ms
 
-    def judges_in_ms(self) -> int:
-        """Returns the rest of the grace window in ms; 0: it is over."""
-        return max(0, self._judge_from_ms - self._clock())
+    def grace_left_ms(self) -> int:
+        """Returns the ms that remain of the grace window; 0: it is over."""
+        return max(0, self._grace_end_ms - self._clock())
 
     def last_heartbeat(self, key: BrokerKey) -> Heartbeat | None:
         """Returns the last heartbeat of an active broker; None: it is not active."""
@@ -63,32 +63,32 @@ class LivenessView:
         return info if isinstance(info, Heartbeat) else None
 
     def view(self, broker_set: BrokerSet) -> LiveView:
-        """Returns the liveness of the group's replicas now."""
+        """Returns the current liveness of the group's replicas."""
         live: dict[int, LiveInfo] = {}
         presumed: set[int] = set()
-        doubted: set[int] = set()
+        doubtful: set[int] = set()
         lost: dict[int, Loss] = {}
-        is_young = self.judges_in_ms() > 0
+        is_young = self.grace_left_ms() > 0
         for broker_id in broker_set.replicas:
             key = broker_set.key(broker_id)
             heartbeat = self.last_heartbeat(key)
             if heartbeat is not None:
                 live[broker_id] = heartbeat.live
                 if self._liveness.is_doubtful(key, self._clock()):
-                    doubted.add(broker_id)
+                    doubtful.add(broker_id)
             elif is_young and self._may_have_been_heard(
                 key, is_master=broker_id == broker_set.master_broker_id
             ):
                 presumed.add(broker_id)
             else:
                 lost[broker_id] = self._loss(key)
-        return LiveView(live, frozenset(presumed), lost, frozenset(doubted))
+        return LiveView(live, frozenset(presumed), lost, frozenset(doubtful))
 
     def _may_have_been_heard(self, key: BrokerKey, *, is_master: bool) -> bool:
-        """Could the leader before this one have heard the broker?
+        """Returns whether the previous leader may have received a heartbeat that this controller lacks.
 
-        A key that no scan has found inactive yet counts as heard. For a slave a closed connection is proof at
-        any time: it acknowledges nothing, and elections wait for brokers that are presumed alive.
+        True while no scan has found the key inactive. For a slave a closed connection is always proof of
+        death: it acknowledges nothing, and elections would wait for a slave that is presumed alive.
         """
         seen = self._liveness.last_seen(key)
         if seen is None or seen.hung or seen.inactive_ms is None:
@@ -96,7 +96,7 @@ class LivenessView:
         return is_master and seen.inactive_ms < self._active_since_ms - RECENT_MS
 
     def view_of(self, state: State, broker_name: str) -> LiveView:
-        """Returns view() of a group by name; an unknown group has no replicas."""
+        """Returns view() of the group with this name; an unknown group has no replicas."""
         broker_set = state.brokers.get(broker_name)
         return LiveView() if broker_set is None else self.view(broker_set)
 
@@ -106,4 +106,4 @@ class LivenessView:
         if seen is None:
             return Loss(None, wall_of_clock_ms + now_ms)
         found_ms = now_ms if seen.inactive_ms is None else seen.inactive_ms
-        return Loss(wall_of_clock_ms + seen.last_beat_ms, wall_of_clock_ms + found_ms)
+        return Loss(wall_of_clock_ms + seen.last_heartbeat_ms, wall_of_clock_ms + found_ms)

@@ -1,8 +1,8 @@
-"""Elections: the reconcile loop that elects a master for every group without a live one.
+"""Elections: the reconcile loop, which elects a master for every group without a live master.
 
-One task for each group that needs an election, so that no group waits for another. A failed election is
-repeated with back-off, and its reason is kept. The loop wakes when a master becomes inactive, when a broker
-becomes active, when this controller becomes active, when its grace window ends, and periodically.
+Each group that needs an election gets a task, so that no group waits for another. A failed election is
+repeated with back-off, and its reason is stored. The loop wakes when a broker becomes active or inactive,
+when this controller becomes active, when its grace window ends, and periodically.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from namesrv.plugins.controller.core.reconcile import (
     try_election,
 )
 from namesrv.plugins.controller.core.state import BrokerSet
-from namesrv.plugins.controller.core.tally import ELECTED, NOBODY, ElectionTally
+from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
 from namesrv.plugins.controller.proposer import Proposer
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 
 class Elections:
-    """Lives in the event loop. `clock`: monotonic ms. `tally`: counts their results. `retries`: the groups
-    whose last election failed."""
+    """Event loop only. `clock`: monotonic ms. `tally`: counts the results. `retries`: the groups whose last
+    election failed."""
 
     def __init__(
         self,
@@ -54,30 +54,30 @@ class Elections:
         self._running: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_pass_ms = 0
-        self._judged = True
+        self._grace_is_over = True
         self.retries: dict[str, Retry] = {}
 
-    def look_at(self, broker_name: str) -> None:
+    def check_group(self, broker_name: str) -> None:
         """Checks at once whether this group needs an election."""
         self._names.add(broker_name)
         self._wake.set()
 
-    def look_at_all(self) -> None:
+    def check_all_groups(self) -> None:
         """Checks at once which groups need an election."""
         self._next_pass_ms = 0
         self._wake.set()
 
     def active_changed(self, is_active: bool) -> None:
-        """This controller became the active one, or stopped to be it."""
+        """Called when this controller becomes active, and when it no longer is."""
         self.retries.clear()
         if is_active:
             self._liveness_view.became_active(self._config.current.controller_grace_ms)
-            self._judged = False
-            self._notifier.notify_all()  # the last leader may have died between an election and its 1008
-        self.look_at_all()
+            self._grace_is_over = False
+            self._notifier.notify_all()  # the previous leader may have died before it sent the 1008s
+        self.check_all_groups()
 
     def broker_became_active(self, key: BrokerKey) -> None:
-        """The broker may be electable, and may have missed who is master. For the active controller only."""
+        """Checks the group, and sends the broker the 1008 that it may have missed. Active controller only."""
         if not self._proposer.is_active:
             return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
@@ -85,40 +85,42 @@ class Elections:
             return
         if broker_set.master_broker_id is not None:
             self._notifier.notify(broker_set, only=key.broker_id)
-        self.look_at(key.broker_name)
+        self.check_group(key.broker_name)
 
     def broker_became_inactive(self, key: BrokerKey) -> None:
-        """For the active controller only."""
+        """Checks the group of the broker. Active controller only."""
         if not self._proposer.is_active:
             return
         broker_set = self._proposer.state.brokers.get(key.broker_name)
         if broker_set is not None and broker_set.cluster_name == key.cluster_name:
-            self.look_at(key.broker_name)
+            self.check_group(key.broker_name)
 
     async def run(self) -> None:
+        """Runs the loop until it is cancelled. Does nothing while this controller is not active."""
         while True:
             if self._proposer.is_active:
                 self._start_due(self._clock())
             await wait_for_event(self._wake, self._sleep_ms(self._clock()))
 
     async def stop(self) -> None:
+        """Cancels the elections in progress and waits for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def applied(self, event: AnyEvent, applied: Applied) -> None:
-        """Implements EventHook: raft thread, at every controller, also at replay.
+        """Implements EventHook: raft thread, at every controller and during replay.
 
-        So an election that was answered Unknown and is applied later is notified as well.
+        So brokers are notified even of an election whose proposal was Unknown and which was applied later.
         """
         if not isinstance(event, ElectMaster | CleanBrokerData) or applied.after is applied.before:
-            return  # a refused one leaves the group as it was
+            return  # refused: the group has not changed
         self._proposer.call_in_loop(functools.partial(self._take_effect, event, applied))
 
     def _take_effect(self, event: ElectMaster | CleanBrokerData, applied: Applied) -> None:
-        """At the active controller only. It sends notify_all() after its claim in the log, which covers the
-        events that were applied before."""
+        """Does nothing unless this controller is active: when it becomes so, notify_all() covers the events
+        that were applied before."""
         if not self._proposer.is_active:
             return
         after = applied.after
@@ -127,15 +129,15 @@ class Elections:
                 self._notifier.notify(after)
             if (
                 event.broker_name not in self._running
-            ):  # an election of our own that failed waits for its retry
-                self.look_at(event.broker_name)
+            ):  # an election of this loop that failed has its own retry
+                self.check_group(event.broker_name)
         elif isinstance(event, ElectMaster):
             self._elected(after, event.reason)
         else:
             self._notifier.notify(after)
 
     def _elected(self, broker_set: BrokerSet, reason: str) -> None:
-        self.tally.count(broker_set, ELECTED, reason)
+        self.tally.count(broker_set, NEW_MASTER_ELECTED, reason)
         self.retries.pop(broker_set.broker_name, None)
         logger.info(
             "%s: master is %s, masterEpoch %d, SyncStateSet %s (%s)",
@@ -147,12 +149,12 @@ class Elections:
     def _start_due(self, now_ms: int) -> None:
         names, self._names = self._names, set()
         names.update(name for name, retry in self.retries.items() if retry.due_ms <= now_ms)
-        if not self._judged and self._liveness_view.judges_in_ms() == 0:
-            self._judged, self._next_pass_ms = True, 0
+        if not self._grace_is_over and self._liveness_view.grace_left_ms() == 0:
+            self._grace_is_over, self._next_pass_ms = True, 0
         if now_ms >= self._next_pass_ms:
             self._next_pass_ms = now_ms + self._config.current.scan_inactive_master_interval
             names.update(self._proposer.state.brokers)
-        self._names |= names & self._running  # looked at again after their election
+        self._names |= names & self._running  # checked again after their election
         for name in sorted(names - self._running):
             broker_set = self._proposer.state.brokers.get(name)
             if broker_set is None or not needs_election(broker_set, self._liveness_view.view(broker_set)):
@@ -165,8 +167,8 @@ class Elections:
 
     def _sleep_ms(self, now_ms: int) -> int:
         deadlines = [self._next_pass_ms]
-        if not self._judged:
-            deadlines.append(now_ms + self._liveness_view.judges_in_ms())
+        if not self._grace_is_over:
+            deadlines.append(now_ms + self._liveness_view.grace_left_ms())
         due_ms = next_due_ms(
             {each: retry for each, retry in self.retries.items() if each not in self._running}
         )
@@ -186,7 +188,7 @@ class Elections:
     async def _elect_once(self, name: str) -> None:
         broker_set = self._proposer.state.brokers.get(name)
         if broker_set is None:
-            return  # cleaned meanwhile
+            return  # it was cleaned in the meantime
         view = self._liveness_view.view(broker_set)
         election = try_election(
             broker_set,
@@ -212,20 +214,20 @@ class Elections:
             self._failed(name, error.remark)
             return
         if applied.refused is not None and applied.before == broker_set:
-            self._failed(name, applied.refused.remark)  # nothing changed: it would be refused again at once
+            self._failed(name, applied.refused.remark)  # an unchanged group would be refused again at once
         elif applied.refused is not None:
-            self.look_at(name)  # fenced: the group has changed, perhaps by a broker's own 1002
+            self.check_group(name)  # fenced: the group has changed, perhaps by a broker's own 1002
         elif applied.after is not None and applied.after.master_broker_id is None:
             self._failed(name, f"{election.reason}; the master is cleared")
 
     def _failed(self, name: str, reason: str) -> None:
         broker_set = self._proposer.state.brokers.get(name)
         if broker_set is None:
-            return  # cleaned meanwhile
-        self.tally.count(broker_set, NOBODY, reason)
+            return  # it was cleaned in the meantime
+        self.tally.count(broker_set, NO_MASTER_ELECTED, reason)
         before = self.retries.get(name)
         if before is None or before.reason != reason:
-            logger.warning("%s has no live master: %s; it is tried again", name, reason)
+            logger.warning("%s has no live master: %s; the election is repeated", name, reason)
         self.retries[name] = next_retry(
             before,
             now_ms=self._clock(),

@@ -1,7 +1,7 @@
 """RoleChangeNotifier: sends NOTIFY_BROKER_ROLE_CHANGED (1008) to the replicas of a broker group.
 
-A notification goes over the connection that the replica itself opened, oneway: no connection is made for it,
-and nobody waits for an answer. A replica that misses it learns the same by polling (1004).
+A notification is sent oneway, over the connection that the replica itself has opened. A replica that misses
+it reads the same by polling (1004).
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from namesrv.plugins.controller.settings import LiveConfig
 
 
 class RoleChangeNotifier:
-    """Event loop only. `added_controllers()`: addresses of the controllers that no broker has in its
-    configuration, as "host:port;host:port"; None: there are none."""
+    """Event loop only. `added_controllers()`: request addresses of the controllers that were added at run
+    time, as "host:port;host:port"; None: there are none."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RoleChangeNotifier:
     def notify(self, broker_set: BrokerSet, only: int | None = None) -> None:
         """Sends 1008 with the master and SyncStateSet of `broker_set` to its live replicas.
 
-        `only`: to this broker id alone. Does nothing if notifyBrokerRoleChanged is false.
+        `only`: just to this broker id. Does nothing if notifyBrokerRoleChanged is false.
         """
         if not self._config.current.notify_broker_role_changed:
             return

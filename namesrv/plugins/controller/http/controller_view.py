@@ -20,7 +20,7 @@ class MemberView(Wire):
     id: str
     raft_address: str
     request_address: str | None = Field(
-        default=None, description="null: neither this controller's file nor an addController tells it"
+        default=None, description="null: it is neither in this controller's file nor from an addController"
     )
     is_self: bool
     is_leader: bool
@@ -28,11 +28,11 @@ class MemberView(Wire):
 
 
 class ControllerView(Wire):
-    """One controller and its group, as it sees them itself."""
+    """One controller and its group, from its own point of view."""
 
     group: str
     self_id: str
-    active: bool = Field(description="it leads, and decides")
+    active: bool = Field(description="it leads, and decides requests")
     leader: str | None = Field(default=None, description="as far as this one knows; null: no leader is known")
     leader_address: str | None = Field(default=None, description="for requests")
     leader_http_address: str | None = Field(default=None, description="as the leader itself reports it")
@@ -40,9 +40,10 @@ class ControllerView(Wire):
         default=None, description="leader, follower, learner (gets the log, has no vote) or removed"
     )
     standing: str | None = Field(
-        default=None, description="member; new, promised or rejoining: an empty directory has no vote yet"
+        default=None,
+        description="member; new, promised or rejoining: its directory was empty, it may not vote",
     )
-    waits_for: list[str] = Field(default=[], description="members that must be seen before it may vote")
+    waits_for: list[str] = Field(default=[], description="members that must connect before it may vote")
     term: int | None = None
     commit_index: int | None = Field(default=None, description="entries that a majority has")
     last_applied: int | None = Field(default=None, description="entries applied here")
@@ -52,12 +53,12 @@ class ControllerView(Wire):
     waiting: int | None = Field(default=None, description="proposals whose outcome is awaited")
     members: list[MemberView]
     members_since_index: int | None = Field(
-        default=None, description="entry of the log from which on these are the members"
+        default=None, description="index of the log entry since which these are the members"
     )
     groups: int = Field(description="broker groups in the replicated state")
-    events: int = Field(description="place in the log of the last applied event")
-    groups_without_live_master: int = Field(description="of the leader only; the others do not judge")
-    problems: list[str] = Field(description="what is wrong, in words; empty: nothing")
+    events: int = Field(description="number of applied events")
+    groups_without_live_master: int = Field(description="only the leader counts them")
+    problems: list[str] = Field(description="detected problems; empty: none")
 
 
 _EXAMPLE = ControllerView(
@@ -103,6 +104,7 @@ _EXAMPLE = ControllerView(
 
 
 def controller_router(sources: ControllerSources) -> APIRouter:
+    """Returns the router of GET /v1/controller."""
     router = APIRouter(prefix="/v1", tags=["controller"])
 
     @router.get(
@@ -118,6 +120,7 @@ def controller_router(sources: ControllerSources) -> APIRouter:
 
 
 def view_of(sources: ControllerSources, leader_http_address: str | None) -> ControllerView:
+    """Returns the view of this controller. `leader_http_address` None: unknown."""
     status, leader = sources.replicator.status(), sources.leader
     members = list(_members(sources, status, leader))
     return ControllerView(
@@ -173,7 +176,7 @@ def _problems(
     if status.get("standing") not in (None, "member"):
         yield f"this controller has no vote yet ({status['standing']})"
     if status.get("role") == "removed":
-        yield "this controller is no member of the group any more: stop it, or add it again"
+        yield "this controller is no longer a member of the group: stop it, or add it again"
     if status.get("otherMemberLists"):
         yield f"members with another list of members: {', '.join(status['otherMemberLists'])}"
     if "certificateFault" in status:
@@ -185,13 +188,14 @@ def _problems(
 
 
 def _old_file(sources: ControllerSources, members: set[str]) -> Iterator[str]:
-    """Members came or went since it was written. It works, but a newcomer's file may be a copy."""
+    """Yields differences between this controller's file and the members: a new member's file may be a
+    copy."""
     key, listed = "controllerDLegerPeers of this controller", sources.config.request_addresses.keys()
     if members and (lacking := sorted(members - listed)):
         yield f"{key} does not name member {', '.join(lacking)}: add it before the next restart"
     if members and (gone := sorted(listed - members - {sources.replicator.self_id})):
-        yield f"{key} names {', '.join(gone)}, which is no member: take it out before the next restart"
+        yield f"{key} names {', '.join(gone)}, which is no member: remove it before the next restart"
 
 
 PROBLEM_GROUPS = 10
-"""Groups that are named; groupsWithoutLiveMaster counts all."""
+"""Maximum number of groups that are named; groupsWithoutLiveMaster counts all of them."""

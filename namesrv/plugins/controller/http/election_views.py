@@ -1,7 +1,7 @@
 """Elections over HTTP: past elections with their reasons, and an election on demand with its explanation.
 
-Past elections are replicated: every controller has them. Only the leader elects, or can tell whom it would
-elect; another controller refuses and names the leader. Imported only when HTTP is enabled: it needs FastAPI.
+Past elections are replicated: every controller has them. Only the leader can elect a master or explain an
+election; other controllers refuse and name the leader. Imported only when HTTP is enabled: it needs FastAPI.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class ElectionRecord(wire.PastElection):
     """An election that changed the master; newMasterBrokerId null: it was cleared."""
 
     age_ms: int | None = Field(
-        default=None, description="since it was proposed, by this clock; null: ts is 0, not written down"
+        default=None, description="since it was proposed, by this clock; null: the time was not recorded"
     )
 
 
@@ -67,16 +67,23 @@ class ElectRequest(Wire):
     broker_id: int | None = Field(
         default=None, ge=1, description="the replica to elect; null: the one that the controller prefers"
     )
-    designate: bool = Field(default=False, description="also if the present master is alive; needs brokerId")
-    dry_run: bool = Field(default=False, description="change nothing: who would be elected, and why")
+    designate: bool = Field(default=False, description="even if the current master is alive; needs brokerId")
+    dry_run: bool = Field(
+        default=False, description="change nothing: which replica would be elected, and why"
+    )
 
 
 class ElectionOutcome(Wire):
-    """Who is master now, or, of a dry run, who would be. `explain`: the verdict, then a line per replica."""
+    """The master after the election, or after a dry run the one that would be elected.
+
+    `explain`: the verdict, then a line for each replica.
+    """
 
     dry_run: bool
-    changed: bool = Field(description="of a dry run: it would be another master")
-    code: int = Field(description="0; 2011: the present master stays; of a dry run, what 1002 would answer")
+    changed: bool = Field(description="dry run: the master would change")
+    code: int = Field(
+        description="0; 2011: the current master stays; dry run: the code that 1002 would return"
+    )
     remark: str | None = None
     master_broker_id: int | None = None
     master_address: str | None = None
@@ -92,7 +99,7 @@ class NotElected(Wire):
 
     code: int
     remark: str
-    explain: list[str] = Field(default=[], description="why, as far as it came to an election")
+    explain: list[str] = Field(default=[], description="why; empty if no election was held")
     leader: str | None = None
     leader_address: str | None = Field(default=None, description="for requests")
     leader_http_address: str | None = Field(default=None, description="as the leader itself reports it")
@@ -147,6 +154,7 @@ Before = Annotated[
 
 
 def elections_router(sources: ControllerSources, table: OperationTable) -> APIRouter:
+    """Returns the router of past elections, and of an election on demand, which `table` executes."""
     router = APIRouter(prefix="/v1", tags=["elections"])
     example = answer_of(ElectionsView(active=True, leader="n0", elections=[_RECORD]))
 
@@ -172,7 +180,7 @@ def elections_router(sources: ControllerSources, table: OperationTable) -> APIRo
 
     @router.post(
         "/groups/{brokerName}/elect",
-        summary="elects a master, or explains whom it would elect (dryRun)",
+        summary="elects a master, or explains what it would do (dryRun)",
         responses={**answer_of(_OUTCOME), **BODY_REFUSED, **_NOT_ELECTED},
     )
     @refused_as_statuses
@@ -215,14 +223,14 @@ def _page(
 
 
 def _is_known(state: State, name: str) -> bool:
-    """Also if it was cleaned: its history is told as long as it is kept."""
+    """Returns whether the group exists, was cleaned, or has past elections."""
     return name in state.brokers or name in state.cleaned or any(past_elections(state, name))
 
 
 async def _elected(
     table: OperationTable, name: str, request: ElectRequest, explain: list[str]
 ) -> ElectionOutcome:
-    """`explain` is filled before the election is held, so that a refusal has it too. Raises CommandError."""
+    """Elects, or explains. Fills `explain` first, so that a refusal has it as well. Raises CommandError."""
     header = wire.ElectMasterRequest(
         broker_name=name,
         broker_id=CONTROLLER_ITSELF if request.broker_id is None else request.broker_id,
@@ -265,7 +273,7 @@ def _outcome(
 
 
 def lines_of(explanation: wire.ElectionExplanation) -> Iterator[str]:
-    """For people."""
+    """Yields the explanation as text: the verdict, then a line for each replica."""
     yield f"{explanation.verdict}: {explanation.remark}" if explanation.remark else explanation.verdict
     for each in explanation.candidates:
         yield f"broker {each.broker_id} at {each.broker_address}: {each.why}"

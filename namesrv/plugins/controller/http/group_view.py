@@ -1,8 +1,8 @@
-"""GET /v1/groups: each broker group as the controllers, its heartbeats and the routes here describe it.
+"""GET /v1/groups: each broker group from the replicated state, the heartbeats and the routes of this process.
 
-Every answer is one moment of this process, and lists where the three sources disagree. On a controller that
-does not lead (`active` false) the replicated state may be old; heartbeats and routes are always its own.
-Imported only when HTTP is enabled: it needs FastAPI.
+A reply is a snapshot of this process, and lists where the three sources disagree. On a controller that does
+not lead (`active` false) the replicated state may be old; heartbeats and routes are always its own. Imported
+only when HTTP is enabled: it needs FastAPI.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class ReplicaView(Wire):
     in_sync: bool
     alive: bool = Field(description="its heartbeats come, and its connection is open")
     heartbeat_age_ms: int | None = Field(
-        default=None, description="null: none was heard since this program started"
+        default=None, description="null: none has arrived since this program started"
     )
     epoch: int | None = None
     max_offset: int | None = None
@@ -56,7 +56,9 @@ class ReplicaView(Wire):
 
 
 class ElectionView(Wire):
-    ts: int | None = Field(default=None, description="wall-clock ms; null: not written down")
+    """The last election of a group."""
+
+    ts: int | None = Field(default=None, description="wall-clock ms; null: not recorded")
     master_broker_id: int | None = Field(default=None, description="null: the master was cleared")
     master_epoch: int
     reason: str
@@ -84,7 +86,7 @@ class GroupView(Wire):
     routes: dict[int, str] | None = Field(
         default=None, description="id -> address here, 0 is the master; null: this program serves no routes"
     )
-    disagreements: list[str] = Field(description="who contradicts whom; empty: all is well")
+    disagreements: list[str] = Field(description="contradictions between the sources; empty: none")
     too_few_in_sync: bool = Field(
         default=False, description="the SyncStateSet is below minInSyncReplicas: messages are refused"
     )
@@ -143,6 +145,7 @@ GroupName = Annotated[str, Path(description="a broker group", examples=["broker-
 
 
 def groups_router(sources: GroupSources) -> APIRouter:
+    """Returns the router of /v1/groups."""
     router = APIRouter(prefix="/v1", tags=["groups"])
 
     @router.get(
@@ -158,7 +161,7 @@ def groups_router(sources: GroupSources) -> APIRouter:
         for number, name in enumerate(names, start=1):
             page.append(view_of(sources, brokers[name]))
             if number % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # let heartbeats pass; the state is a frozen value
+                await asyncio.sleep(0)  # heartbeats are handled in between; the state is a frozen value
         return as_json(
             GroupsView(
                 active=sources.controller.replicator.is_active,
@@ -184,11 +187,13 @@ def groups_router(sources: GroupSources) -> APIRouter:
 
 
 def no_such_group(sources: ControllerSources, name: str) -> NotFound:
+    """Returns the 404 error, with some of the known names."""
     known = some_of(sources.state.brokers)
     return NotFound(f"no group {name!r} is registered with the controllers {known}")
 
 
 def view_of(sources: GroupSources, broker_set: BrokerSet) -> GroupView:
+    """Returns the view of one group: the replicated state, its heartbeats and its routes."""
     routes, broker_name = sources.routes, broker_set.broker_name
     known = None if routes is None else routes.broker_data(broker_name)
     replicas, minimum = _replicas(sources, broker_set), _minimum(sources, broker_set)
@@ -227,7 +232,7 @@ def view_of(sources: GroupSources, broker_set: BrokerSet) -> GroupView:
 def route_disagreements(
     broker_set: BrokerSet, replicas: Sequence[ReplicaView], routes: BrokerData | None
 ) -> Iterator[str]:
-    """Yields differences between the controllers and the routes here. `routes` None: none of the group."""
+    """Yields differences between the replicated state and the routes of this process (None: it has none)."""
     alive = {replica.address: replica for replica in replicas if replica.alive}
     if routes is None:
         if alive:
@@ -271,7 +276,7 @@ def _master_disagreement(
 
 
 def heartbeat_disagreements(broker_set: BrokerSet, heard: Mapping[int, LiveInfo]) -> Iterator[str]:
-    """Yields differences between the controllers and the heartbeats of live brokers."""
+    """Yields differences between the replicated state and the heartbeats of live brokers."""
     for broker_id, live in sorted(heard.items()):
         address = broker_set.replicas[broker_id].address
         if live.broker_address != address:
@@ -302,7 +307,7 @@ def _replicas(sources: GroupSources, broker_set: BrokerSet) -> list[ReplicaView]
                 is_master=broker_id == master,
                 in_sync=broker_id in broker_set.sync_state_set,
                 alive=liveness.is_active(key, now),
-                heartbeat_age_ms=None if seen is None else now - seen.last_beat_ms,
+                heartbeat_age_ms=None if seen is None else now - seen.last_heartbeat_ms,
                 epoch=None if live is None else live.epoch,
                 max_offset=None if live is None else live.max_offset,
                 confirm_offset=None if live is None else live.confirm_offset,
@@ -315,7 +320,7 @@ def _replicas(sources: GroupSources, broker_set: BrokerSet) -> list[ReplicaView]
 
 
 def _last_heard(sources: GroupSources, broker_set: BrokerSet, broker_id: int) -> Heartbeat | None:
-    """Returns the last heartbeat, also of a broker that is not active any more; None: never heard."""
+    """Returns the last heartbeat, even of an inactive broker; None: there never was one."""
     info = sources.liveness.info(broker_set.key(broker_id))
     return info if isinstance(info, Heartbeat) else None
 

@@ -1,7 +1,7 @@
-"""The controller's metrics: RocketMQ's names with its labels, and our own.
+"""The controller's metrics: those of RocketMQ, with its names and labels, and those of KeelMQ.
 
-Every value is read at the scrape. Only the leader counts elections and reports groups without a master; the
-others report the state that they have. Imported only when HTTP is enabled: it needs prometheus_client.
+Values are read when they are scraped. Only the leader counts elections and reports groups without a master;
+the others report the state that they have. Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ UPSTREAM = Table(
         ),
         Metric(
             "dledger_op_total",
-            "changes proposed here since the start: success, timeout (fate unknown), failed (not done)",
+            "changes proposed here since the start: success, timeout (outcome unknown), failed (not done)",
             ("dledger_operation", "dLedger_operation_status"),
         ),
         Metric(
@@ -58,8 +58,8 @@ UPSTREAM = Table(
         ),
         Metric(
             "request_total",
-            "requests since the start, over TCP and HTTP: success (answered, also with a refusal), timeout "
-            "(fate unknown), failed (a bug)",
+            "requests since the start, over TCP and HTTP: success (answered, even if refused), timeout "
+            "(outcome unknown), failed (a bug)",
             ("request_type", "request_handle_status"),
         ),
         Metric(
@@ -77,7 +77,9 @@ OURS = Table(
         Metric("rocketmq_controller_active", "1 while this controller leads and decides, else 0"),
         Metric("rocketmq_controller_groups", "broker groups in the replicated state"),
         Metric("rocketmq_controller_brokers", "registered brokers of all groups, and cleaned groups"),
-        Metric("rocketmq_controller_brokers_max", "how many of these there may be (controllerBrokersMax)"),
+        Metric(
+            "rocketmq_controller_brokers_max", "maximum of rocketmq_controller_brokers (controllerBrokersMax)"
+        ),
         Metric(
             "rocketmq_controller_elections_total",
             "election_total by kind of reason",
@@ -85,7 +87,7 @@ OURS = Table(
         ),
         Metric(
             "rocketmq_controller_group_without_master_seconds",
-            "since the leader finds no master for a group; 0: it has one; of the leader only" + _FEW,
+            "how long the leader has found no master for a group; 0: it has one; of the leader only" + _FEW,
             _GROUP,
         ),
         Metric("rocketmq_controller_group_master_epoch", "masterEpoch" + _FEW, _GROUP),
@@ -102,28 +104,26 @@ OURS = Table(
         Metric("rocketmq_controller_raft_waiting", "proposals whose outcome is awaited"),
         Metric("rocketmq_controller_raft_members", "controllers that form the group"),
         Metric("rocketmq_controller_raft_connected_members", "other controllers with a link to this one"),
-        Metric(
-            "rocketmq_controller_raft_leader_changes_total", "controllers that began to lead, as seen here"
-        ),
-        Metric("rocketmq_controller_raft_campaigns_total", "elections of a leader that this one asked for"),
+        Metric("rocketmq_controller_raft_leader_changes_total", "changes of the leader, as observed here"),
+        Metric("rocketmq_controller_raft_campaigns_total", "elections of a leader that this one started"),
         Metric(
             "rocketmq_controller_raft_pre_votes_refused_total",
-            "members that were told not to campaign: the leader lives, or their log is older",
+            "pre-votes refused to members: the leader is alive, or their log is older",
         ),
         Metric(
             "rocketmq_controller_raft_refused_connections_total",
-            "connections closed before they were a member's: unverified peers, wrong keys and certificates",
+            "connections closed before HELLO was accepted: unverified peers, wrong keys and certificates",
             ("reason",),
         ),
         Metric(
             "rocketmq_controller_raft_guard_drops_total",
-            "messages of members that were dropped: of an old term, out of turn, from who is no member",
+            "dropped messages of members: of an old term, out of order, or from a process that is no member",
             ("rule",),
         ),
-        Metric("rocketmq_controller_raft_snapshot_seconds", "the last snapshot; no heartbeat left meanwhile"),
+        Metric("rocketmq_controller_raft_snapshot_seconds", "last snapshot, in which no heartbeat was sent"),
         Metric(
             "rocketmq_controller_raft_certificate_end_seconds",
-            "when the raft port's certificate or its CA ends, since 1970; only with certificates",
+            "when the raft port's certificate or its CA expires, since 1970; only with certificates",
         ),
         Metric(
             "rocketmq_controller_raft_commit_seconds",
@@ -137,7 +137,7 @@ OURS = Table(
             "request_total by RocketMQ's names of request and answer",
             ("request_code", "response_code"),
         ),
-        Metric("rocketmq_controller_heartbeats_total", "heartbeats of brokers taken since the start"),
+        Metric("rocketmq_controller_heartbeats_total", "heartbeats of brokers received since the start"),
         *unsent_metrics("rocketmq_controller"),
         *TELEMETRY_METRICS,
     ),
@@ -222,7 +222,7 @@ def _add_raft(upstream: Scrape, ours: Scrape, controller: ControllerSources, sta
 
 
 def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> None:
-    """Heartbeats are counted apart: RequestCounts would cost too much on that path."""
+    """Heartbeats have their own counter: RequestCounts would cost too much on that path."""
     beats = sources.heartbeat_count()
     ours.add("rocketmq_controller_heartbeats_total", beats)
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
@@ -239,7 +239,7 @@ def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> Non
 
 
 def request_type(code: int) -> str:
-    """RocketMQ's enum of the controller's requests; ours keep their names."""
+    """Returns RocketMQ's name of a controller request (ControllerRequestCode); KeelMQ's keep their names."""
     name = RequestCode(code).name
     return name if name.startswith(("CONTROLLER_", "KEELMQ_")) else f"CONTROLLER_{name}"
 
@@ -279,7 +279,7 @@ def _add_group(upstream: Scrape, ours: Scrape, sources: GroupSources, broker_set
 def _add_heartbeat(ours: Scrape, liveness: Liveness, key: BrokerKey, now_ms: int) -> None:
     seen = liveness.last_seen(key)
     if seen is not None:
-        age = (now_ms - seen.last_beat_ms) / 1_000
+        age = (now_ms - seen.last_heartbeat_ms) / 1_000
         ours.add(
             "rocketmq_controller_heartbeat_age_seconds",
             age,

@@ -1,4 +1,4 @@
-"""What the controller's views and metrics read. Values and parts only: they never see the plugin."""
+"""What the controller's views and metrics read: they get these parts, never the plugin itself."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from namesrv.plugins.controller.settings import LiveConfig
 
 @dataclass(frozen=True, slots=True)
 class ControllerSources:
-    """The controller that answers. `leader_http_address()` asks the leader; None: it is not known."""
+    """This controller. `leader_http_address()` asks the leader for it; None: it is not known."""
 
     settings: LiveConfig
     machine: ControllerMachine
@@ -29,15 +29,17 @@ class ControllerSources:
 
     @property
     def config(self) -> ControllerConfig:
+        """The settings in force."""
         return self.settings.current
 
     @property
     def state(self) -> State:
+        """The replicated state as this controller has applied it."""
         return self.machine.state
 
     @property
     def leader(self) -> str | None:
-        """Id of the active controller, as far as this one knows; None: no controller leads."""
+        """Id of the active controller, as far as this one knows; None: no leader is known."""
         replicator = self.replicator
         return replicator.self_id if replicator.is_active else replicator.leader_id
 
@@ -51,7 +53,7 @@ class ControllerSources:
 class GroupSources:
     """Broker groups: the replicated state, heartbeats and routes.
 
-    `clock`: monotonic ms, the one of the heartbeats. `routes` None: this process answers no routes.
+    `clock`: monotonic ms, also of the heartbeats. `routes` None: this process serves no routes.
     """
 
     controller: ControllerSources
@@ -63,7 +65,7 @@ class GroupSources:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """What /metrics shows. `heartbeat_count()`: heartbeats since the start. `telemetry` None: it is off."""
+    """What /metrics reads. `heartbeat_count()`: heartbeats since the start. `telemetry` None: disabled."""
 
     groups: GroupSources
     requests: RequestCounts

@@ -1,4 +1,4 @@
-"""The HTTP routers of a controller beside its operations: groups, elections, itself, its state.
+"""The HTTP routers of a controller in addition to its operations: groups, elections, itself, its state.
 
 Imported only when HTTP is enabled: it needs FastAPI.
 """
@@ -23,7 +23,7 @@ STATE_CONTENT: dict[str, Any] = {JSON: {"schema": {"type": "object"}, "example":
 
 
 def controller_routers(sources: GroupSources, table: OperationTable) -> APIRouter:
-    """`table`: the controller's operations, through which the views elect, export and import."""
+    """Returns all of them. `table`: the controller's operations, which elect, export and import."""
     router = APIRouter()
     router.include_router(groups_router(sources))
     router.include_router(elections_router(sources.controller, table))
@@ -33,12 +33,13 @@ def controller_routers(sources: GroupSources, table: OperationTable) -> APIRoute
 
 
 def state_router(table: OperationTable) -> APIRouter:
+    """Returns the router of /v1/controller/state: export (29013) and import (29014)."""
     router = APIRouter(prefix="/v1", tags=["controller"])
 
     @router.get(
         "/controller/state",
-        summary="the replicated state, as it can be imported elsewhere (29013)",
-        description="Every controller answers, also without a leader: one may have what a majority lost.",
+        summary="the replicated state, for an import into another cluster (29013)",
+        description="Every controller answers, even without a leader: it may have what a majority has lost.",
         response_class=Response,
         responses={200: {"content": STATE_CONTENT, "description": "the state"}, **REFUSED},
     )
@@ -50,10 +51,10 @@ def state_router(table: OperationTable) -> APIRouter:
     @router.post(
         "/controller/state",
         summary="imports an exported state into an empty cluster (29014)",
-        description="At the controller that leads. Checked before anything is done; may be repeated.",
+        description="For the leader. Everything is checked before the first change; safe to repeat.",
         response_model=ImportStateResponse,
         responses={
-            200: {"content": {JSON: {"example": {"groups": 3}}}, "description": "how many groups it has"},
+            200: {"content": {JSON: {"example": {"groups": 3}}}, "description": "number of imported groups"},
             **BODY_REFUSED,
         },
         openapi_extra={"requestBody": {"content": STATE_CONTENT, "required": True}},

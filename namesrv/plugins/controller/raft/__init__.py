@@ -1,1 +1,1 @@
-"""The parts around pysyncobj that make it safe: codec, journal, guard, links, snapshots. Never imports it."""
+"""What makes pysyncobj safe: codec, journal, guard, links and snapshots. Never imports pysyncobj."""

@@ -1,4 +1,4 @@
-"""HeldAcknowledgements: acknowledgements that leave only after the entries they confirm are durable. Pure."""
+"""HeldAcknowledgements: acknowledgements that are sent only when the confirmed entries are durable. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from namesrv.plugins.controller.raft.codec import Acknowledgement
 
 
 class HeldAcknowledgements:
-    """By member, in the order of hold(). Raft thread."""
+    """Acknowledgements by member, in the order of hold(). Raft thread."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[Acknowledgement]] = {}
@@ -15,11 +15,12 @@ class HeldAcknowledgements:
         return bool(self._held)
 
     def hold(self, member: str, ack: Acknowledgement) -> None:
+        """Queues an acknowledgement for this member until release()."""
         self._held.setdefault(member, []).append(ack)
 
     def release(self) -> Iterator[tuple[str, Acknowledgement]]:
-        """Yields and forgets what is held, without those that a later one makes superfluous. Call it after
-        the journal was synced."""
+        """Yields and removes all acknowledgements, without those that a later one covers. Call it after the
+        journal was synced."""
         held, self._held = self._held, {}
         for member, acks in held.items():
             for ack, following in zip(acks, [*acks[1:], None], strict=True):
@@ -28,6 +29,6 @@ class HeldAcknowledgements:
 
 
 def _covers(later: Acknowledgement, ack: Acknowledgement) -> bool:
-    """Does `later` confirm everything that `ack` confirms, in the same way?"""
+    """Returns whether `later` confirms everything that `ack` confirms."""
     alike = (ack.success, ack.reset) == (later.success, later.reset)
     return alike and ack.term == later.term and later.next_index >= ack.next_index

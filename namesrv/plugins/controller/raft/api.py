@@ -3,9 +3,9 @@
 An append has exactly one of four outcomes:
 
     Committed  committed by a majority and applied here; `result` is what the state machine returned
-    NotActive  never applied: this member does not lead, or stopped leading before it was appended
+    NotActive  never applied: this member does not lead, or lost the leadership before it was appended
     Busy       never applied: the queue is full (QUEUED_MAX)
-    Unknown    may have been applied, or may be later: repeat with the same request id
+    Unknown    was applied, will be, or never will be: repeat it with the same request id
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class NotActive:
-    """Never applied. leader_id: the leader as far as this member knows; None: no leader is known."""
+    """Never applied. leader_id: the leader, as far as this member knows; None: no leader is known."""
 
     leader_id: str | None
 
@@ -38,7 +38,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRefused:
-    """A membership change that is not possible now; nothing was changed. `reason` is for people."""
+    """A membership change that is not possible now; nothing was changed. `reason` is the error text."""
 
     reason: str
 
@@ -51,29 +51,29 @@ class StateMachine(Protocol):
     """The replicated state. Raft thread; deterministic: no clock, no randomness, no I/O, no set order."""
 
     def apply(self, event: bytes) -> object:
-        """Total: refusals are results. An exception here ends the process (EXIT_STATE_MACHINE).
+        """Applies one event and returns its result, which may be a refusal. An exception ends the process.
 
-        With a request id the result is replicated too (table of answers), so it must then be made of None,
-        bool, int, str, bytes, tuple and dict only.
+        For an append with a request id the result is replicated as well, so it must consist of None, bool,
+        int, str, bytes, tuple and dict.
         """
         ...
 
     def snapshot(self) -> bytes:
-        """Returns the whole state. Takes well under 100 ms: no heartbeat leaves meanwhile."""
+        """Returns the whole state. Must take well below 100 ms, in which no heartbeat is sent."""
         ...
 
     def restore(self, data: bytes) -> None:
-        """Replaces the whole state by a snapshot() of this or another member."""
+        """Replaces the whole state with a snapshot() of this or another member."""
         ...
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files of one member. `certificate`: its own, which names it as DNS name, then intermediate ones."""
+    """PEM files of one member. `certificate`: its own, with its id as DNS name, then intermediate ones."""
 
     certificate: Path
     key: Path
-    trust: Path  # the CA, or several while one is replaced; every certificate of it is accepted
+    trust: Path  # the CA, or several while one is replaced; every certificate that they issued is accepted
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class RaftSettings:
 
     self_id: str
     members: Mapping[str, tuple[str, int]]
-    directory: Path  # journal, vote, snapshot and lock; belongs to one member for ever
+    directory: Path  # journal, vote, snapshot and lock; never used by another member
     cluster_id: str
     secret: bytes | None = None  # shared key of all members, at least SECRET_BYTES_MIN random bytes
     tls: TlsFiles | None = None  # instead of the key: mutual TLS 1.3
@@ -90,15 +90,15 @@ class RaftSettings:
     listen_host: str | None = (
         None  # bind here instead of the own member address (which may be a service name)
     )
-    tick_s: float = 0.05  # bounds timers only: sockets and appends wake the tick
+    tick_s: float = 0.05  # resolution of the timers; sockets and appends wake the thread at once
     heartbeat_s: float = 0.1
     election_min_s: float = 0.4  # must be above 3 x heartbeat_s
     election_max_s: float = 0.8
-    fast_election_s: float = 0.12  # election delay after the connection to the leader broke; 0: not used
+    fast_election_s: float = 0.12  # maximum election delay after the link to the leader broke; 0: disabled
     connection_timeout_s: float = 1.5
     connection_retry_s: float = 0.3
-    leader_fallback_s: float = 0.8  # a leader that no majority answers steps down
-    append_deadline_s: float = 3.0  # later an append is Unknown
+    leader_fallback_s: float = 0.8  # a leader that gets no answers of a majority for so long steps down
+    append_deadline_s: float = 3.0  # after this time the outcome of an append is Unknown
     compaction_entries: int | None = (
         None  # None: 5,000 + random(2,000), so that members do not pause together
     )
@@ -116,41 +116,47 @@ class Replicator(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """This member leads and has applied everything acknowledged before its own claim."""
+        """Whether this member leads and has applied everything acknowledged before its own claim."""
         ...
 
     @property
     def leader_id(self) -> str | None:
-        """The leader as far as this member knows; it may be another one by now."""
+        """The leader, as far as this member knows; it may have changed. None: no leader is known."""
         ...
 
     @property
-    def self_id(self) -> str: ...
+    def self_id(self) -> str:
+        """This member's id."""
+        ...
 
     @property
     def epoch(self) -> int | None:
-        """Claimed term; None while not active. Grows with every change of the active member."""
+        """The claimed term; None: not active. Grows with every change of the active member."""
         ...
 
     @property
     def request_addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Addresses at which the members answer clients: from the log, else from our configuration.
+        """Addresses at which the members serve clients: from the log, else from our configuration.
 
-        Removed members, and members in neither, are left out.
+        Members whose address is in neither are left out.
         """
         ...
 
     @property
     def added(self) -> Mapping[str, tuple[str, int]]:
-        """The request addresses of members that came by add_member, which no configuration file names."""
+        """The request addresses of members that were added by add_member(); files need not contain them."""
         ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Opens port and files and starts the raft thread. Raises ConfigError: it cannot start."""
+        ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Ends the thread and closes everything; appends in flight are Unknown. Raises StopError."""
+        ...
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
-        """Replicates one event. A repeated request_id returns the first result and is not applied again."""
+        """Replicates one event. A repeated request_id returns the first result, without applying it again."""
         ...
 
     async def barrier(self) -> AppendOutcome:
@@ -165,8 +171,8 @@ class Replicator(Protocol):
     ) -> ChangeOutcome:
         """Adds a member, which must be running with an empty directory.
 
-        Committed: it is a member, or was one before, perhaps at other addresses. request_address: replicated,
-        and forgotten when the member is removed.
+        Committed: it is a member; or it was one already, perhaps with other addresses. request_address:
+        replicated until the member is removed.
         """
         ...
 
@@ -175,16 +181,16 @@ class Replicator(Protocol):
         ...
 
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
-        """Committed: that member leads now. Appends that waited meanwhile are NotActive."""
+        """Makes that member the leader. Committed: it leads. Queued appends are NotActive then."""
         ...
 
     def on_active_changed(self, callback: Callable[[bool], None]) -> None:
-        """Called in the event loop with True/False. Register before start()."""
+        """Registers a callback: called in the event loop with is_active. Call this before start()."""
         ...
 
     def call_in_loop(self, action: Callable[[], object]) -> None:
-        """Runs `action` in the event loop, after everything that was applied before this call and before the
-        outcome of the append that is being applied. For StateMachine: raft thread. Not run after stop()."""
+        """Runs `action` in the event loop, before the outcome of the append that is being applied. For the
+        StateMachine, in the raft thread. After stop() it is not run."""
         ...
 
     def status(self) -> dict[str, Any]:

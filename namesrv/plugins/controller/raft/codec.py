@@ -1,8 +1,8 @@
 """Codec: the messages between members and the commands in the journal, as MessagePack; never a pickle.
 
-Messages are decoded to typed values, so a wrong shape, an unknown kind or an unknown field is refused here.
+Messages are decoded to typed values, so that wrong types, unknown kinds and unknown fields are refused here.
 Arrays are decoded to tuples, as the library expects (it checks isinstance and compares with ==). The field
-names on the wire are pysyncobj's, because its dicts are encoded as they are.
+names on the wire are pysyncobj's, because its dicts are encoded without a conversion.
 """
 
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ COMMAND_REGULAR, COMMAND_NO_OP = 0, 1  # first byte of a command; the other kind
 
 
 class CodecError(Exception):
-    """No correct member sends or stores these bytes."""
+    """A correct member never sends or stores these bytes."""
 
 
 class AppendEntries(Struct, tag="append_entries", tag_field="type", forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class AppendEntries(Struct, tag="append_entries", tag_field="type", forbid_unkno
 
 
 class Acknowledgement(Struct, tag="next_node_idx", tag_field="type", forbid_unknown_fields=True):
-    """We add `term`: the library sends acknowledgements without it (guard rule 2)."""
+    """`term` is added here: the library sends acknowledgements without it (guard rule 2)."""
 
     next_index: Number = field(name="next_node_idx")
     reset: bool
@@ -42,33 +42,41 @@ class Acknowledgement(Struct, tag="next_node_idx", tag_field="type", forbid_unkn
 
 
 class RequestVote(Struct, tag="request_vote", tag_field="type", forbid_unknown_fields=True):
+    """RequestVote of the raft paper; the sender is the candidate."""
+
     term: Number
     last_log_index: Number
     last_log_term: Number
 
 
 class ResponseVote(Struct, tag="response_vote", tag_field="type", forbid_unknown_fields=True):
+    """A granted vote; a refused one is not answered."""
+
     term: Number
 
 
 class TermHint(Struct, tag="term_hint", tag_field="type", forbid_unknown_fields=True):
-    """Ours: tells a leader of an old term the newer one; the library sends nothing then."""
+    """Not in the library: sends the newer term to a leader of an old term, which the library ignores."""
 
     term: Number
 
 
 class PreVoteRequest(Struct, tag="pre_vote_request", tag_field="type", forbid_unknown_fields=True):
+    """Asks whether the sender could win an election in the next term (Raft dissertation, 9.6)."""
+
     term: Number
     last_log_index: Number
     last_log_term: Number
 
 
 class PreVoteGrant(Struct, tag="pre_vote_grant", tag_field="type", forbid_unknown_fields=True):
+    """A granted pre-vote; a refused one is not answered."""
+
     term: Number
 
 
 class VoteEligibility(Struct, frozen=True, tag="standing", tag_field="type", forbid_unknown_fields=True):
-    """Whether the sender may vote; also the content of its file raft.standing."""
+    """Whether the sender may vote; the file raft.standing has the same content."""
 
     incarnation: str
     state: Literal["new", "promised", "member"]
@@ -95,7 +103,7 @@ class TimeoutNow(Struct, tag="hand_over", tag_field="type", forbid_unknown_field
 
 
 class Ping(Struct, tag="ping", tag_field="type", forbid_unknown_fields=True):
-    """Keeps an idle link open, so that the first vote request after an idle time is not lost."""
+    """Keeps an idle link open, so that the first vote request after a while is not lost."""
 
 
 class Hello(Struct, tag="hello", tag_field="type", forbid_unknown_fields=True):
@@ -130,12 +138,12 @@ _command_decoder = msgspec.msgpack.Decoder(tuple[int, tuple[bytes]])
 
 
 def encode(value: object) -> bytes:
-    """A message of this module, a dict of the library, or plain values. TypeError for anything else."""
+    """Encodes a message of this module, a dict of the library, or plain values. Raises TypeError."""
     return _encoder.encode(value)
 
 
 def decode_message(frame: bytes) -> Message:
-    """Raises CodecError, also for a log entry with a command kind that is not used here."""
+    """Parses a message. Raises CodecError; a log entry with an unused command kind is refused as well."""
     try:
         message = _message_decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

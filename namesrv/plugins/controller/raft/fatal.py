@@ -1,6 +1,6 @@
 """Fatal errors of the raft log: the process logs the reason in one line and exits with a specific code.
 
-A member that went on after a failed write or a half applied event could lose acknowledged changes.
+A member that continued after a failed write or a partly applied event could lose acknowledged changes.
 """
 
 import logging
@@ -28,7 +28,8 @@ class FatalRaftError(Exception):
 
 
 def end_process(code: int, text: str) -> NoReturn:
-    """Logs, flushes and exits at once: no handler or other thread may act on a state that may be wrong."""
+    """Logs, flushes and exits at once, so that no handler or other thread acts on a state that may be
+    wrong."""
     logger.critical("FATAL (exit code %d): %s", code, text)
     logging.shutdown()
     os._exit(code)

@@ -1,12 +1,12 @@
 """FencedStateMachine: applies log entries: event batches, leadership claims, membership changes. Pure.
 
-Deterministic: all members apply the same entries in the same order and have the same state.
+Deterministic: all members apply the same entries in the same order and come to the same state.
 
-    Batch("claim",  term n)            from now on only batches of term n count (fencing)
-    Batch("events", term n, items)     refused as a whole when n is not the claimed term
+    Batch("claim",  term n)            from now on only batches of term n are applied (fencing)
+    Batch("events", term n, items)     refused as a whole if n is not the claimed term
     Batch("welcome", term n, member)   its incarnation, the id of the only item, may vote from now on
     Batch("members", term n, leader)   a membership change (membership/member_list.py)
-    item = (request id | None, event | None)      no event: a barrier, answered with None
+    item = (request id | None, event | None)      without event: a barrier, whose result is None
 """
 
 from collections.abc import Callable, Iterable
@@ -35,16 +35,17 @@ _batch_decoder = msgspec.msgpack.Decoder(Batch)
 
 
 def encode_batch(batch: Batch) -> bytes:
+    """Returns the batch as MessagePack, the content of one log entry."""
     return msgspec.msgpack.encode(batch)
 
 
 def decode_batch(data: bytes) -> Batch:
-    """Raises msgspec.MsgspecError, which ends the process: an entry of a newer version, or corrupt."""
+    """Parses a batch. Raises msgspec.MsgspecError, which ends the process: of a newer version, or corrupt."""
     return _batch_decoder.decode(data)
 
 
 class FencedStateMachine:
-    """The claimed term and the answers by request id around a StateMachine.
+    """Adds the claimed term, and the results by request id, to a StateMachine.
 
     `welcomed`: member -> incarnation of its directory. `former`: ids that are or were members; a new
     directory of such an id is not fresh. `former_of(change)` returns the new `former`; None: the change is
@@ -93,6 +94,7 @@ class FencedStateMachine:
         return result
 
     def answers(self) -> tuple[tuple[str, bytes], ...]:
+        """Returns (request id, encoded result) of the last ANSWERS_MAX requests, oldest first."""
         return tuple(self._answers.items())
 
     def restore(
@@ -103,9 +105,11 @@ class FencedStateMachine:
         welcomed: Iterable[tuple[str, str]] = (),
         former: Iterable[str] = (),
     ) -> None:
+        """Replaces everything by the content of a snapshot."""
         self.former = set(former)
         self.claimed_term, self._answers, self.welcomed = claimed_term, dict(answers), dict(welcomed)
         self._machine.restore(state)
 
     def state(self) -> bytes:
+        """Returns StateMachine.snapshot()."""
         return self._machine.snapshot()

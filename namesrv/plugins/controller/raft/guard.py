@@ -4,13 +4,13 @@ The protocol of pysyncobj has faults that lose acknowledged writes. Each rule co
 
     1  a snapshot frame must not move the commit index
     2  an acknowledgement counts only in the term in which it was sent
-    3  an append removes only what conflicts, never what is already there
-    4  a rejected append asks for entries from the commit index on, so the leader does not start over for ever
-    5  a leader of an old term receives the newer term (and steps down without granting a vote)
+    3  an append removes only conflicting entries, never entries that the log already has
+    4  a rejected append requests entries from the commit index on, or the leader would start again for ever
+    5  a leader of an old term receives the newer term (and steps down, without granting a vote)
     6  one vote per member and term
-    7  chunked commands, leadership hand-over and forwarded commands do not exist (codec and send refuse them)
-    8  a snapshot that holds nothing new is not installed: installing cuts every entry behind it, also those
-       that this member has acknowledged since (a leader may send the same snapshot repeatedly)
+    7  chunked commands, leadership transfer and forwarded commands do not exist (codec and send refuse them)
+    8  a snapshot without new entries is not installed: installing it removes every later entry, even those
+       that this member has acknowledged (a leader may send the same snapshot repeatedly)
 """
 
 from collections import Counter
@@ -30,6 +30,8 @@ from namesrv.plugins.controller.raft.storage.snapshot import FILE_BYTES_MAX, dec
 
 
 class Log(Protocol):
+    """The entries (command, index, term) by list position."""
+
     def __getitem__(self, position: int, /) -> tuple[bytes, int, int]: ...
 
 
@@ -37,13 +39,24 @@ class RaftView(Protocol):
     """What the rules read. `log` is never empty; its indexes ascend by one."""
 
     @property
-    def term(self) -> int: ...
+    def term(self) -> int:
+        """The current term."""
+        ...
+
     @property
-    def commit_index(self) -> int: ...
+    def commit_index(self) -> int:
+        """Index of the last entry known to be committed."""
+        ...
+
     @property
-    def last_applied(self) -> int: ...
+    def last_applied(self) -> int:
+        """Index of the last applied entry."""
+        ...
+
     @property
-    def log(self) -> Log: ...
+    def log(self) -> Log:
+        """The entries since the last snapshot."""
+        ...
 
 
 ForLibrary = AppendEntries | Acknowledgement | RequestVote | ResponseVote
@@ -59,7 +72,7 @@ class Guard:
         self._votes_term = -1
         self._voters: set[str] = set()
         self.dropped: Counter[str] = Counter()
-        self.last_append: float = float("-inf")  # when a leader of our term was heard, seconds of `now`
+        self.last_append: float = float("-inf")  # when a leader of our term sent an append, seconds of `now`
 
     def incoming(self, member: str, message: ForLibrary | TermHint, now: float) -> ForLibrary | None:
         """Returns the message as the library may handle it; None: it is dropped."""
@@ -100,7 +113,7 @@ class Guard:
     def _whole_snapshot(
         self, member: str, term: int, chunk: bytes, is_first: bool, is_last: bool
     ) -> tuple[bytes, bool, bool] | None:
-        """Collects the chunks of a snapshot. None until it is whole, valid and newer than this log."""
+        """Collects the chunks of a snapshot. None: it is not complete, or invalid, or without new entries."""
         if is_first:
             self._snapshot, self._snapshot_of = bytearray(), (member, term)
         if self._snapshot_of != (member, term) or len(self._snapshot) + len(chunk) > FILE_BYTES_MAX:
@@ -133,7 +146,7 @@ class Guard:
         return 0
 
     def _is_known(self, index: int, term: int) -> bool:
-        """Rule 8: does the log have everything up to this committed entry?"""
+        """Rule 8: returns whether the log has everything up to this committed entry."""
         log = self._view.log
         first, last = log[0][1], log[-1][1]
         if index <= self._view.commit_index:
@@ -148,7 +161,7 @@ class Guard:
         return message
 
     def _reset_aim(self, next_index: int) -> int:
-        """Rule 4; only safe together with rule 3."""
+        """Rule 4; safe only together with rule 3."""
         return min(next_index, max(self._view.commit_index, self._view.last_applied) + 1)
 
     def _send_term(self, member: str) -> None:
@@ -156,17 +169,18 @@ class Guard:
         self._reply(member, TermHint(term=self._view.term))
 
     def _adopt_term(self, message: TermHint) -> RequestVote | None:
-        """Rule 5: adopts the term and steps down; index 0 of term 0 is never granted a vote."""
+        """Rule 5: the library adopts the term and steps down; a log that ends at index 0 never gets a
+        vote."""
         if message.term <= self._view.term:
             return None
         return RequestVote(term=message.term, last_log_index=0, last_log_term=0)
 
     def _trim(self, member: str, message: AppendEntries, prefix: int) -> AppendEntries:
-        """Rule 3: AppendEntries as Raft means it."""
+        """Rule 3: AppendEntries as in the raft paper."""
         log = self._view.log
         first, last = log[0][1], log[-1][1]
         if not first <= prefix <= last or log[prefix - first][2] != message.prev_term:
-            return message  # the library answers with a reset, rule 4 aims it
+            return message  # the library answers with a reset, which rule 4 corrects
         entries, known = message.entries, 0
         while known < len(entries) and entries[known][1] <= last:
             if log[entries[known][1] - first][2] != entries[known][2]:
@@ -176,7 +190,7 @@ class Guard:
             prefix, prefix_term = entries[known - 1][1], entries[known - 1][2]
             message.prev_index, message.prev_term, message.entries = prefix, prefix_term, entries[known:]
         if not message.entries and prefix < last:
-            # nothing to add and a longer log here: the library would cut it, so answer in its place
+            # nothing to add, and this log is longer: the library would truncate it, so answer here instead
             ack = Acknowledgement(next_index=prefix + 1, reset=False, success=True, term=message.term)
             self._reply(member, ack)
             return AppendEntries(term=message.term, commit_index=min(message.commit_index, prefix))

@@ -1,11 +1,11 @@
-"""Member: what happens around each tick of the raft library, and to every message in and out.
+"""Member: the work around each tick of the raft library, and on every message in and out.
 
     before_tick   sync the journal, send the held acknowledgements; pre-vote
     (library)     elections, commits, applies, appends
-    after_work    sync what the leader appended, while the followers do the same; timers of the links
-    (library)     poll: all input is read here and arrives in link_frame
+    after_work    sync what the leader has appended, while the followers do the same; timers of the links
+    (library)     poll: all input is read here and is passed to link_frame
 
-No acknowledgement leaves before the entries that it confirms are durable; one fdatasync serves all of them.
+No acknowledgement is sent before the entries that it confirms are durable; one fdatasync serves all of them.
 """
 
 import logging
@@ -57,8 +57,8 @@ class Member:
     tick, and `links` unless this is a group of one.
 
     `welcomed_as()`: the incarnation of this member that the group has welcomed, as applied here; None: none.
-    `welcome(member, incarnation)`: proposes it if this member leads.
-    `deliver(member, message)` gives a message to the library; `connected` and `disconnected` report voters.
+    `welcome(member, incarnation)`: proposes a welcome if this member leads.
+    `deliver(member, message)` passes a message to the library; `connected`, `disconnected` report voters.
     """
 
     core: RaftLibrary
@@ -86,15 +86,16 @@ class Member:
         self._logged_at: dict[str, float] = {}  # when an invalid frame of a member was logged
         self._timeout_now_term = -1  # the term whose leader asked us to campaign
         self._actions: deque[Callable[[], object]] = deque()
-        self._deadline = NEVER  # of the next election; the library's own is kept at NEVER
-        self._ask_welcome_at = self._log_waiting_at = float("-inf")
+        self._deadline = NEVER  # of the next election; that of the library is kept at NEVER
+        self._ask_welcome_at = self._log_waiting_at = NEVER_YET
         self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
-        self.later: list[dict[str, Any]] = []  # the library's own answers, delivered in the next tick
+        self.later: list[dict[str, Any]] = []  # refusals for the library itself, delivered in the next tick
         self._led_by: tuple[str | None, int] = (None, 0)  # leader and its term, as last logged
         self.invalid_frames = self.elections_asked = self.campaigns = self.leader_changes = 0
 
     @property
     def guard(self) -> Guard:
+        """The rules between the links and the library."""
         if self._guard is None:
             self._guard = Guard(self.core, self.reply, self._settings.cluster_id)
         return self._guard
@@ -126,7 +127,7 @@ class Member:
         if self.links is not None:
             self.links.tick()
         elif self.core.leads and self.core.commit_index < self.core.log[-1][1]:
-            self.core.wake()  # alone: no answer would end the poll
+            self.core.wake()  # a group of one: no answer of a follower would end the poll
 
     def _log_leader(self) -> None:
         leader, term = led_by = self.core.leader_id, self.core.term
@@ -134,35 +135,34 @@ class Member:
         if led_by == self._led_by or leader is before is None:
             return
         self._led_by = led_by
-        if leader is None:
-            logger.info("%s: no controller leads now, term %d", self._settings.self_id, term)
-        else:
-            self.leader_changes += 1
-            logger.info("%s: controller %s leads now, term %d", self._settings.self_id, leader, term)
+        self.leader_changes += leader is not None
+        who = "no controller" if leader is None else f"controller {leader}"
+        logger.info("%s: %s leads now, term %d", self._settings.self_id, who, term)
 
     def do(self, action: Callable[[], object]) -> None:
-        """Runs `action` in the raft thread, before its next tick. Any thread."""
+        """Runs `action` in the raft thread before its next tick. Any thread."""
         self._actions.append(action)
         self.core.wake()
 
     @property
     def may_vote(self) -> bool:
-        """Is this member a voter whose directory remembers its votes?"""
+        """Whether this member is a voter, and its directory contains all votes that it has given."""
         return self.joining.is_member and self._settings.self_id in self.voters.ids
 
     def wait_s(self) -> float:
-        """Returns how long the poll may wait for input, seconds."""
+        """Returns how long the poll may wait for input, in seconds."""
         until_election = min(self._deadline, self.core.election_deadline) - self.core.now()
         if self.core.leads or until_election > self._settings.tick_s:
             return self._settings.tick_s
         return max(until_election, 0.001)
 
     def close(self) -> None:
+        """Closes every link and the raft port."""
         if self.links is not None:
             self.links.close()
 
     def status(self) -> dict[str, Any]:
-        """This member's part of Replicator.status()."""
+        """Returns this member's part of Replicator.status()."""
         return {
             "role": self._role(),
             "members": {name: f"{host}:{port}" for name, (host, port) in self.member_list.members.items()},
@@ -192,7 +192,7 @@ class Member:
 
     # ------------------------------------------------------------------ out
     def send(self, member: str, message: dict[str, Any]) -> bool:
-        """Sends a message of the library. False: no link to that member."""
+        """Sends a message of the library. False: there is no link to that member."""
         message = self.guard.outgoing(message)
         if message["type"] == "next_node_idx":
             ack = Acknowledgement(
@@ -204,9 +204,10 @@ class Member:
         return self.links is not None and self.links.send(member, encode(message))
 
     def _is_redundant(self, member: str, append: dict[str, Any]) -> bool:
-        """Is this the empty append that the library sends after each commit, only for the commit index?
+        """Returns whether this is the empty append that the library sends after each commit for the commit
+        index.
 
-        It delays the next event and loads the members; the next append or heartbeat carries the same index.
+        It would delay the next event and load the members; the next append or heartbeat has the same index.
         """
         now = self.core.now()
         is_empty = not append.get("entries") and "serialized" not in append
@@ -216,7 +217,7 @@ class Member:
         return False
 
     def reply(self, member: str, message: Message) -> None:
-        """Sends a message of our own. An acknowledgement waits until the journal is synced."""
+        """Sends a message of this package. An acknowledgement is held until the journal is synced."""
         if isinstance(message, Acknowledgement):
             self._hold(member, message)
         elif self.links is not None:
@@ -229,15 +230,14 @@ class Member:
         return True
 
     def _uncounted(self, ack: Acknowledgement) -> Acknowledgement:
-        """Returns an acknowledgement that sets the leader's next index and does not count to a majority."""
+        """Returns an acknowledgement that sets the leader's next index, but does not count for a majority."""
         return Acknowledgement(ack.next_index, reset=True, success=False, term=ack.term)
 
     def _release_acknowledgements(self) -> None:
-        if not self._held or self.links is None:
-            return
-        self.core.log.sync()
-        for member, ack in self._held.release():
-            self.links.send(member, encode(ack))
+        if self._held and self.links is not None:
+            self.core.log.sync()
+            for member, ack in self._held.release():
+                self.links.send(member, encode(ack))
 
     # ------------------------------------------------------------------ in
     def link_up(self, member: str) -> None:
@@ -249,14 +249,14 @@ class Member:
         self.reply(member, MemberListNote(self.member_list.index, tuple(sorted(self.voters.ids))))
 
     def link_down(self, member: str) -> None:
-        self.joining.lost(member)
+        self.joining.disconnected(member)
         if member in self.voters.learners:
             self.core.learner_down(member)
         else:
             self.disconnected(member)
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
-            # kill -9 closes the connection at once; if only our own link broke, the others deny the pre-vote
-            self.guard.last_append = float("-inf")
+            # kill -9 closes the connection at once; if only our link broke, the others refuse the pre-vote
+            self.guard.last_append = NEVER_YET
             delay = random.uniform(FAST_ELECTION_MIN_S, self._settings.fast_election_s)
             self._take_deadline()
             self._deadline = min(self._deadline, self.core.now() + delay)
@@ -271,7 +271,7 @@ class Member:
             case Ping() | Hello():
                 pass
             case VoteEligibility():
-                if self.joining.hear(member, message):
+                if self.joining.receive(member, message):
                     self._send_vote_eligibility()
             case WelcomeRequest():
                 if self.core.leads:
@@ -307,15 +307,15 @@ class Member:
 
     # ------------------------------------------------------------------ without a vote
     def _wait_for_vote(self, now: float) -> None:
-        """Takes part without a vote, a campaign or a counting acknowledgement until this member may vote."""
+        """Follows the leader, without votes, campaigns or acknowledgements that count, until it may vote."""
         self._deadline = NEVER
         own = self.joining.own.incarnation
         if self.joining.is_member:
-            pass  # removed from the group: nothing to wait for
+            pass  # removed from the group: it never votes again
         elif own == self._welcomed_as() or self.member_list.fresh == (self._settings.self_id, own):
             self.core.abstain()  # it may have voted in this term before its directory was lost
             self.joining.welcomed()
-            logger.warning("this member has every entry again that it may have acknowledged: it votes")
+            logger.warning("this member has every entry that it may have acknowledged, and votes again")
             self._send_vote_eligibility()
         elif self.joining.rejoins and now >= self._ask_welcome_at and self.core.leader_id is not None:
             self._ask_welcome_at = now + WELCOME_RETRY_S
@@ -324,9 +324,9 @@ class Member:
             self._log_waiting_at = now + LOG_WAITING_S
             self._log_waiting()
 
-    def follow_member_list(self) -> None:
-        """Called after each change of the member list: majorities are counted over it from now on."""
-        self.voters.follow_member_list()
+    def apply_member_list(self) -> None:
+        """Called after each change of the member list: from now on majorities are counted over it."""
+        self.voters.apply_member_list()
         self._prevote.others = len(self.voters.others)
 
     def _log_waiting(self) -> None:
@@ -346,22 +346,22 @@ class Member:
 
     # ------------------------------------------------------------------ pre-vote
     def _take_deadline(self) -> None:
-        """Takes the election deadline from the library, which would campaign without a pre-vote.
+        """Moves the library's election deadline here: the library would campaign without a pre-vote.
 
-        The library has a deadline only in the tick in which it may campaign.
+        It gets the deadline back only in the tick in which it may campaign.
         """
         if self.core.election_deadline != NEVER:
             self._deadline, self.core.election_deadline = self.core.election_deadline, NEVER
 
     def _ask_before_campaign(self, now: float) -> None:
         core = self.core
-        # heartbeats of the leader that asked us have put the deadline off again
+        # heartbeats of the leader that asked us have moved the deadline again
         is_asked, self._timeout_now_term = self._timeout_now_term == core.term, -1
         if core.leads or (self._deadline > now and not is_asked):
             return
         if is_asked or self._prevote.may_campaign(core.term, now):
             self.campaigns += 1
-            core.election_deadline = now - 1e-6  # in this tick; then the library sets the next one
+            core.election_deadline = now - 1e-6  # in this tick; then the library sets its next deadline
             return
         self._deadline = now + self._election_timeout()
         term, index = self._log_end()
@@ -375,12 +375,12 @@ class Member:
     def _on_prevote_request(self, member: str, request: PreVoteRequest) -> None:
         core = self.core
         if request.term < core.term:
-            self.reply(member, TermHint(term=core.term))  # else two members can block each other
+            self.reply(member, TermHint(term=core.term))  # otherwise two members can block each other
             return
         asker = (request.last_log_term, request.last_log_index)
         fresh = self._leader_is_fresh(core.now())
         if self._prevote.grant(member, asker=asker, mine=self._log_end(), leader_fresh=fresh):
-            # do not campaign against the member that got the grant
+            # do not campaign against the member that this grant is for
             self._take_deadline()
             self._deadline = max(self._deadline, core.now() + self._settings.election_min_s / 2)
             self.reply(member, PreVoteGrant(term=request.term))

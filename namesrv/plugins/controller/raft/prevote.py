@@ -1,12 +1,12 @@
 """PreVote (Raft, 9.6): a member asks whether it could win an election before it raises its term. Pure.
 
-So a member that returns, or that only lost its own link, cannot depose a leader that the others hear. Not
-needed for safety: a wrong answer costs time, not data. Times and log ends are arguments.
+So a member that returns, or that has merely lost its own link, cannot depose a leader that is connected to
+the others. Safety does not depend on it: a wrong answer costs time, not data.
 """
 
 from dataclasses import dataclass, field
 
-WON_VALID_S = 1.0  # a round won longer ago is repeated
+WON_VALID_S = 1.0  # a round that was won longer ago is repeated
 
 LogEnd = tuple[int, int]  # (term, index) of the last entry: compared as Raft compares logs
 
@@ -27,11 +27,11 @@ class PreVote:
         self.refused = 0
 
     def ask(self, term: int) -> None:
-        """Begins a round, when the election deadline has passed."""
+        """Starts a round. Call it when the election deadline has passed."""
         self._round = _Round(term)
 
     def may_campaign(self, term: int, now: float) -> bool:
-        """Did a majority grant this term within WON_VALID_S? Ends the round."""
+        """Returns whether a majority has granted this term within WON_VALID_S, and ends the round if so."""
         won = self._round is not None and self._round.term == term and self._round.won_at is not None
         fresh = won and self._round is not None and now - (self._round.won_at or 0.0) < WON_VALID_S
         if fresh:
@@ -39,7 +39,7 @@ class PreVote:
         return fresh
 
     def granted(self, member: str, term: int, current_term: int, now: float) -> bool:
-        """Counts a grant. True: it made the majority."""
+        """Counts a grant. True: there is a majority with it."""
         if (
             self._round is None
             or self._round.won_at is not None
@@ -53,9 +53,10 @@ class PreVote:
         return True
 
     def grant(self, member: str, *, asker: LogEnd, mine: LogEnd, leader_fresh: bool) -> bool:
-        """May `member` campaign? If two members with equal logs ask each other, the smaller id goes first.
+        """Returns whether `member` may campaign.
 
-        Otherwise both would campaign and split the vote, which costs a whole election timeout.
+        If two members with equal logs ask each other, only the smaller id gets a grant: otherwise both would
+        campaign and split the vote, which costs a whole election timeout.
         """
         duel = self._round is not None and asker == mine and member > self._self_id
         if leader_fresh or asker < mine or duel:

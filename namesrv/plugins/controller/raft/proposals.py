@@ -1,7 +1,8 @@
 """Proposals: the queue, batches and deadlines of appends to the log. Event loop only; no sockets, no disks.
 
-Appends of one loop turn share a raft entry; this decides the throughput. At most IN_FLIGHT_MAX entries wait
-for their outcome. Each gets one by its deadline, although the library may never call back.
+Appends of one iteration of the event loop share a raft entry, which determines the throughput. At most
+IN_FLIGHT_MAX entries wait for their outcome. Each gets one by its deadline, even if the library never calls
+back.
 """
 
 import asyncio
@@ -15,12 +16,12 @@ from keelmq.runtime.histogram import BOUNDS_COUNT, Histogram
 from namesrv.plugins.controller.raft.api import AppendOutcome, Busy, Committed, NotActive
 from namesrv.plugins.controller.raft.fenced_state_machine import Batch, Item, encode_batch
 
-QUEUED_MAX = 5_000  # appends that wait for their turn; more are Busy
+QUEUED_MAX = 5_000  # appends in the queue; more are Busy
 BATCH_MAX = 1_024  # appends in one raft entry
 BATCH_BYTES_MAX = 512 * 1024
 EVENT_BYTES_MAX = 256 * 1024  # so that an entry stays below the library's limit for one message (1 MiB)
 IN_FLIGHT_MAX = 2
-LOST_GRACE_S = 0.5  # after leadership is lost, entries in flight are answered within this time
+LOST_GRACE_S = 0.5  # entries in flight get an outcome within this time after leadership is lost
 
 SUCCESS = 0  # pysyncobj.FAIL_REASON numbers
 NEVER_APPLIED = frozenset((1, 2, 3, 4))  # queue full, no leader, discarded, not the leader
@@ -52,7 +53,7 @@ class _InFlightBatch:
 
 
 class Proposals:
-    """`submit(data, callback)` gives one entry to the raft thread, which runs the callback."""
+    """`submit(data, callback)` passes one entry to the raft thread, which runs the callback."""
 
     def __init__(
         self,
@@ -74,31 +75,33 @@ class Proposals:
 
     @property
     def waiting(self) -> int:
+        """Number of appends in the queue."""
         return len(self._queue)
 
     def open(self, epoch: int) -> None:
-        """This member became active: entries carry `epoch` from now on."""
+        """Called when this member becomes active: from now on entries contain `epoch`."""
         self._epoch = epoch
 
     def close(self) -> None:
-        """This member is not active any more: queued appends are NotActive; entries in flight may commit."""
+        """Called when this member is no longer active. Queued appends are NotActive; others may commit."""
         self._epoch = None
         queue, self._queue = self._queue, deque()
         for proposal in queue:
-            self._settle(proposal, NotActive(self._leader()))
+            self._resolve(proposal, NotActive(self._leader()))
         for batch in self._in_flight:
             if batch.timer is not None and batch.timer.when() > self._loop.time() + LOST_GRACE_S:
                 batch.timer.cancel()
                 batch.timer = self._loop.call_later(LOST_GRACE_S, self._complete, batch, None, NO_ANSWER)
 
     def stop(self) -> None:
-        """Ends every append; the library will not call back any more."""
+        """Ends every append: the library will not call back again."""
         self.close()
         for batch in list(self._in_flight):
             self._complete(batch, None, NO_ANSWER)
 
     async def append(self, request_id: str | None, event: bytes | None) -> AppendOutcome:
-        """Replicator.append. `event` None: a barrier. Takes two deadlines at most, one in the queue."""
+        """Implements Replicator.append(). `event` None: a barrier. Takes two deadlines at most: one
+        queued."""
         if event is not None and len(event) > EVENT_BYTES_MAX:
             raise LocalProtocolError(f"event of {len(event)} bytes, limit {EVENT_BYTES_MAX}")
         if self._epoch is None:
@@ -117,18 +120,20 @@ class Proposals:
 
     @property
     def in_flight(self) -> int:
+        """Number of log entries whose outcome is awaited."""
         return len(self._in_flight)
 
     def pause(self) -> None:
-        """Keeps new appends in the queue; entries in flight go on."""
+        """Keeps new appends in the queue; entries in flight are not affected."""
         self._paused = True
 
     def resume(self) -> None:
+        """Submits the queued appends again, after pause()."""
         self._paused = False
         self._pump()
 
     async def propose(self, kind: Literal["members"], items: tuple[Item, ...]) -> AppendOutcome:
-        """Appends an entry of its own, ahead of the queue."""
+        """Appends one entry, ahead of the queue."""
         if self._epoch is None:
             return NotActive(self._leader())
         answered: asyncio.Future[tuple[object, int]] = self._loop.create_future()
@@ -147,7 +152,7 @@ class Proposals:
         return Unknown("no majority answered in time; it may still be applied")
 
     async def claim(self, term: int, deadline_s: float) -> None:
-        """Proposes that `term` begins. Returns when the outcome is known, or after the deadline."""
+        """Proposes the claim of `term`. Returns when the outcome is known, or after the deadline."""
         answered = self._loop.create_future()
 
         def callback(_result: object, _reason: int) -> None:
@@ -179,7 +184,7 @@ class Proposals:
             if proposal.future.done():  # the caller was cancelled
                 continue
             if proposal.expires_at < now:
-                self._settle(proposal, Busy())
+                self._resolve(proposal, Busy())
                 continue
             size += event_bytes
             batch.append(proposal)
@@ -198,7 +203,7 @@ class Proposals:
         self._submit(encode_batch(Batch("events", epoch, self._self_id, items)), callback)
 
     def _call_in_loop(self, action: Callable[[], object]) -> None:
-        """From the raft thread to the event loop. Never raises: the library would apply the entry twice."""
+        """Runs `action` in the event loop. Never raises: the library would apply the entry twice."""
         try:
             self._loop.call_soon_threadsafe(action)
         except RuntimeError:
@@ -206,7 +211,7 @@ class Proposals:
 
     def _complete(self, batch: _InFlightBatch, result: object, reason: int) -> None:
         if batch.completed:
-            return  # after the deadline: the outcome was Unknown
+            return  # the deadline has passed: the outcome was Unknown
         batch.completed = True
         self._in_flight.pop(batch, None)
         if batch.timer is not None:
@@ -214,16 +219,16 @@ class Proposals:
         if reason == SUCCESS and isinstance(result, list):
             self.commit_seconds.observe(self._loop.time() - batch.began_at)
             for proposal, value in zip(batch.proposals, result, strict=True):
-                self._settle(proposal, Committed(value))
+                self._resolve(proposal, Committed(value))
         elif reason == SUCCESS or reason in NEVER_APPLIED:  # SUCCESS without results: fenced as a whole
             for proposal in batch.proposals:
-                self._settle(proposal, NotActive(self._leader()))
+                self._resolve(proposal, NotActive(self._leader()))
         else:
             for proposal in batch.proposals:
-                self._settle(proposal, Unknown("no majority answered in time; it may still be applied"))
+                self._resolve(proposal, Unknown("no majority answered in time; it may still be applied"))
         self._pump()
 
-    def _settle(self, proposal: _Proposal, outcome: AppendOutcome) -> None:
+    def _resolve(self, proposal: _Proposal, outcome: AppendOutcome) -> None:
         self.outcomes[_COUNTED_AS[type(outcome)]] += 1
         if not proposal.future.done():
             proposal.future.set_result(outcome)

@@ -1,4 +1,4 @@
-"""RaftLibrary: what this package uses of the raft library. replicator.py implements it with pysyncobj."""
+"""RaftLibrary: the part of the raft library that this package uses. replicator.py implements it."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -7,7 +7,8 @@ from namesrv.plugins.controller.raft.storage.journal import Journal
 
 
 class RaftLibrary(Protocol):
-    """One member's raft state. Raft thread only, except now() and wake(); elsewhere a read may be stale.
+    """The raft state of one member. Raft thread only, except now() and wake(); reads in other threads may be
+    stale.
 
     `election_deadline`: when the library starts a campaign by itself, seconds of now().
     """
@@ -15,51 +16,62 @@ class RaftLibrary(Protocol):
     election_deadline: float
 
     @property
-    def term(self) -> int: ...
+    def term(self) -> int:
+        """The current term."""
+        ...
 
     @property
-    def commit_index(self) -> int: ...
+    def commit_index(self) -> int:
+        """Index of the last entry known to be committed."""
+        ...
 
     @property
-    def last_applied(self) -> int: ...
+    def last_applied(self) -> int:
+        """Index of the last applied entry."""
+        ...
 
     @property
-    def log(self) -> Journal: ...
+    def log(self) -> Journal:
+        """The entries since the last snapshot; never empty."""
+        ...
 
     @property
-    def leads(self) -> bool: ...
+    def leads(self) -> bool:
+        """Whether this member is the leader of the current term."""
+        ...
 
     @property
     def leader_id(self) -> str | None:
-        """None: no leader is known."""
+        """The leader, as far as this member knows; None: no leader is known."""
         ...
 
     def last_responses(self) -> list[float]:
-        """Leader: when each other member last answered, seconds of now(), in the order of their ids."""
+        """Leader: returns when each other member last answered, in seconds of now(), in the order of ids."""
         ...
 
     def next_index(self, member: str) -> int:
-        """Leader: the next entry to send to this member; 0: unknown member."""
+        """Leader: returns the index of the next entry to send to this member; 0: unknown member."""
         ...
 
     def match_index(self, member: str) -> int:
-        """Leader: the last entry that this member is known to have; 0: unknown member."""
+        """Leader: returns the index of the last entry that this member is known to have; 0: unknown
+        member."""
         ...
 
-    def follow(self, others: Collection[str]) -> None:
+    def set_other_voters(self, others: Collection[str]) -> None:
         """Replaces the other members that majorities are counted over."""
         ...
 
     def learner_up(self, member: str) -> None:
-        """Starts to send the log to a member without a vote."""
+        """Starts sending the log to a member without a vote."""
         ...
 
     def learner_down(self, member: str) -> None:
-        """Stops to send the log to a member without a vote."""
+        """Stops sending the log to a member without a vote."""
         ...
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Returns monotonic seconds."""
         ...
 
     def wake(self) -> None:

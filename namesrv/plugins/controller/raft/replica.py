@@ -1,7 +1,7 @@
-"""Replica: one member of the group, its thread and its files. Does not know which raft library it runs.
+"""Replica: one member of the group, its thread and its files. Independent of the raft library.
 
 Threads: start, stop, append and callbacks run in the event loop. The raft thread owns the library, the links,
-the journal and the state machine; only ReplicaCore.submit (a thread-safe queue) and plain reads cross over.
+the journal and the state machine; others use only ReplicaCore.submit (a thread-safe queue) and plain reads.
 """
 
 import asyncio
@@ -62,15 +62,20 @@ class ReplicaCore(RaftLibrary, Protocol):
     member: Member
 
     def submit(self, data: bytes, callback: Callback) -> None:
-        """Any thread. The callback comes in the raft thread, or never."""
+        """Proposes an entry. Any thread. The callback runs in the raft thread, or never."""
         ...
 
-    def doTick(self, time_to_wait: float, /) -> None: ...
-    def close(self) -> None: ...
+    def doTick(self, time_to_wait: float, /) -> None:
+        """One turn of the library; waits for input up to `time_to_wait` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Closes links, journal and poller."""
+        ...
 
 
 class Replica:
-    """Implements Replicator. open_core() is added by the adapter of the library (replicator.py)."""
+    """Implements Replicator. The adapter of the library (replicator.py) implements open_core()."""
 
     def __init__(self, machine: StateMachine, settings: RaftSettings) -> None:
         self.settings, self.state_machine = settings, FencedStateMachine(machine)
@@ -87,7 +92,7 @@ class Replica:
         self._epoch: int | None = None
         self._callbacks: list[Callable[[bool], None]] = []
         self._snapshots = self._snapshot_bytes = 0
-        self._snapshot_seconds = 0.0  # the last one; nothing else happens meanwhile
+        self._snapshot_seconds = 0.0  # duration of the last one, in which the raft thread does nothing else
 
     # ------------------------------------------------------------------ event loop
     @property
@@ -110,7 +115,7 @@ class Replica:
         self._callbacks.append(callback)
 
     async def start(self) -> None:
-        """Raises ConfigError: bad settings, port taken, directory in use or damaged."""
+        """Raises ConfigError: invalid settings, a port in use, or a directory that is in use or damaged."""
         check_settings(self.settings)
         core = await asyncio.to_thread(self._open)
         self._attach(core, asyncio.get_running_loop())
@@ -133,7 +138,7 @@ class Replica:
         )
 
     async def stop(self) -> None:
-        """Ends the thread, closes files and connections; what was in flight is Unknown."""
+        """Ends the thread, and closes files and connections; appends in flight are Unknown."""
         self._stopping = True
         if self._claiming is not None:
             self._claiming.cancel()
@@ -154,14 +159,10 @@ class Replica:
             await asyncio.to_thread(self._thread.join, STOP_S)
 
     async def append(self, event: bytes, request_id: str | None = None) -> AppendOutcome:
-        if self._proposals is None:
-            return NotActive(None)
-        return await self._proposals.append(request_id, event)
+        return NotActive(None) if self._proposals is None else await self._proposals.append(request_id, event)
 
     async def barrier(self) -> AppendOutcome:
-        if self._proposals is None:
-            return NotActive(None)
-        return await self._proposals.append(None, None)
+        return NotActive(None) if self._proposals is None else await self._proposals.append(None, None)
 
     @property
     def request_addresses(self) -> dict[str, Address]:
@@ -189,29 +190,27 @@ class Replica:
         if self._core is None or self._proposals is None:
             return common | {"running": False}
         core = self._core
-        return (
-            common
-            | {
-                "running": self._thread is not None and self._thread.is_alive(),
-                "leaderId": core.leader_id,
-                "term": core.term,
-                "commitIndex": core.commit_index,
-                "lastApplied": core.last_applied,
-                "logEntries": len(core.log),
-                "journalBytes": core.log.file_bytes,
-                "journalSyncs": core.log.syncs,
-                "syncSeconds": core.log.sync_seconds.values(),
-                "commitSeconds": self._proposals.commit_seconds.values(),
-                "batchSizes": self._proposals.batch_sizes.values(),
-                "snapshotBytes": self._snapshot_bytes,
-                "snapshots": self._snapshots,
-                "snapshotSeconds": self._snapshot_seconds,
-                "waiting": self._proposals.waiting,
-                "outcomes": dict(self._proposals.outcomes),
-            }
-            | core.member.status()
-            | ({} if self.certificates is None else self.certificates.status())
-        )
+        return {
+            **common,
+            "running": self._thread is not None and self._thread.is_alive(),
+            "leaderId": core.leader_id,
+            "term": core.term,
+            "commitIndex": core.commit_index,
+            "lastApplied": core.last_applied,
+            "logEntries": len(core.log),
+            "journalBytes": core.log.file_bytes,
+            "journalSyncs": core.log.syncs,
+            "syncSeconds": core.log.sync_seconds.values(),
+            "commitSeconds": self._proposals.commit_seconds.values(),
+            "batchSizes": self._proposals.batch_sizes.values(),
+            "snapshotBytes": self._snapshot_bytes,
+            "snapshots": self._snapshots,
+            "snapshotSeconds": self._snapshot_seconds,
+            "waiting": self._proposals.waiting,
+            "outcomes": dict(self._proposals.outcomes),
+            **core.member.status(),
+            **({} if self.certificates is None else self.certificates.status()),
+        }
 
     def _on_state(self, leads: bool, term: int) -> None:
         self._set_epoch(None)
@@ -219,7 +218,7 @@ class Replica:
             self._claiming = self._loop.create_task(self._claim(term))
 
     async def _claim(self, term: int) -> None:
-        """Becomes active once our claim is applied: then everything acknowledged before it is applied too."""
+        """Becomes active when our claim is applied, and with it everything acknowledged before."""
         while self._leads(term) and self._proposals is not None:
             await self._proposals.claim(term, CLAIM_DEADLINE_S)
             if self.state_machine.claimed_term == term and self._leads(term):
@@ -230,7 +229,7 @@ class Replica:
             await asyncio.sleep(CLAIM_RETRY_S)
 
     def _welcome(self, member: str, incarnation: str) -> None:
-        """Proposes the welcome of a member that started with an empty directory. It asks until it has it."""
+        """Proposes the welcome of a member that has an empty directory, and which repeats its request."""
         if self._epoch is not None and self._core is not None:
             logger.warning("member %s joins with an empty data directory", member)
             batch = Batch("welcome", self._epoch, member, ((incarnation, None),))
@@ -250,7 +249,7 @@ class Replica:
             for callback in self._callbacks:
                 callback(self.is_active)
 
-    # ------------------------------------------------------------------ start, in a helper thread
+    # ------------------------------------------------------------------ start, in a worker thread
     def _open(self) -> ReplicaCore:
         settings = self.settings
         if settings.tls is not None:
@@ -280,7 +279,7 @@ class Replica:
             raise
 
     def open_core(self, journal: Journal) -> ReplicaCore:
-        """Binds the port. Raises ConfigError; the journal stays the caller's then."""
+        """Binds the port. Raises ConfigError; the caller then closes the journal."""
         raise NotImplementedError
 
     def _open_journal(self) -> Journal:
@@ -304,7 +303,7 @@ class Replica:
         return journal
 
     def make_member(self) -> Member:
-        """For open_core(), after the vote eligibility was read."""
+        """Makes the Member. For open_core(): the vote eligibility must have been read."""
         others = frozenset(self.settings.members) - {self.self_id}
         return Member(
             self.settings,
@@ -334,7 +333,7 @@ class Replica:
             while not self._stopping and not self._failed:
                 core.doTick(core.member.wait_s())
         except FatalRaftError:
-            pass  # only in tests; reported where it was raised
+            pass  # only in tests; it was reported where it was raised
         except BaseException:  # noqa: BLE001 - the member must not go on
             with contextlib.suppress(FatalRaftError):
                 self.fatal(EXIT_RAFT, f"raft thread:\n{traceback.format_exc()}")
@@ -343,12 +342,13 @@ class Replica:
                 core.close()
 
     def state_changed(self, leads: bool) -> None:
-        """Only schedules: an exception here would stop the library in the middle of a change."""
+        """Schedules _on_state(): an exception here would stop the library in the middle of a change."""
         if self._core is not None:
             term = self._core.term
             self.call_in_loop(lambda: self._on_state(leads, term))
 
     def write_snapshot(self, path: str, last: LogEntry, previous: LogEntry) -> None:
+        """Writes the state as of entry `last`; EXIT_SNAPSHOT if it fails."""
         started = time.perf_counter()
         member_list_index, change = self.member_list.at(last[1])
         try:
@@ -372,13 +372,13 @@ class Replica:
         self._snapshot_seconds = time.perf_counter() - started
         if self._snapshot_seconds > SNAPSHOT_SLOW_S:
             logger.warning(
-                "the snapshot took %.0f ms, in which no heartbeat left: followers elect after %.0f ms",
+                "the snapshot took %.0f ms without a heartbeat: followers elect a leader after %.0f ms",
                 self._snapshot_seconds * 1000,
                 self.settings.election_min_s * 1000,
             )
 
     def read_snapshot(self) -> tuple[LogEntry, LogEntry]:
-        """Restores the state from the snapshot file: at the start, and when the leader has sent one."""
+        """Restores the state from the snapshot file: at the start, or after the leader has sent one."""
         try:
             found = read_snapshot(self.directory.snapshot, self.settings.cluster_id)
             self.state_machine.restore(
@@ -392,6 +392,7 @@ class Replica:
             self.fatal(EXIT_STATE_MACHINE, f"cannot restore the snapshot:\n{traceback.format_exc()}")
 
     def fatal(self, code: int, text: str) -> NoReturn:
+        """Ends the process with this exit code (fatal.py)."""
         self._failed = True
         if self.settings.on_fatal is None:
             end_process(code, text)

@@ -12,11 +12,11 @@ from namesrv.plugins.controller.raft.transport.channel import (
     KeyChannel,
     PlainChannel,
 )
-from namesrv.plugins.controller.raft.transport.links import LinkSettings
+from namesrv.plugins.controller.raft.transport.link import LinkSettings
 
 
 def check_settings(settings: RaftSettings) -> None:
-    """Raises ConfigError, one line."""
+    """Raises ConfigError: settings contradict each other, or would not be safe."""
     if settings.self_id not in settings.members:
         raise ConfigError(f"raft member {settings.self_id!r} is not in {sorted(settings.members)}")
     if (
@@ -30,7 +30,7 @@ def check_settings(settings: RaftSettings) -> None:
         return
     if settings.tls is not None:
         if settings.secret is not None:
-            raise ConfigError("raft has a shared secret and certificates: one of them")
+            raise ConfigError("raft has a shared secret and certificates: configure only one of them")
     elif settings.secret is not None:
         if len(settings.secret) < SECRET_BYTES_MIN:
             raise ConfigError(
@@ -47,6 +47,7 @@ def check_settings(settings: RaftSettings) -> None:
 def link_settings(
     settings: RaftSettings, certificates: Certificates | None, book: AddressBook, now: Callable[[], float]
 ) -> LinkSettings:
+    """Returns the settings of the links. `certificates` None: a shared key, or no authentication."""
     host, port = settings.members[settings.self_id]
 
     def channel(dialed: bool) -> Channel:

@@ -1,6 +1,6 @@
 """Requests of operators: settings (1009, 1010), cleaning (1011), past elections, export and import of state.
 
-Every controller answers reads of replicated values from its own copy.
+Every controller serves reads of replicated values from its own copy.
 """
 
 import logging
@@ -40,6 +40,8 @@ LEADER_TIMEOUT_MS = 500
 
 
 class AdminHandlers:
+    """Event loop only."""
+
     def __init__(
         self,
         config: LiveConfig,
@@ -53,6 +55,7 @@ class AdminHandlers:
         self._client: RemotingClient | None = None  # to the controller that leads
 
     def bind(self, table: OperationTable) -> None:
+        """Binds settings (1009, 1010), cleaning (1011), past elections (29012) and state (29013, 29014)."""
         table.bind(wire.UPDATE_CONTROLLER_CONFIG, self.update_config)
         table.bind(wire.GET_CONTROLLER_CONFIG, self.get_config)
         table.bind(wire.CLEAN_BROKER_DATA, self.clean_broker_data)
@@ -61,19 +64,23 @@ class AdminHandlers:
         table.bind(wire.IMPORT_STATE, self.import_state)
 
     async def close(self) -> None:
+        """Closes the connections to the leader."""
         if self._client is not None:
             await self._client.close()
 
     async def update_config(self, request: wire.UpdateConfigRequest, call: Call) -> Reply:
-        """1009. Every controller accepts it: RocketMQ's tools send it to each controller in turn."""
+        """Changes settings of all controllers (1009).
+
+        RocketMQ's tools send it to each controller in turn, so a controller that does not lead forwards it.
+        """
         changes = self._config.check_changes(call.raw_body)
         if not self._replicator.is_active and not request.forwarded:
             return await self._forward(call.raw_body)
-        settled = await self._proposer.settle(lambda state: decide_update_config(state, changes))
-        if settled.event is not None:
+        decided = await self._proposer.decide_and_propose(lambda state: decide_update_config(state, changes))
+        if decided.event is not None:
             shown = ", ".join(f"{key}={'' if value is None else value}" for key, value in changes.items())
             log.info("%s: settings of all controllers changed: %s", call.peer.address, shown)
-            self._elections.look_at_all()
+            self._elections.check_all_groups()
         return Reply()
 
     async def _forward(self, body: bytes) -> Reply:
@@ -108,10 +115,11 @@ class AdminHandlers:
         return self._client
 
     async def get_config(self, request: Empty, call: Call) -> Reply:
-        """1010: what is in force here."""
+        """Returns the settings in force here as key=value lines (1010)."""
         return Reply(body=to_properties(self._config.current).encode())
 
     async def clean_broker_data(self, request: wire.CleanBrokerDataRequest, call: Call) -> Reply:
+        """cleanBrokerData (1011). Raises CommandError: refused, for example because a broker is alive."""
         name = request.broker_name
 
         def decide(state: State) -> Decision:
@@ -124,22 +132,27 @@ class AdminHandlers:
                 clean_living=request.is_clean_living_broker,
             )
 
-        settled = await self._proposer.settle(decide)
-        if settled.event is not None:
+        decided = await self._proposer.decide_and_propose(decide)
+        if decided.event is not None:
             ids = request.broker_controller_ids_to_clean or "all"
             log.warning("%s: cleaned brokers %s of %s", call.peer.address, ids, name)
-        return Reply(remark=settled.remark)
+        return Reply(remark=decided.remark)
 
     async def get_elections(self, request: wire.ElectionsRequest, call: Call) -> Reply:
+        """Returns the past elections of one group, or of all: at most `count`, newest first (29012)."""
         found = islice(past_elections(self._proposer.state, request.broker_name), request.count)
         elections = [wire.PastElection(**msgspec.structs.asdict(each)) for each in found]
         return Reply(body=wire.Elections(elections=elections))
 
     async def export_state(self, request: Empty, call: Call) -> Reply:
-        """Every controller answers, also without a leader: it may have what a majority has lost."""
+        """Returns the replicated state as JSON (29013).
+
+        Every controller serves it, even without a leader: it may have what a majority has lost.
+        """
         return Reply(body=state_to_json(self._proposer.state))
 
     async def import_state(self, request: Empty, call: Call) -> wire.ImportStateResponse:
+        """Imports an exported state into an empty cluster. Raises CommandError: refused; UnknownOutcome."""
         incoming = _decoded(call.raw_body)
         self._config.check(incoming.settings)
         await self._proposer.barrier()
@@ -152,7 +165,7 @@ class AdminHandlers:
             if applied.refused is not None:
                 raise CommandError(applied.refused.code, applied.refused.remark)
         log.warning("%s: imported %d groups", call.peer.address, len(incoming.brokers))
-        self._elections.look_at_all()
+        self._elections.check_all_groups()
         return wire.ImportStateResponse(groups=len(incoming.brokers))
 
 

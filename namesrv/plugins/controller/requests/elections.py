@@ -1,7 +1,7 @@
 """Elections on request: electMaster (1002), and the explanation of what it would do.
 
-A designated election of a live master asks that master to hand over first. A reply is made from what apply()
-returned, never from what was proposed.
+If an operator designates a new master while the old one is alive, the old master is asked to hand over first.
+A reply is made from what apply() returned, never from what was proposed.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from namesrv.plugins.controller.core.decide import (
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.explain import Explanation, explain_election
 from namesrv.plugins.controller.core.rules import Refused
-from namesrv.plugins.controller.core.tally import KEPT, ElectionTally
+from namesrv.plugins.controller.core.tally import KEEP_CURRENT_MASTER, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
-from namesrv.plugins.controller.proposer import Proposer, Settled
+from namesrv.plugins.controller.proposer import Decided, Proposer
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import invalid, master_info
 from namesrv.plugins.controller.settings import LiveConfig
@@ -48,10 +48,16 @@ class ElectionHandlers:
         self._liveness_view, self._tally, self._clock = liveness_view, tally, clock
 
     def bind(self, table: OperationTable) -> None:
+        """Binds electMaster (1002) and KeelMQ's explainElection (29011)."""
         table.bind(wire.ELECT_MASTER, self.elect_master)
         table.bind(wire.EXPLAIN_ELECTION, self.explain_election)
 
     async def elect_master(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
+        """Elects a master (1002). Returns master, epochs, SyncStateSet and the group's addresses.
+
+        An unchanged master is answered with CONTROLLER_MASTER_STILL_EXIST. Raises CommandError: no replica
+        may become master; UnknownOutcome.
+        """
         if request.dry_run:
             return await self.explain_election(request, call)
         election_request = self._election_request(request)
@@ -59,15 +65,15 @@ class ElectionHandlers:
             handed_over = await self._hand_over(election_request)
             if handed_over is not None:
                 return handed_over
-        settled = await self._proposer.settle(
+        decided = await self._proposer.decide_and_propose(
             lambda state: decide_elect(
                 state, self._liveness_view.view_of(state, election_request.broker_name), election_request
             )
         )
-        return self._elect_reply(settled)
+        return self._elect_reply(decided)
 
     async def explain_election(self, request: wire.ElectMasterRequest, call: Call) -> Reply:
-        """Returns what 1002 would do now. Leader only: its heartbeats decide an election."""
+        """Returns what 1002 would do now (29011). Leader only: an election is based on its heartbeats."""
         election_request = self._election_request(request)
         await self._proposer.barrier()
         state = self._proposer.state
@@ -84,9 +90,9 @@ class ElectionHandlers:
         )
 
     async def _hand_over(self, election_request: ElectionRequest) -> Reply | None:
-        """Asks the live master to drain and to request this election itself, so that no send fails.
+        """Asks the live master to drain and then to request this election itself, so that no send fails.
 
-        None: it cannot hand over, or did not within HAND_OVER_WAIT_MS; the election is held at once.
+        None: it cannot hand over, or did not do so within HAND_OVER_WAIT_MS: the caller elects at once.
         """
         if not self._replicator.is_active:
             return None  # the proposal is refused
@@ -121,7 +127,7 @@ class ElectionHandlers:
         if not request.broker_name:
             invalid("electMaster needs brokerName")
         if request.designate_elect and request.broker_id == CONTROLLER_ITSELF:
-            invalid("electMaster with designateElect needs brokerId, the one that must become master")
+            invalid("electMaster with designateElect needs brokerId, the broker that must become master")
         return ElectionRequest(
             broker_name=request.broker_name,
             cluster_name=request.cluster_name,
@@ -131,13 +137,13 @@ class ElectionHandlers:
             drained=_drained(request),
         )
 
-    def _elect_reply(self, settled: Settled) -> Reply:
-        broker_set = settled.broker_set
+    def _elect_reply(self, decided: Decided) -> Reply:
+        broker_set = decided.broker_set
         members = sorted(broker_set.sync_state_set)
-        if settled.event is None:
-            self._tally.count(broker_set, KEPT, settled.remark or "")
+        if decided.event is None:
+            self._tally.count(broker_set, KEEP_CURRENT_MASTER, decided.remark or "")
             body = wire.ElectMasterResponseBody(sync_state_set=members)
-            return Reply(master_info(broker_set, self._replicator), body, settled.code, settled.remark)
+            return Reply(master_info(broker_set, self._replicator), body, decided.code, decided.remark)
         if broker_set.master_broker_id is None:
             raise CommandError(
                 ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,

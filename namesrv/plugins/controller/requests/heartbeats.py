@@ -1,8 +1,8 @@
 """BROKER_HEARTBEAT (904): every broker sends one to every controller each second.
 
-A fast path: the header is decoded in one step to the needed fields, without a task or coroutine, so ten
-thousand heartbeats a second cost only a part of a core. Headers that the typed decoder refuses (the binary
-encoding, numbers as other text) are parsed like any other request and reach the same handler.
+A fast path: the header is decoded in one step to the fields that are needed, without a task or coroutine, so
+that ten thousand heartbeats a second need only a part of a core. Headers that the typed decoder refuses (the
+binary encoding, unusual number formats) are parsed like any other request and reach the same handler.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.settings import LiveConfig
 
 KEYS_MAX = 300_000
-"""Of the whole table, a name server's registrations included. More keys are an attack or an error."""
+"""Maximum for the whole table, including a name server's registrations. More are an attack or an error."""
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -45,13 +45,15 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    """The header of a heartbeat, as far as it is needed."""
+
     opaque: Int32
     ext: Fields
     flag: Int32 = 0
 
 
 class HeartbeatHandler:
-    """`became_active(key)` is called for a broker that was inactive or doubtful before this heartbeat."""
+    """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat."""
 
     def __init__(
         self,
@@ -69,24 +71,25 @@ class HeartbeatHandler:
         self.beats = 0  # taken since the start
 
     def bind(self, table: OperationTable) -> None:
+        """Binds BROKER_HEARTBEAT (904) as a fast path."""
         table.bind_fast_path(RequestCode.BROKER_HEARTBEAT, FastPath(HeartbeatCommand, _lenient, self.beat))
 
     def beat(self, command: HeartbeatCommand, body: bytes, peer: Peer) -> bytes | None:
-        """Records the heartbeat and binds it to its connection, also at a controller that is not active.
+        """Records the heartbeat and binds it to its connection, even if this controller is not active.
 
-        Returns the response frame; None for a oneway request. Raises CommandError.
+        Returns the response frame; None: oneway, or the connection is closed. Raises CommandError.
         """
         ext = command.ext
         if ext.broker_id is None:
             raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
         if peer.is_closing():
-            return None  # the connection is closed: an entry made now would outlive it
+            return None  # the connection is closed: nothing would ever remove this heartbeat
         self.beats += 1
         config, timeout_ms, now_ms = self._config.current, ext.heartbeat_timeout_mills or 0, self._clock()
         key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
         live = LiveInfo(ext.broker_addr, ext.epoch, ext.max_offset, ext.confirm_offset, ext.election_priority)
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
-        is_new = self._liveness.beat(
+        is_new = self._liveness.record_heartbeat(
             key,
             connection_id=peer.connection_id,
             incarnation=ext.broker_addr,
@@ -97,7 +100,7 @@ class HeartbeatHandler:
         )
         if is_new and self._liveness.count > KEYS_MAX:
             self._liveness.forget(key)
-            raise CommandError(ResponseCode.SYSTEM_BUSY, f"heartbeats of {KEYS_MAX} brokers are known")
+            raise CommandError(ResponseCode.SYSTEM_BUSY, f"the maximum of {KEYS_MAX} brokers send heartbeats")
         if not was_sure:
             self._became_active(key)
         if command.flag & FLAG_ONEWAY:

@@ -1,9 +1,9 @@
 """Membership of the controller group: addController, removeController, transferLeader (docs/adr/0011).
 
-Only the leader serves these requests; it answers with the group as it is afterwards. Each is safe to repeat:
-a change that has happened already is a success. The request address of a new controller is part of the
-change, so every controller names it (1005). Brokers receive it with 1008 before the operator gets the answer:
-a new controller that led without their heartbeats would take them for dead.
+Only the leader serves these requests; the reply is the group after the change. Each is safe to repeat: a
+change that was made before is a success. The request address of a new controller is part of the change, so
+every controller reports it (1005). Brokers receive it with 1008 before the operator gets the reply: if the
+new controller became leader without having their heartbeats, it would count them as dead.
 """
 
 import logging
@@ -29,7 +29,7 @@ HOW_TO_START = (
 
 
 class MemberHandlers:
-    """`metadata()`: this controller's answer to 1005. `notify_brokers()`: sends 1008 to all brokers."""
+    """`metadata()`: this controller's reply to 1005. `notify_brokers()`: sends 1008 to all brokers."""
 
     def __init__(
         self,
@@ -41,62 +41,67 @@ class MemberHandlers:
         self._client: RemotingClient | None = None  # to a new controller
 
     def bind(self, table: OperationTable) -> None:
+        """Binds KeelMQ's addController (29021), removeController (29022) and transferLeader (29023)."""
         table.bind(wire.ADD_CONTROLLER, self.add)
         table.bind(wire.REMOVE_CONTROLLER, self.remove)
         table.bind(wire.TRANSFER_LEADER, self.transfer)
 
     async def close(self) -> None:
+        """Closes the connections to new controllers."""
         if self._client is not None:
             await self._client.close()
 
     async def add(self, request: wire.AddControllerRequest, call: Call) -> Reply:
+        """addController. Returns the new group. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         new, address = request.controller_id, _parsed(request)
         members = self._replicator.request_addresses
         if members.get(new) == address:
-            return Reply(self._metadata(), remark=f"{new} is a member already")
+            return Reply(self._metadata(), remark=f"{new} is already a member")
         if new in members:
             invalid(
-                f"{new} is a member already, at {address_text(members[new])}: choose another id, or, if "
-                "it has moved, removeController first"
+                f"{new} is already a member, at {address_text(members[new])}: choose another id, or, if it "
+                "has moved, removeController first"
             )
         _check_place(members, address)
         raft_address = await self._identified(new, address)
         _check_host(members, raft_address)
-        self._settle(await self._replicator.add_member(new, raft_address, address))
+        self._require_committed(await self._replicator.add_member(new, raft_address, address))
         log.warning("%s: controller %s at %s was added", call.peer.address, new, address_text(address))
         self._notify_brokers()
         return Reply(self._metadata())
 
     async def remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        """removeController. Returns the new group. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         old, members = request.controller_id, self._replicator.request_addresses
         if old not in members:
             return Reply(self._metadata(), remark=f"{old} is no member: nothing to do")
         if len(members) == 1:
-            invalid(f"{old} is the only member: nobody would be left")
+            invalid(f"{old} is the only member: none would be left")
         if old == self._replicator.self_id:
             transfer_target = next(each for each in sorted(members) if each != old)
             invalid(
-                f"{old} leads: move the leadership first (transferLeader to {transfer_target}, for example), "
-                "repeat"
+                f"{old} leads: move the leadership first (transferLeader, for example to {transfer_target}), "
+                "then repeat"
             )
-        self._settle(await self._replicator.remove_member(old))
+        self._require_committed(await self._replicator.remove_member(old))
         log.warning("%s: controller %s was removed", call.peer.address, old)
         return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
 
     async def transfer(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        """transferLeader. Answers when that member leads. Raises CommandError: refused; UnknownOutcome."""
         self._check_leads()
         if request.controller_id == self._replicator.self_id:
-            return Reply(self._metadata(), remark=f"{request.controller_id} leads already")
-        self._settle(await self._replicator.transfer_leadership(request.controller_id))
-        log.warning("%s: the leadership went to %s", call.peer.address, request.controller_id)
+            return Reply(self._metadata(), remark=f"{request.controller_id} already leads")
+        self._require_committed(await self._replicator.transfer_leadership(request.controller_id))
+        log.warning("%s: the leadership was transferred to %s", call.peer.address, request.controller_id)
         return Reply(self._metadata())
 
     async def _identified(self, new: str, address: Address) -> Address:
-        """Asks the controller at `address` who it is and returns its raft address.
+        """Asks the controller at `address` for its id and group (1005), and returns its raft address.
 
-        Raises CommandError: it does not answer, or is another controller, or of another group.
+        Raises CommandError: it does not answer, or it is another controller or of another group.
         """
         where = address_text(address)
         if self._client is None:
@@ -108,7 +113,7 @@ class MemberHandlers:
             invalid(f"{new} does not answer at {where} ({outcome.remark}): {HOW_TO_START}")
         told, group = outcome.header, self._metadata().group
         if told.self_id is None or told.raft_address is None:
-            invalid(f"what answers at {where} is no KeelMQ controller of this version")
+            invalid(f"the server at {where} is no KeelMQ controller of this version")
         if told.group != group:
             invalid(f"the controller at {where} is of group {told.group}, not {group}")
         if told.self_id != new:
@@ -124,7 +129,7 @@ class MemberHandlers:
         who = "" if leader is None or where is None else f": ask {leader} at {address_text(where)}"
         raise CommandError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER_REMARK + who)
 
-    def _settle(self, outcome: ChangeOutcome) -> None:
+    def _require_committed(self, outcome: ChangeOutcome) -> None:
         """Raises CommandError unless the change was committed."""
         match outcome:
             case ChangeRefused(reason):
@@ -140,7 +145,7 @@ def _parsed(request: wire.AddControllerRequest) -> Address:
 
 
 def _address(what: str, member: str, text: str) -> Address:
-    """By the rules of controllerDLegerPeers."""
+    """Parses host:port by the rules of controllerDLegerPeers. Raises CommandError."""
     try:
         found = parse_peers(what, f"{member}-{text}")
     except ValueError as error:
@@ -158,9 +163,9 @@ def _check_place(members: Mapping[str, Address], address: Address) -> None:
 
 
 def _check_host(members: Mapping[str, Address], address: Address) -> None:
-    """127.0.0.1 is another machine for each of them, unless all are on this one."""
+    """Raises CommandError: a loopback address, unless all members have one, or a wildcard address."""
     is_local = is_loopback(address[0]) and not all(is_loopback(host) for host, _port in members.values())
     if is_local or address[0] in ANY_HOST:
         invalid(
-            f"{address_text(address)}: other machines need an address by which they reach this controller"
+            f"{address_text(address)}: other machines need an address at which they can reach this controller"
         )

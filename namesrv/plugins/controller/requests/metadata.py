@@ -1,4 +1,4 @@
-"""getMetadataInfo (1005): who leads, the members and their addresses, as this controller knows them."""
+"""getMetadataInfo (1005): the leader, the members and their addresses, as this controller knows them."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from namesrv.plugins.controller.settings import LiveConfig
 
 
 class MetadataHandler:
-    """`http_address()`: of this controller, as others reach it; None: it has no HTTP port."""
+    """`http_address()`: of this controller, for other hosts; None: it has no HTTP port."""
 
     def __init__(
         self, config: LiveConfig, replicator: Replicator, http_address: Callable[[], str | None]
@@ -18,13 +18,15 @@ class MetadataHandler:
         self._config, self._replicator, self._http_address = config, replicator, http_address
 
     def bind(self, table: OperationTable) -> None:
+        """Binds getMetadataInfo (1005)."""
         table.bind(wire.GET_METADATA_INFO, self.get_metadata_info)
 
     async def get_metadata_info(self, request: object, call: Call) -> wire.ControllerMetadata:
-        """Every member answers from its own view, also without a leader."""
+        """Returns this member's own view (1005), even if there is no leader."""
         return self.metadata()
 
     def metadata(self) -> wire.ControllerMetadata:
+        """Returns the reply to 1005."""
         config, replicator = self._config.current, self._replicator
         leader = replicator.self_id if replicator.is_active else replicator.leader_id
         peers = replicator.request_addresses

@@ -1,4 +1,4 @@
-"""Registration of a broker: next broker id (1012), apply for it (1013), register with it (1003)."""
+"""Registration of a broker: it reads the next id (1012), applies for it (1013) and registers (1003)."""
 
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations import controller as wire
@@ -6,13 +6,15 @@ from namesrv.plugins.controller.core.decide import decide_apply_broker_id, decid
 from namesrv.plugins.controller.core.events import ApplyBrokerId, UpdateBrokerAddress
 from namesrv.plugins.controller.core.rules import other_cluster
 from namesrv.plugins.controller.election.liveness_view import LivenessView
-from namesrv.plugins.controller.proposer import Proposer, Settled
+from namesrv.plugins.controller.proposer import Decided, Proposer
 from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import invalid, master_info, sync_state_set
 from namesrv.plugins.controller.settings import LiveConfig
 
 
 class RegistrationHandlers:
+    """The three steps of a broker, each safe to repeat."""
+
     def __init__(
         self,
         config: LiveConfig,
@@ -24,6 +26,7 @@ class RegistrationHandlers:
         self._liveness_view = liveness_view
 
     def bind(self, table: OperationTable) -> None:
+        """Binds getNextBrokerId (1012), applyBrokerId (1013) and registerBroker (1003)."""
         table.bind(wire.GET_NEXT_BROKER_ID, self.get_next_broker_id)
         table.bind(wire.APPLY_BROKER_ID, self.apply_broker_id)
         table.bind(wire.REGISTER_BROKER_TO_CONTROLLER, self.register_broker)
@@ -31,7 +34,8 @@ class RegistrationHandlers:
     async def get_next_broker_id(
         self, request: wire.BrokerSetRequest, call: Call
     ) -> wire.GetNextBrokerIdResponse:
-        """Reserves nothing: two brokers may get the same id, and 1013 gives it to one of them."""
+        """Returns the next broker id (1012), without reserving it: 1013 gives it to one of several
+        brokers."""
         await self._proposer.barrier()
         state = self._proposer.state
         broker_set = state.brokers.get(request.broker_name)
@@ -50,6 +54,7 @@ class RegistrationHandlers:
     async def apply_broker_id(
         self, request: wire.ApplyBrokerIdRequest, call: Call
     ) -> wire.ApplyBrokerIdResponse:
+        """Gives the broker the id that it asks for (1013). Raises CommandError: taken, or invalid."""
         address, semicolon, _millis = request.register_check_code.partition(";")
         if not address or not semicolon or not request.broker_name:
             invalid("applyBrokerId needs brokerName and registerCheckCode '<brokerAddr>;<millis>'")
@@ -62,16 +67,20 @@ class RegistrationHandlers:
             v=3,
             brokers_max=self._config.current.controller_brokers_max,
         )
-        await self._proposer.settle(lambda state: decide_apply_broker_id(state, event))
+        await self._proposer.decide_and_propose(lambda state: decide_apply_broker_id(state, event))
         return wire.ApplyBrokerIdResponse(cluster_name=request.cluster_name, broker_name=request.broker_name)
 
     async def register_broker(self, request: wire.RegisterBrokerToControllerRequest, call: Call) -> Reply:
-        settled = await self._settle_register(request)
-        if isinstance(settled.event, UpdateBrokerAddress):
-            settled = await self._settle_register(
+        """Registers the broker's address (1003). Returns the SyncStateSet, and the master if it is alive.
+
+        Raises CommandError: the id was not applied for; UnknownOutcome.
+        """
+        decided = await self._decide_register(request)
+        if isinstance(decided.event, UpdateBrokerAddress):
+            decided = await self._decide_register(
                 request
             )  # decided again: it may be the master, at a new address
-        broker_set = settled.broker_set
+        broker_set = decided.broker_set
         master = broker_set.master_broker_id
         is_alive = master is not None and self._liveness_view.view(broker_set).is_alive(master)
         info = master_info(broker_set if is_alive else None, self._replicator)
@@ -80,8 +89,8 @@ class RegistrationHandlers:
         )
         return Reply(header, sync_state_set(broker_set))
 
-    async def _settle_register(self, request: wire.RegisterBrokerToControllerRequest) -> Settled:
-        return await self._proposer.settle(
+    async def _decide_register(self, request: wire.RegisterBrokerToControllerRequest) -> Decided:
+        return await self._proposer.decide_and_propose(
             lambda state: decide_register(
                 state,
                 self._liveness_view.view_of(state, request.broker_name),

@@ -10,9 +10,9 @@ from namesrv.plugins.controller.raft.api import Replicator
 
 
 def master_info(broker_set: BrokerSet | None, replicator: Replicator) -> wire.MasterInfo:
-    """Returns master and epochs of the group, and the controllers that no configuration of a broker names.
+    """Returns master and epochs of the group, and the controllers that were added at run time.
 
-    None: the answer names no master.
+    `broker_set` None: the reply names no master.
     """
     if broker_set is None:
         return wire.MasterInfo(controllers=added_controllers(replicator))
@@ -26,6 +26,7 @@ def master_info(broker_set: BrokerSet | None, replicator: Replicator) -> wire.Ma
 
 
 def sync_state_set(broker_set: BrokerSet) -> wire.SyncStateSet:
+    """Returns the SyncStateSet of the group, sorted, with its epoch."""
     return wire.SyncStateSet(
         sync_state_set=sorted(broker_set.sync_state_set),
         sync_state_set_epoch=broker_set.sync_state_set_epoch,
@@ -38,6 +39,7 @@ def added_controllers(replicator: Replicator) -> str | None:
 
 
 def address_text(address: tuple[str, int]) -> str:
+    """Returns host:port."""
     return f"{address[0]}:{address[1]}"
 
 

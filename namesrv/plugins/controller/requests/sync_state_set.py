@@ -1,4 +1,4 @@
-"""The SyncStateSet of a group: its change (1001), and reads of master and SyncStateSet (1004, 1006).
+"""The SyncStateSet of a group: changing it (1001), and reading master and SyncStateSet (1004, 1006).
 
 core/decide.py decides whether a change is proposed; core/apply.py checks it again when it is applied.
 """
@@ -15,19 +15,23 @@ from namesrv.plugins.controller.raft.api import Replicator
 from namesrv.plugins.controller.requests.replies import invalid, master_info, sync_state_set
 
 NAMES_MAX = 10_000
-"""Broker names in one 1006."""
+"""Maximum number of broker names in one 1006."""
 
 
 class SyncStateSetHandlers:
+    """Served by the active controller only."""
+
     def __init__(self, proposer: Proposer, replicator: Replicator, liveness_view: LivenessView) -> None:
         self._proposer, self._replicator, self._liveness_view = proposer, replicator, liveness_view
 
     def bind(self, table: OperationTable) -> None:
+        """Binds alterSyncStateSet (1001), getReplicaInfo (1004) and getSyncStateData (1006)."""
         table.bind(wire.ALTER_SYNC_STATE_SET, self.alter_sync_state_set)
         table.bind(wire.GET_REPLICA_INFO, self.get_replica_info)
         table.bind(wire.GET_SYNC_STATE_DATA, self.get_sync_state_data)
 
     async def alter_sync_state_set(self, request: wire.AlterSyncStateSetRequest, call: Call) -> Reply:
+        """Replaces the SyncStateSet (1001). Returns it with its epoch. Raises CommandError: refused."""
         body = call.body
         if not isinstance(body, wire.SyncStateSet):
             invalid("alterSyncStateSet needs a body: the new SyncStateSet and the current syncStateSetEpoch")
@@ -39,7 +43,7 @@ class SyncStateSetHandlers:
             expected_sync_state_set_epoch=body.sync_state_set_epoch,
         )
         try:
-            settled = await self._proposer.settle(
+            decided = await self._proposer.decide_and_propose(
                 lambda state: decide_alter_sync_state_set(
                     state, event, self._liveness_view.view_of(state, request.broker_name)
                 )
@@ -48,12 +52,13 @@ class SyncStateSetHandlers:
             if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
                 error.header = wire.AlterSyncStateSetResponse()
             raise
-        broker_set = settled.broker_set
+        broker_set = decided.broker_set
         header = wire.AlterSyncStateSetResponse(new_sync_state_set_epoch=broker_set.sync_state_set_epoch)
         return Reply(header, sync_state_set(broker_set))
 
     async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
-        settled = await self._proposer.settle(
+        """Returns master, epochs and SyncStateSet of a group (1004). Raises CommandError: it is unknown."""
+        decided = await self._proposer.decide_and_propose(
             lambda state: decide_read(
                 state,
                 broker_name=request.broker_name,
@@ -62,9 +67,10 @@ class SyncStateSetHandlers:
                 fence_sync_state_set_epoch=request.fence_sync_state_set_epoch,
             )
         )
-        return Reply(master_info(settled.broker_set, self._replicator), sync_state_set(settled.broker_set))
+        return Reply(master_info(decided.broker_set, self._replicator), sync_state_set(decided.broker_set))
 
     async def get_sync_state_data(self, request: object, call: Call) -> Reply:
+        """Returns the replicas of these groups, in sync or not (1006); unknown names are left out."""
         names = call.body
         if not names:
             invalid("getSyncStateSet needs a body: a JSON list of broker names")

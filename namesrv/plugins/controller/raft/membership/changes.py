@@ -1,8 +1,8 @@
-"""Changes: membership changes and leadership transfer, made by the active member. Event loop only.
+"""Changes: membership changes and leadership transfer, which the active member makes. Event loop only.
 
-A new member first receives the log as a learner. When it has nearly all of it, the change becomes an entry of
-the log (member_list.py: from which entry on it has a vote). Safety needs only the lock and the index that a
-change is based on; the other checks here avoid changes that would stop the group.
+A new member first receives the log as a learner. When it has nearly all of it, the change is appended to the
+log (member_list.py: it votes from that entry on). Safety needs only the lock and the index that a change is
+based on; the other checks prevent changes that would stop the group.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from namesrv.plugins.controller.raft.membership.member_list import Address, Chan
 from namesrv.plugins.controller.raft.membership.voters import Voters, VotingMember
 from namesrv.plugins.controller.raft.proposals import Proposals
 
-JOIN_S = 10.0  # a new member connects to us and catches up within this time
-IN_FLIGHT_S = 1.0  # proposals in flight are answered within this time, before leadership is transferred
+JOIN_S = 10.0  # a new member must connect to the leader and catch up within this time
+IN_FLIGHT_S = 1.0  # maximum wait for proposals in flight, before leadership is transferred
 TAKE_OVER_S = 2.0
-RESPONSE_S = 1.0  # live members answer a heartbeat within this time
+RESPONSE_S = 1.0  # members that are alive answer a heartbeat within this time
 POLL_S = 0.01
-BUSY = ChangeRefused("another change of the group is in progress: repeat in some seconds")
+BUSY = ChangeRefused("another change of the group is in progress: repeat in a few seconds")
 
 
 class ChangingMember(VotingMember, Protocol):
@@ -29,7 +29,9 @@ class ChangingMember(VotingMember, Protocol):
 
     voters: Voters
 
-    def do(self, action: Callable[[], object]) -> None: ...
+    def do(self, action: Callable[[], object]) -> None:
+        """Runs `action` in the raft thread. Any thread."""
+        ...
 
 
 class Changes:
@@ -51,7 +53,7 @@ class Changes:
     async def add(
         self, member_id: str, address: Address, request_address: Address | None = None
     ) -> ChangeOutcome:
-        """Replicator.add_member."""
+        """Implements Replicator.add_member()."""
         if self._lock.locked():
             return BUSY
         async with self._lock:
@@ -74,7 +76,7 @@ class Changes:
                     member.do(lambda: member.voters.remove_learner(member_id))
 
     async def _add(self, member_id: str, address: Address, request_address: Address | None) -> ChangeOutcome:
-        vote_eligibility = self._member.joining.heard.get(member_id)
+        vote_eligibility = self._member.joining.received.get(member_id)
         if vote_eligibility is None:
             return ChangeRefused(f"{member_id} has disconnected")
         fresh = vote_eligibility.state == "new" and member_id not in self._state_machine.former
@@ -88,7 +90,7 @@ class Changes:
         )
 
     async def remove(self, member_id: str) -> ChangeOutcome:
-        """Replicator.remove_member."""
+        """Implements Replicator.remove_member()."""
         if self._lock.locked():
             return BUSY
         async with self._lock:
@@ -100,7 +102,7 @@ class Changes:
             return self._refusal() or await self._propose(members, self._member_list.added)
 
     async def transfer(self, member_id: str) -> ChangeOutcome:
-        """Replicator.transfer_leadership."""
+        """Implements Replicator.transfer_leadership()."""
         if self._lock.locked():
             return BUSY
         async with self._lock:
@@ -137,15 +139,15 @@ class Changes:
             return ChangeRefused(f"{member_id} does not have the whole log yet: repeat")
         if await _until(lambda: self._core.leader_id == member_id, TAKE_OVER_S):
             return Committed(None)
-        return Unknown(f"{member_id} was asked, and did not take over within {TAKE_OVER_S:.0f} s")
+        return Unknown(f"{member_id} was asked to take over, but did not within {TAKE_OVER_S:.0f} s")
 
     def _refusal(self) -> ChangeOutcome | None:
-        """None: a change may be proposed now."""
+        """Returns why no change can be proposed now; None: it can."""
         if self._epoch() is None:
             return NotActive(self._core.leader_id)
         if self._member.links is None:
             return ChangeRefused(
-                "a group of one opens no raft port: stop it, and start all with the new list"
+                "a group of one opens no raft port: stop it, and start all members with the new list"
             )
         if self._member_list.index > self._core.commit_index:
             return ChangeRefused("another change is not committed yet: repeat")
@@ -162,13 +164,14 @@ class Changes:
         based_on = self._member_list.index  # what `members` was made from; it may change while we wait
 
         def responsive() -> list[str]:
-            """Only answers from now on: after an election the library takes every member for alive."""
+            """Counts only answers from now on: after an election the library assumes that all members
+            live."""
             return voters.responsive(members, since=asked_at)
 
         if not await _until(lambda: len(responsive()) > len(members) / 2, RESPONSE_S):
             return ChangeRefused(
-                f"of {', '.join(sorted(members))} only {', '.join(responsive())} could decide, no majority: "
-                "the others do not answer, or have no vote yet; start them, or remove those first"
+                f"of {', '.join(sorted(members))} only {', '.join(responsive())} could vote, no majority: "
+                "the others do not answer, or have no vote yet; start or remove them first"
             )
         change = Change(
             based_on=based_on,
@@ -181,7 +184,7 @@ class Changes:
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Polls until the condition holds. False: not within `limit_s`."""
+    """Polls until the condition is true. False: it was not within `limit_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     while not condition():

@@ -1,10 +1,9 @@
-"""MemberList: the members of the group, by the log, and before its first change by the configuration.
+"""MemberList: the members of the group: those in the log, or before the first change those of the file. Pure.
 
-Pure. A change is an entry of the log. A member uses it from the moment it is in its log, committed or not,
-and no longer when the entry is truncated (Raft, chapter 4: so any majority before a change of one member and
-any majority after it have a member in common). An entry names the change that it is based on; if that is not
-the last one before it, the entry is void, on every member alike. So there is never more than one change in
-progress.
+A change is an entry of the log. A member uses it as soon as the entry is in its log, committed or not, until
+the entry is truncated (Raft dissertation, chapter 4: a majority before a change of one member and a majority
+after it always have a member in common). An entry names the change that it is based on; if that is not the
+last one before it, every member ignores the entry. So there is never more than one change in progress.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +15,15 @@ from namesrv.plugins.controller.raft.fenced_state_machine import decode_batch
 
 Address = tuple[str, int]
 MARK = b"\xa7members"  # the kind of such a batch in MessagePack
-MARK_WITHIN = 64  # the kind is within so many first bytes of the entry
+MARK_WITHIN = 64  # the kind is within this number of bytes from the start of the entry
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """`fresh`: (id, incarnation) of a member that never was one before, so it has forgotten nothing.
+    """`fresh`: (id, incarnation) of a member that never was one before, so it cannot have lost a vote.
 
-    `added`: (id, host, port), the request addresses of members that came by addController. A configuration
-    file may lack them or have an older address, so for them the log decides; for all others the file does.
+    `added`: (id, host, port), the request addresses of members that were added by addController. A
+    configuration file may lack them or have an older address, so for these members the log decides; for
+    others the file.
     """
 
     based_on: Number  # index of the change before it, 0: none
@@ -37,11 +37,12 @@ _decoder = msgspec.msgpack.Decoder(Change)
 
 
 def encode_change(change: Change) -> bytes:
+    """Returns the change as MessagePack."""
     return msgspec.msgpack.encode(change)
 
 
 def decode_change(data: bytes) -> Change:
-    """Raises msgspec.MsgspecError."""
+    """Parses a change. Raises msgspec.MsgspecError."""
     return _decoder.decode(data)
 
 
@@ -60,15 +61,16 @@ class MemberList:
 
     @property
     def members(self) -> dict[str, Address]:
+        """Member id -> raft address, as the last change says."""
         return {name: (host, port) for name, host, port in self._changes[-1][1].members}
 
     @property
     def added(self) -> dict[str, Address]:
-        """Request addresses of the members that came by addController."""
+        """Request addresses of the members that were added by addController."""
         return {name: (host, port) for name, host, port in self._changes[-1][1].added}
 
     def addresses(self, files: Mapping[str, Address]) -> dict[str, Address]:
-        """Raft addresses of the members, for one whose configuration says `files`."""
+        """Returns the raft addresses of the members. `files`: those in this member's configuration."""
         change = self._changes[-1][1]
         added = {name for name, _, _ in change.added}
         return {
@@ -77,20 +79,22 @@ class MemberList:
         }
 
     def request_addresses(self, files: Mapping[str, Address]) -> dict[str, Address]:
-        """Of the members; one of which neither a request nor `files` tells is left out."""
+        """Returns the request addresses of the members; without those that are in neither log nor `files`."""
         known = {**files, **self.added}
         return {name: known[name] for name, _, _ in self._changes[-1][1].members if name in known}
 
     @property
     def fresh(self) -> tuple[str, str] | None:
+        """(id, incarnation) of the member that the last change added, if it never was one before."""
         return self._changes[-1][1].fresh
 
     def at(self, index: int) -> tuple[int, Change]:
-        """As of this entry: for a snapshot, which must not hold what may still be cut off."""
+        """Returns (index, change) as of this entry: a snapshot must not contain what may still be
+        truncated."""
         return next(each for each in reversed(self._changes) if each[0] <= index or each is self._changes[0])
 
     def former(self, blob: bytes) -> tuple[str, ...] | None:
-        """What this change says of that; None: it was void."""
+        """Returns `former` of the encoded change; None: the change is void."""
         try:
             wanted = decode_change(blob)
         except msgspec.MsgspecError:
@@ -99,12 +103,13 @@ class MemberList:
 
     # ------------------------------------------------------------------ what happens to the log
     def appended(self, command: bytes, index: int, term: int) -> None:
+        """LogObserver: takes over the membership change in this entry, if it is one."""
         if MARK not in command[:MARK_WITHIN]:
             return
         try:
             batch = decode_batch(decode_command(command[1:])[1][0])
             if batch.kind != "members" or batch.term != term:
-                return  # appended by a leader of a later term than the one that proposed it: void
+                return  # proposed in one term and appended in a later one: void
             change = decode_change(batch.items[0][1] or b"")
         except (CodecError, msgspec.MsgspecError, IndexError):
             return  # not a change; the state machine reports it
@@ -120,11 +125,12 @@ class MemberList:
             self.changed()
 
     def cleared(self) -> None:
-        """LogObserver: the whole log was removed, except what a snapshot holds."""
+        """LogObserver: the whole log was removed, except what a snapshot contains."""
         self.cut(self._changes[0][0] + 1)
 
     def restored(self, last: int, saved: tuple[int, bytes] | None) -> None:
-        """Takes over the member list of a snapshot whose last entry is `last`: its index and encoded change.
+        """Sets the member list of a snapshot whose last entry is `last`. `saved`: its index and encoded
+        change.
 
         `saved` None: the snapshot was written by a release without membership changes. Raises
         msgspec.MsgspecError.

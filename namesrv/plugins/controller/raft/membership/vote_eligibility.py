@@ -1,17 +1,18 @@
 """Vote eligibility: whether this member may vote, and how one with an empty data directory becomes a voter.
 
-Raft needs members that remember their votes and what they acknowledged. An empty directory remembers nothing:
-either the whole group is new, or this member has lost its disk, and then its vote could elect a leader
-without acknowledged entries. So a directory has a random incarnation, made at its first use, and a state:
+In Raft a member must not lose its votes and the entries that it has acknowledged. An empty directory has
+neither: either the whole group is new, or this member has lost its disk, and then its vote could elect a
+leader that lacks acknowledged entries. So a directory has a random incarnation, made at its first use, and a
+state:
 
     new       -> promised   every other member is new as well: promise this list of incarnations, once
     promised  -> member     every other member has promised the same list (or is a member by it)
     new       -> member     a welcome of this incarnation was committed by others and applied here (Replica)
 
 Two different lists can never both be complete: each needs the promise of every member, and a promise is
-durable and given once for each incarnation. A welcome is an entry that was appended after the directory was
-created and committed without this member. A leader that can commit it has every entry that this member may
-have helped to commit, and sends it; and a vote that this member has forgotten can elect nobody any more
+durable and made once for each incarnation. A welcome is an entry that was appended after the directory was
+created, and was committed without this member. A leader that can commit it has every entry that this member
+may have helped to commit, and sends them; and a vote that this member has lost can no longer elect a leader
 (docs/adr/0010). Pure, except load() and save().
 """
 
@@ -40,7 +41,8 @@ INCARNATION_BYTES = 8
 def load(path: Path, *, has_journal: bool, bootstrap: bool) -> VoteEligibility:
     """Reads the file, or creates it, durably, before anything else is written to the directory.
 
-    A journal without the file was written by a release that had none: a member. Raises DamagedError, OSError.
+    A journal without the file is from a release that did not write it, so this directory belongs to a member.
+    Raises DamagedError, OSError.
     """
     if bootstrap:
         logger.warning(
@@ -78,7 +80,7 @@ def save(path: Path, vote_eligibility: VoteEligibility, *, sync: bool = True) ->
 class Joining:
     """The vote eligibility of this member. `store(eligibility)` makes it durable before it is sent.
 
-    `own`: of this member. `heard`: of the members that are connected now.
+    `own`: of this member. `received`: of the members that are connected now.
     """
 
     def __init__(
@@ -90,32 +92,34 @@ class Joining:
     ) -> None:
         self._self_id, self._others, self._store = self_id, others, store
         self.own = own
-        self.heard: dict[str, VoteEligibility] = {}
+        self.received: dict[str, VoteEligibility] = {}
         if not others and not self.is_member:
             self._become("member", ((self_id, own.incarnation),))
 
     @property
     def is_member(self) -> bool:
+        """Whether the state of this directory is "member", so that it may vote."""
         return self.own.state == "member"
 
     @property
     def rejoins(self) -> bool:
-        """Does the group have a past that this directory lacks? Then only a welcome makes it a voter."""
-        return not self.is_member and any(each.state == "member" for each in self.heard.values())
+        """Whether the group is not new, but this directory is: then it needs a welcome to become a voter."""
+        return not self.is_member and any(each.state == "member" for each in self.received.values())
 
     def waits_for(self) -> list[str]:
-        """Returns the members that must connect before this one may vote; empty: it waits for nobody."""
+        """Returns the members that must connect before this one may vote, sorted; empty: none."""
         if self.is_member or self.rejoins:
             return []
-        return sorted(self._others - self.heard.keys())
+        return sorted(self._others - self.received.keys())
 
-    def lost(self, member: str) -> None:
-        """The connection to this member is closed."""
-        self.heard.pop(member, None)
+    def disconnected(self, member: str) -> None:
+        """Called when the connection to this member is closed."""
+        self.received.pop(member, None)
 
-    def hear(self, member: str, vote_eligibility: VoteEligibility) -> bool:
-        """Notes the eligibility of another member. True: our own changed, and must be sent to the others."""
-        self.heard[member] = vote_eligibility
+    def receive(self, member: str, vote_eligibility: VoteEligibility) -> bool:
+        """Stores the eligibility of another member. True: our own has changed, and must be sent to the
+        others."""
+        self.received[member] = vote_eligibility
         before = self.own
         if self.own.state == "new":
             self._promise()
@@ -124,11 +128,11 @@ class Joining:
         return self.own is not before
 
     def welcomed(self) -> None:
-        """The welcome of this member was committed and applied here."""
+        """Called when the welcome of this member was committed and applied here."""
         self._become("member", ())
 
     def _promise(self) -> None:
-        others = self._heard_of_others()
+        others = self._received_of_others()
         if others is None or self.rejoins:
             return
         member_list = {name: each.incarnation for name, each in others.items()}
@@ -140,18 +144,18 @@ class Joining:
             logger.error("the members promised different groups: empty the data directories of all members")
 
     def _join(self) -> None:
-        ours, others = self.own.member_list, self._heard_of_others()
-        if any(each.state == "member" and each.member_list == ours for each in self.heard.values()) or (
+        ours, others = self.own.member_list, self._received_of_others()
+        if any(each.state == "member" and each.member_list == ours for each in self.received.values()) or (
             others is not None
             and all(each.state != "new" and each.member_list == ours for each in others.values())
         ):
             self._become("member", ours)
 
-    def _heard_of_others(self) -> dict[str, VoteEligibility] | None:
-        """None: one of them was not heard yet."""
-        if not self._others <= self.heard.keys():
+    def _received_of_others(self) -> dict[str, VoteEligibility] | None:
+        """Returns the eligibility of all other members; None: one was not received yet."""
+        if not self._others <= self.received.keys():
             return None
-        return {name: self.heard[name] for name in self._others}
+        return {name: self.received[name] for name in self._others}
 
     def _become(self, state: State, member_list: tuple[tuple[str, str], ...]) -> None:
         vote_eligibility = VoteEligibility(self.own.incarnation, state, member_list)

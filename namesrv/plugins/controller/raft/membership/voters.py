@@ -1,6 +1,6 @@
 """Voters: the members that count towards a majority, and the learners that only receive the log.
 
-The member list in the log decides who is a voter (member_list.py). Raft thread.
+The voters are those of the member list in the log (member_list.py). Raft thread.
 """
 
 import logging
@@ -17,7 +17,7 @@ from namesrv.plugins.controller.raft.transport.links import Links
 logger = logging.getLogger(__name__)
 
 RETIRE_S = 2.0
-NOT_DECIDED = float("inf")  # when a member retires whose removal is not committed
+NOT_DECIDED = float("inf")  # value in _retire_at of a member whose removal is not committed
 CATCH_UP_ENTRIES = 100  # a learner that is at most this many entries behind may become a voter
 NEVER_YET = float("-inf")
 
@@ -30,12 +30,14 @@ class VotingMember(Protocol):
     joining: Joining
     member_list: MemberList
 
-    def reply(self, member: str, message: Message) -> None: ...
+    def reply(self, member: str, message: Message) -> None:
+        """Sends a message to this member."""
+        ...
 
 
 class Voters:
-    """`ids`: all voters, this member included; `others`: the others, sorted; `learners`: addresses of members
-    that receive the log without a vote, because they join or were removed."""
+    """`ids`: all voters, including this member; `others`: the others, sorted; `learners`: addresses of
+    members that receive the log without a vote, because they are joining or were removed."""
 
     def __init__(self, settings: RaftSettings, member: VotingMember) -> None:
         self._settings, self._member = settings, member
@@ -46,26 +48,26 @@ class Voters:
         self._retire_at: dict[str, float] = {}
         self._removed_at = 0  # index of a member list without us that another member reported
 
-    def follow_member_list(self) -> None:
-        """Counts majorities over the member list as it is now, and links to its members."""
+    def apply_member_list(self) -> None:
+        """Counts majorities over the current member list, and connects to its members."""
         members, before = self._member.member_list.members, self.ids
         self.ids = frozenset(members)
         self.others = sorted(members.keys() - {self._settings.self_id})
         self._addresses.update(self._member.member_list.addresses(self._settings.members))
         for member in self.others:
             self.learners.pop(member, None)
-        self._member.core.follow(self.others)
+        self._member.core.set_other_voters(self.others)
         if self._member.core.leads:
             for member in sorted(before - self.ids):
                 self.learners[member] = self._addresses.get(member, ("", 0))
                 self._retire_at[member] = NOT_DECIDED
-        self._follow_links()
+        self._update_links()
 
     def retire(self) -> None:
         """Sends the log to removed members for RETIRE_S, so that they learn of their removal.
 
-        Only after the removal is committed: a member that believes that it was removed gives no vote, and
-        until then the others may need its vote.
+        Only after the removal is committed: a member that regards itself as removed gives no vote, and until
+        then the others may need its vote.
         """
         core = self._member.core
         is_decided = core.leads and core.commit_index >= self._member.member_list.index
@@ -83,22 +85,23 @@ class Voters:
         if member not in self.ids:
             self._retire_at.pop(member, None)
             self.learners[member] = address
-            self._follow_links()
+            self._update_links()
             if self._is_linked(member):
                 self._member.core.learner_up(member)
 
     def remove_learner(self, member: str) -> None:
+        """Stops replicating to this member and closes its link. Safe to repeat."""
         if self.learners.pop(member, None) is not None:
             self._member.core.learner_down(member)
-            self._follow_links()
+            self._update_links()
 
     def is_replicated_to(self, member: str) -> bool:
-        """Does this member receive the log, as a voter or a learner?"""
+        """Returns whether this member receives the log, as a voter or a learner."""
         return member in self.ids or (member in self.learners and self._retire_at.get(member) != NOT_DECIDED)
 
     def caught_up(self, member: str) -> bool:
-        """Has this learner announced its vote eligibility, and nearly the whole log?"""
-        if member not in self._member.joining.heard:
+        """Returns whether this learner has sent its vote eligibility and has nearly the whole log."""
+        if member not in self._member.joining.received:
             return False
         return (
             self._is_linked(member)
@@ -106,8 +109,8 @@ class Voters:
         )
 
     def send_timeout_now(self, member: str) -> bool:
-        """Asks this member to campaign at once. False, and nothing is sent: it lacks a part of the log and
-        could not be elected."""
+        """Asks this member to campaign at once. False: it lacks entries and could not be elected; nothing was
+        sent."""
         core = self._member.core
         if not self._is_linked(member) or not core.leads or core.match_index(member) < core.log[-1][1]:
             return False
@@ -115,10 +118,10 @@ class Voters:
         return True
 
     def responsive(self, members: Collection[str], since: float) -> list[str]:
-        """Leader: returns the `members` that may vote and have answered after `since` (seconds of now()), and
-        itself; sorted."""
+        """For the leader: returns those of `members` that may vote and have answered after `since` (seconds
+        of now()), and itself; sorted."""
         answered = dict(zip(self.others, self._member.core.last_responses(), strict=False))
-        heard = self._member.joining.heard
+        heard = self._member.joining.received
         voting = (name for name in members if name in heard and heard[name].state == "member")
         return sorted(
             [self._settings.self_id, *(name for name in voting if answered.get(name, NEVER_YET) > since)]
@@ -126,23 +129,23 @@ class Voters:
 
     @property
     def is_removed(self) -> bool:
-        """Has another member reported that this one was removed, by an entry that our log does not reach?"""
+        """Whether another member has reported our removal, in an entry that our log does not have yet."""
         return self._removed_at > self._member.member_list.index
 
     def _is_linked(self, member: str) -> bool:
         return self._member.links is not None and member in self._member.links.connected()
 
-    def _follow_links(self) -> None:
+    def _update_links(self) -> None:
         if self._member.links is not None:
-            self._member.links.follow(
+            self._member.links.set_members(
                 self._member.member_list.addresses(self._settings.members) | self.learners
             )
 
     def check_member_list(self, member: str, note: MemberListNote) -> None:
         """Compares the member list of `member` with ours.
 
-        Refuses its link if the configurations differ by more than one member: then there could be two
-        majorities without a common member.
+        Closes its link if the configurations differ by more than one member: there could be two majorities
+        without a common member.
         """
         if note.index > self._member.member_list.index and self._settings.self_id not in note.members:
             if not self.is_removed:
@@ -160,4 +163,4 @@ class Voters:
                 ", ".join(sorted(differs)),
             )
             if self._member.links is not None:
-                self._member.links.drop(member, "configured with too different members")
+                self._member.links.drop(member, "more than one difference between the configured members")

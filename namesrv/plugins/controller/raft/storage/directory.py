@@ -1,4 +1,5 @@
-"""DataDirectory: the data directory of one member, locked by one process and marked with its owner."""
+"""DataDirectory: the data directory of one member, locked by one process, with the name of its owner in
+it."""
 
 import fcntl
 import os
@@ -16,7 +17,7 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class DataDirectory:
-    """Paths of the member's files. open() before anything is read, close() last."""
+    """Paths of the member's files. Call open() before anything is read, and close() last."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,7 +26,7 @@ class DataDirectory:
         self._lock = -1
 
     def open(self, cluster_id: str, member_id: str) -> None:
-        """Raises ConfigError: in use by another process, or the directory of another member or cluster."""
+        """Locks the directory. Raises ConfigError: it is in use, or belongs to another member or cluster."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / "raft.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -42,6 +43,7 @@ class DataDirectory:
             raise
 
     def close(self) -> None:
+        """Unlocks the directory. Safe to repeat."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -64,7 +66,7 @@ class DataDirectory:
             )
 
     def _is_unused(self) -> bool:
-        """Is there only the lock file? Then a first start ended early, perhaps while it wrote the owner."""
+        """Returns whether there is only the lock file: a first start ended early, perhaps in _mark()."""
         return not (self.journal.exists() or self.vote_eligibility.exists() or self.snapshot.exists())
 
     def _mark(self, owner: _Owner) -> None:

@@ -1,6 +1,6 @@
 """File operations of the raft log. Each is durable when it returns, or raises OSError.
 
-Code that writes raft files uses only this module and `os`, which tests replace by a disk that fails. It does
+Code that writes raft files uses only this module and `os`, which tests replace with a failing disk. It does
 not use keelmq/runtime/durable_file.py, which keeps a backup of the old content and has no spare descriptors.
 """
 
@@ -16,29 +16,30 @@ from keelmq.runtime.config import ConfigError
 
 logger = logging.getLogger(__name__)
 
-SPARE_FILES = 3  # storing a vote needs two descriptors at once, reading a snapshot one
+SPARE_FILES = 3  # storing a vote needs two descriptors at a time, reading a snapshot one
 
 
 class DamagedError(ConfigError):
-    """A file lacks what this member has acknowledged to others; starting could lose acknowledged changes."""
+    """A file lacks entries that this member has acknowledged: with it, acknowledged changes could be lost."""
 
 
 class SpareFiles:
-    """Descriptors in reserve, so that a vote can be stored when connections have used up all others.
+    """Reserved descriptors, so that a vote can be stored when connections have used up all others.
 
-    Process-wide, like the limit. release() gives them to the next open; refill() takes them again.
+    Process-wide, like the limit. release() frees them for the next open; refill() reserves them again.
     """
 
     def __init__(self) -> None:
         self._files: list[int] = []
 
     def refill(self) -> None:
+        """Opens the missing descriptors; as many as possible if the limit is reached."""
         with contextlib.suppress(OSError):
             while len(self._files) < SPARE_FILES:
                 self._files.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def release(self) -> bool:
-        """Closes the spare descriptors. False: there was none."""
+        """Closes the reserved descriptors. False: there was none."""
         files, self._files = self._files, []
         for file in files:
             os.close(file)
@@ -49,7 +50,7 @@ spare_files = SpareFiles()
 
 
 def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
-    """os.open, with the spare descriptors if no other is free. Raises OSError."""
+    """Calls os.open, and if no descriptor is free, uses a reserved one. Raises OSError."""
     try:
         return os.open(path, flags | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -68,7 +69,7 @@ def write_all(file: int, data: bytes | bytearray, offset: int) -> None:
 def replace_file(
     path: Path, data: bytes | bytearray, suffix: str, *, sync: bool = True, keep_open: bool = False
 ) -> int:
-    """Replaces a file by a new one, written beside it, synced and renamed: old or new content, never a mix.
+    """Replaces a file with a new one, which is written beside it, synced and renamed: never a mix of both.
 
     Returns the new file's descriptor if keep_open, else -1. Raises OSError.
     """
@@ -78,7 +79,9 @@ def replace_file(
         write_all(file, data, 0)
         if sync:
             os.fsync(file)
-            sync_directory(path.parent)  # a snapshot that was renamed before must be durable before this file
+            sync_directory(
+                path.parent
+            )  # a snapshot that was renamed earlier must be durable before this file
         os.rename(fresh, path)
         if sync:
             sync_directory(path.parent)
@@ -92,10 +95,10 @@ def replace_file(
 
 
 def rename_durably(old: str, new: str) -> None:
-    """Replaces the library's rename of snapshots. Raises OSError.
+    """Syncs and renames a snapshot, in place of the library's function. Raises OSError.
 
-    The library does not sync a snapshot that a leader sent: after a power cut the new name would have no
-    content, and the old snapshot would be gone.
+    The library does not sync a snapshot that a leader has sent: after a power failure the new file could be
+    empty, and the old snapshot would be lost.
     """
     try:
         sync_file(Path(old))
@@ -108,7 +111,8 @@ def rename_durably(old: str, new: str) -> None:
 
 
 def write_new_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Writes a file whose content is durable; its name becomes durable when it is renamed."""
+    """Writes a file durably, except for its name, which becomes durable when it is renamed. Raises
+    OSError."""
     file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(file, data, 0)
@@ -119,6 +123,7 @@ def write_new_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_file(path: Path) -> None:
+    """Makes the content of a file durable (fsync). Raises OSError."""
     file = open_file(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -127,6 +132,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
+    """Makes new and renamed names in a directory durable (fsync). Raises OSError."""
     file = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(file)

@@ -1,6 +1,6 @@
-"""Journal: the raft log on disk, and the vote file beside it.
+"""Journal: the raft log on disk, and the vote file next to it.
 
-No record is rewritten in place, and none counts as durable before fdatasync.
+No record is rewritten in place, and no record counts as durable before fdatasync.
 
     journal = MAGIC record* zeros*        record, little endian:
 
@@ -10,13 +10,13 @@ No record is rewritten in place, and none counts as durable before fdatasync.
       +--------+--------+--------+-----------------+-----------------+-----------------+-----------+
                           crc32 of everything after it; `length` is the command's
 
-`synced offset`: the length of the durable part of the file when the record was written. With it recovery
-tells a torn tail (never acknowledged: it is cut off) from a damaged record that had been durable (the start
-is refused): then a later record, or the commit index in the vote file, proves it. Positions are list
-positions, not log indexes.
+`synced offset`: the length of the durable part of the file when the record was written. Recovery uses it to
+distinguish a torn tail (never acknowledged: it is truncated) from a damaged record that was durable, as a
+later record or the commit index in the vote file proves (the start is refused). Positions are list positions,
+not log indexes.
 
-After the log the file has durable zeros. A record that replaces them changes neither file size nor block map,
-so its fdatasync has half the work.
+After the log the file contains durable zeros. A record that replaces them changes neither the file size nor
+the block map, so its fdatasync has half the work.
 """
 
 import contextlib
@@ -52,21 +52,27 @@ MARK = b"KRec"
 HEAD = struct.Struct("<4sIIQQQ")
 CRC_FROM = 12  # crc32 covers the record from here
 COMMAND_BYTES_MAX = 64 * 1024 * 1024
-WRITE_AT_BYTES = 1024 * 1024  # buffered records beyond this are written (not synced) at once
-RESERVE_BYTES_MIN, RESERVE_BYTES_MAX = (
-    16 * 1024,
-    1024 * 1024,
-)  # zeros added at once: the size of the log, within these bounds
+WRITE_AT_BYTES = 1024 * 1024  # more buffered records than this are written (not synced) at once
+RESERVE_BYTES_MIN, RESERVE_BYTES_MAX = 16 * 1024, 1024 * 1024
+"""Zeros are added in runs of the size of the log, within these bounds."""
 
 LogEntry = tuple[bytes, int, int]  # (command, index, term): the library's shape
 
 
 class LogObserver(Protocol):
-    """Is called for every appended or removed entry, before it counts towards a majority."""
+    """Called for every appended or removed entry, before it counts for a majority."""
 
-    def appended(self, command: bytes, index: int, term: int) -> None: ...
-    def cut(self, first: int) -> None: ...
-    def cleared(self) -> None: ...
+    def appended(self, command: bytes, index: int, term: int) -> None:
+        """An entry was appended; `command` as the library encodes it."""
+        ...
+
+    def cut(self, first: int) -> None:
+        """The entries from index `first` on were removed."""
+        ...
+
+    def cleared(self) -> None:
+        """All entries were removed."""
+        ...
 
 
 class _Vote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,9 +166,9 @@ class Journal:
     def align(self, previous: LogEntry | None, last: LogEntry | None) -> None:
         """Removes the entries that the snapshot covers. Call it once after opening.
 
-        `previous` and `last` are the two entries at the snapshot's end; None: there is no snapshot. Without
-        this the library would clear the whole journal, with acknowledged entries after the snapshot. Raises
-        DamagedError: a gap between the two, or both end before the stored commit index.
+        `previous` and `last` are the last two entries of the snapshot; None: there is no snapshot. Otherwise
+        the library would clear the whole journal, including acknowledged entries after the snapshot. Raises
+        DamagedError: there is a gap between the two, or both end before the stored commit index.
         """
         first_index = self._entries[0][1] if self._entries else 1
         last_index = self._entries[-1][1] if self._entries else 1
@@ -191,7 +197,7 @@ class Journal:
         return self._entries[position]
 
     def add(self, command: bytes, index: int, term: int) -> None:
-        """Appends to memory and buffer; sync() makes it durable."""
+        """Appends an entry in memory; sync() makes it durable."""
         self._entries.append((command, index, term))
         self._offsets.append(self._end)
         record = pack_record(command, index, term, self._synced)
@@ -203,9 +209,9 @@ class Journal:
             self._observer.appended(command, index, term)
 
     def clear(self) -> None:
-        """Removes all entries. The file is replaced in one step by the next sync.
+        """Removes all entries. The next sync() replaces the file in one step.
 
-        Until then the old journal stays: after a crash, align() works with it and the new snapshot.
+        Until then the old file remains: after a crash, align() works with it and the new snapshot.
         """
         self._entries, self._offsets = [], []
         self._buffer.clear()
@@ -214,7 +220,7 @@ class Journal:
             self._observer.cleared()
 
     def deleteEntriesFrom(self, position: int) -> None:
-        """Removes a conflicting tail, durably: no old record may remain after newer ones."""
+        """Removes conflicting entries, durably: no old record may remain behind newer ones."""
         if position >= len(self._entries):
             return
         if self._entries[position][1] <= self._commit_index:
@@ -240,26 +246,31 @@ class Journal:
         self._rewrite()
 
     def setRaftCommitIndex(self, index: int) -> None:
+        """Syncs the entries; the vote file stores the index within a second."""
         if index != self._commit_index:
             self.sync()
             self._commit_index, self._vote_due = index, True
 
     def getRaftCommitIndex(self) -> int:
+        """Returns the commit index, at the start the stored one."""
         return self._commit_index
 
     def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
-        """Stores term and vote, durably: the vote is sent next."""
+        """Stores term and vote, durably, before the library sends the vote."""
         self.sync()
         self._term, self._voted_for = term, voted_for
         self._store_vote()
 
     def getCurrentTerm(self) -> int:
+        """Returns the current term, at the start the stored one."""
         return self._term
 
     def getVotedForNodeId(self) -> str | None:
+        """Returns the member that got this term's vote; None: no vote was given."""
         return self._voted_for
 
     def onOneSecondTimer(self) -> None:
+        """Stores a new commit index. The library calls it once a second."""
         spare_files.refill()
         if self._vote_due:
             self._store_vote()
@@ -276,6 +287,7 @@ class Journal:
     # ------------------------------------------------------------------ disk
     @property
     def file_bytes(self) -> int:
+        """Length of the log in the file, without the zeros after it."""
         return self._end
 
     def sync(self) -> None:
@@ -300,10 +312,10 @@ class Journal:
         self.sync_seconds.observe(time.perf_counter() - started)
 
     def _reserve(self) -> None:
-        """Writes durable zeros after the log. Without room for them the log may still have room.
+        """Writes durable zeros after the log. If they do not fit on the disk, the next records may still fit.
 
-        The fsync also covers records that were written and not synced yet. The kernel reports a lost page
-        once, so "no space" may be about those records, and a later fdatasync would succeed without them.
+        The fsync covers records as well that were written but not synced yet. The kernel reports a lost page
+        only once: "no space" may be about those records, and a later fdatasync would succeed without them.
         """
         size, is_syncing = min(max(self._end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX), False
         try:
@@ -329,7 +341,7 @@ class Journal:
 
     def _rewrite(self) -> None:
         data, offsets = bytearray(MAGIC), []
-        # the file is renamed only when it is durable, so each record may state its whole length
+        # the file is renamed only when all of it is durable, so each record may state the whole length
         durable = len(MAGIC) + sum(HEAD.size + len(command) for command, _, _ in self._entries)
         for command, index, term in self._entries:
             offsets.append(len(data))
@@ -356,18 +368,19 @@ class Journal:
             return _Vote(0, None, 1)
         body = without_checksum(self._vote_path.read_bytes())
         if body is None:
-            raise DamagedError(f"{self._vote_path}: damaged; this member does not know whom it voted for")
+            raise DamagedError(f"{self._vote_path}: damaged; this member's last vote is unknown")
         try:
             return msgspec.msgpack.decode(body, type=_Vote)
         except msgspec.MsgspecError as error:
             raise DamagedError(f"{self._vote_path}: {error}") from None
 
     def _failed(self, error: OSError, path: Path | None = None) -> None:
-        # after a failed write or sync the disk content is unknown until the next start reads it
+        # after a failed write or sync the content of the disk is unknown until the next start reads it
         self._fatal(EXIT_JOURNAL, f"{path or self._path}: {os.strerror(error.errno or 0)}")
 
 
 def pack_record(command: bytes, index: int, term: int, synced: int) -> bytes:
+    """Returns the bytes of one record. `synced`: length of the durable part of the file."""
     tail = HEAD.pack(MARK, len(command), 0, index, term, synced)[CRC_FROM:] + command
     return MARK + struct.pack("<II", len(command), zlib.crc32(tail)) + tail
 

@@ -1,9 +1,9 @@
-"""Snapshot: the state at one log index in a file with a checksum.
+"""Snapshot: the state as of one log index, in a file with a checksum.
 
     "KeelSN1\\n"  crc32 (4, little endian)  zlib(MessagePack(Snapshot))
 
-The leader sends the same bytes to a member that is too far behind. It holds two log entries: the library
-needs the last applied one and its predecessor at the start of the journal.
+The leader sends the same bytes to a member that is too far behind. A snapshot contains two log entries: the
+library needs the last applied one and its predecessor at the start of the journal.
 """
 
 import struct
@@ -21,6 +21,8 @@ STATE_BYTES_MAX = 1024 * 1024 * 1024  # uncompressed
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
     cluster_id: str
     members: tuple[str, ...]
     last: Entry  # last applied
@@ -28,18 +30,19 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     claimed_term: Number
     answers: tuple[tuple[str, bytes], ...]  # request id -> encoded answer, oldest first
     state: bytes  # StateMachine.snapshot()
-    welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation): since the second release
+    welcomed: tuple[tuple[str, str], ...] = ()  # (member, incarnation); since the second release
     former: tuple[str, ...] = ()
     member_list: tuple[int, bytes] | None = None  # (index, encoded change) as of `last`
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Returns the content of the file."""
     body = zlib.compress(msgspec.msgpack.encode(snapshot), 1)
     return MAGIC + struct.pack("<I", zlib.crc32(body)) + body
 
 
 def decode_snapshot(data: bytes, name: str) -> Snapshot:
-    """`name` is only for the error text. Raises DamagedError."""
+    """Parses the content of a file. `name`: for the error text. Raises DamagedError."""
     start = len(MAGIC) + 4
     if data[: len(MAGIC)] != MAGIC or len(data) < start:
         raise DamagedError(f"{name}: not a snapshot of this version")
@@ -60,7 +63,7 @@ def write_snapshot(path: Path, snapshot: Snapshot, *, sync: bool = True) -> int:
 
 
 def read_snapshot(path: Path, cluster_id: str) -> Snapshot:
-    """Raises DamagedError: damaged, or of another cluster."""
+    """Reads the file. Raises DamagedError: it is damaged, or of another cluster; OSError."""
     snapshot = decode_snapshot(path.read_bytes(), str(path))
     if snapshot.cluster_id != cluster_id:
         raise DamagedError(f"{path}: belongs to cluster {snapshot.cluster_id!r}, this is {cluster_id!r}")

@@ -1,4 +1,4 @@
-"""AddressBook: resolves host names outside the raft thread, so a slow resolver delays no heartbeat."""
+"""AddressBook: resolves host names outside the raft thread, so that a slow resolver delays no heartbeat."""
 
 import contextlib
 import ipaddress
@@ -9,15 +9,16 @@ import time
 from collections.abc import Mapping
 
 from keelmq.runtime.config import ConfigError
-from namesrv.plugins.controller.raft.transport.links import SocketAddress
+from namesrv.plugins.controller.raft.transport.link import SocketAddress
 
 logger = logging.getLogger(__name__)
 
-FRESH_S = 1.0  # between two look-ups of a member that is dialed: its new address is found within this time
+FRESH_S = 1.0  # minimum time between two look-ups of a member
 ANY_ADDRESS = "0.0.0.0"
 
 
 def is_loopback(host: str) -> bool:
+    """Returns whether the host is localhost or a loopback address; other names are not resolved."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -26,6 +27,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_literal(host: str) -> bool:
+    """Returns whether the host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -36,13 +38,13 @@ def is_literal(host: str) -> bool:
 def listen_host(host: str) -> str:
     """Returns the address that a member binds: `host` if it is an address, else 0.0.0.0.
 
-    When a pod starts, its name may not resolve yet, or to the address that it had before.
+    When a pod starts, its name may not resolve yet, or may resolve to its previous address.
     """
     return host if is_literal(host) or is_loopback(host) else ANY_ADDRESS
 
 
 def resolve(host: str, port: int) -> SocketAddress:
-    """Resolves a name; blocks. Prefers IPv4, on which a member with a name listens. Raises ConfigError."""
+    """Resolves a name; blocks. Prefers IPv4, because members with a name listen on it. Raises ConfigError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -58,13 +60,13 @@ class AddressBook:
         self._members = dict(members)
         self._known: dict[str, SocketAddress] = {}
         self._asked_at: dict[str, float] = {}
-        self._asking: set[str] = set()  # a hung resolver costs one thread, not one each second
+        self._asking: set[str] = set()  # a resolver that hangs costs one thread, not one each second
         self._literal: set[str] = set()
         for member, (host, port) in self._members.items():
             self._note_literal(member, host, port)
 
     def learn(self, member: str, address: tuple[str, int]) -> None:
-        """Sets the address of a member that joined later, or came back with another address."""
+        """Sets the address of a member that joined later, or now has another address."""
         if self._members.get(member) != address:
             self._members[member] = address
             self._known.pop(member, None)
@@ -79,6 +81,7 @@ class AddressBook:
             self._literal.add(member)
 
     def lookup(self, member: str) -> SocketAddress | None:
+        """Returns the member's address; None: not resolved yet. Starts a look-up if the last one is old."""
         now = time.monotonic()
         due = now - self._asked_at.get(member, float("-inf")) > FRESH_S
         if due and member not in self._literal and member not in self._asking:

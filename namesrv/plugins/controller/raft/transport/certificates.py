@@ -1,7 +1,7 @@
 """Certificates: reads and checks the certificate files of one member, and reads them again when they change.
 
-Every load performs a TLS handshake between the two contexts of this member, so a member that its group would
-refuse does not start. If new files are not valid, the reason is logged and the old ones stay in use.
+Each time a TLS handshake between the member's own two contexts is performed, so a member that its group would
+refuse does not start. If changed files are not valid, the reason is logged and the old ones stay in use.
 """
 
 import logging
@@ -28,37 +28,40 @@ CERT_KEY, KEY_KEY, TRUST_KEY = (
     "controllerRaftTlsKeyPath",
     "controllerRaftTlsTrustCertPath",
 )
-RETRY_S = 5.0  # after invalid files: perhaps not all of them were written yet
-ROUND_TRIPS_MAX = 4  # of the handshake of the two contexts; it needs two
-RENEW_DAYS = 30  # warn so long before the end; automatic renewal has happened by then
+RETRY_S = 5.0  # after invalid files, of which some may not have been written yet
+ROUND_TRIPS_MAX = 4  # of the handshake between the two contexts, which needs two
+RENEW_DAYS = 30  # days before the expiry from which on it is logged; automatic renewal happens earlier
 
 
 @dataclass(frozen=True)
-class Facts:
+class CertificateInfo:
     """`names`: DNS names of the certificate. `not_after`: when the certificate or its CA expires, UTC."""
 
     names: tuple[str, ...]
     not_after: datetime
 
     def days_left(self, now: datetime) -> float:
+        """Returns the days until `not_after`; negative: expired."""
         return (self.not_after - now).total_seconds() / 86_400
 
 
 @dataclass(frozen=True)
 class Contexts:
-    facts: Facts
+    """TLS contexts made from one version of the files."""
+
+    info: CertificateInfo
     dialer: ssl.SSLContext
     listener: ssl.SSLContext
 
 
 def read_certificates(files: TlsFiles, member: str) -> Contexts:
-    """Raises ConfigError with the file, the fault and what to do."""
+    """Reads and checks the files. Raises ConfigError with the file, the fault and what to do."""
     chain = _certificates(CERT_KEY, files.certificate)
     trusted = _certificates(TRUST_KEY, files.trust)
     _check_key(files, chain[0])
     names = _names(chain[0])
     if member not in names:
-        has = f"it is for {', '.join(names)}" if names else "it has no DNS name at all"
+        has = f"it is for {', '.join(names)}" if names else "it has no DNS name"
         raise ConfigError(
             f"{CERT_KEY} {files.certificate}: subjectAltName lacks DNS:{member}, {has}: "
             f"make one with `keelmq certificates {member}`"
@@ -67,15 +70,17 @@ def read_certificates(files: TlsFiles, member: str) -> Contexts:
     _check_dates(CERT_KEY, files.certificate, chain[:1], now)
     _check_dates(TRUST_KEY, files.trust, trusted, now)
     ends = [chain[0].not_valid_after_utc, max(each.not_valid_after_utc for each in trusted)]
-    contexts = Contexts(Facts(names, min(ends)), _context(files, dialed=True), _context(files, dialed=False))
+    contexts = Contexts(
+        CertificateInfo(names, min(ends)), _context(files, dialed=True), _context(files, dialed=False)
+    )
     _check_handshake(files, contexts)
     return contexts
 
 
 class Certificates:
-    """Makes channels with the files as they are now. The constructor raises ConfigError.
+    """Makes channels with the current files. The constructor raises ConfigError.
 
-    Used in the raft thread and, for status(), in the event loop: both may load the files at the same time.
+    Used in the raft thread and, for status(), in the event loop: both may read the files at the same time.
     """
 
     def __init__(self, files: TlsFiles, member: str) -> None:
@@ -87,16 +92,19 @@ class Certificates:
         self._warn_of_expiry()
 
     @property
-    def facts(self) -> Facts:
-        return self._contexts.facts
+    def info(self) -> CertificateInfo:
+        """Names and expiry of the certificate in use."""
+        return self._contexts.info
 
     def status(self) -> dict[str, int | str]:
-        """`certificateEnds`: seconds since 1970. `certificateFault`: why newer files are not in use."""
-        self._refresh()  # show a renewal before the next connection
-        ends: dict[str, int | str] = {"certificateEnds": int(self.facts.not_after.timestamp())}
+        """Returns `certificateEnds` (seconds since 1970) and `certificateFault` (why newer files are
+        unused)."""
+        self._refresh()  # so that a renewal is visible before the next connection
+        ends: dict[str, int | str] = {"certificateEnds": int(self.info.not_after.timestamp())}
         return ends if self.fault is None else ends | {"certificateFault": self.fault}
 
     def channel(self, dialed: bool) -> TlsChannel:
+        """Returns a TLS channel. `dialed`: this side opened the connection."""
         self._refresh()
         return TlsChannel(self._contexts.dialer if dialed else self._contexts.listener, dialed=dialed)
 
@@ -109,24 +117,25 @@ class Certificates:
             self._contexts = read_certificates(self._files, self._member)
         except ConfigError as error:
             if str(error) != self.fault:
-                logger.error("the raft port goes on with its old certificate: %s", error)
+                logger.error("the raft port keeps its old certificate: %s", error)
             self.fault, self._retry_at = str(error), now + RETRY_S
             return
         self._stamps, self.fault = stamps, None
-        logger.info("the raft port has a new certificate, until %s", _day(self.facts.not_after))
+        logger.info("the raft port has a new certificate, valid until %s", _day(self.info.not_after))
         self._warn_of_expiry()
 
     def _stat(self) -> tuple[object, ...]:
-        """Changes with the content and mode of a file, and with the target of a link (a pod's secrets)."""
+        """Returns values that change with content or mode of a file, or the target of a link (pod
+        secrets)."""
         return tuple(_stamp(path) for path in (self._files.certificate, self._files.key, self._files.trust))
 
     def _warn_of_expiry(self) -> None:
-        days = self.facts.days_left(datetime.now(UTC))
+        days = self.info.days_left(datetime.now(UTC))
         if days < RENEW_DAYS:
             logger.warning(
-                "the raft certificate or its CA ends in %.0f days, at %s: renew it, no restart is needed",
+                "the raft certificate or its CA expires in %.0f days, at %s: renew it, no restart is needed",
                 days,
-                _day(self.facts.not_after),
+                _day(self.info.not_after),
             )
 
 
@@ -146,13 +155,13 @@ def _read(key: str, path: Path) -> bytes:
 
 
 def _certificates(key: str, path: Path) -> "list[Certificate]":
-    # imported here: a member without certificates does not pay for the library's memory
+    # imported here: a member without certificates does not need the library's memory
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.x509 import DuplicateExtension, InvalidVersion, load_pem_x509_certificates
 
     try:
         found = load_pem_x509_certificates(_read(key, path))
-        for each in found:  # parsed lazily: parse it here, where an error can name the file
+        for each in found:  # parsed lazily: parse now, while an error can name the file
             each.public_key(), each.extensions
         return found
     except (ValueError, UnsupportedAlgorithm, DuplicateExtension, InvalidVersion):
@@ -168,7 +177,7 @@ def _check_key(files: TlsFiles, certificate: "Certificate") -> None:
         public = load_pem_private_key(data, None).public_key()
     except TypeError:
         raise ConfigError(
-            f"{KEY_KEY} {files.key}: the key has a password: take it off with "
+            f"{KEY_KEY} {files.key}: the key has a password: remove it with "
             f"openssl pkey -in {files.key} -out KEY (and chmod 600 KEY)"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
@@ -188,7 +197,7 @@ def _names(certificate: "Certificate") -> tuple[str, ...]:
 
 
 def _check_dates(key: str, path: Path, certificates: "Iterable[Certificate]", now: datetime) -> None:
-    """At least one must be valid now: while a CA is replaced, the old one may have expired."""
+    """Raises ConfigError unless one is valid now: while a CA is replaced, the old one may have expired."""
     faults = []
     for each in certificates:
         if each.not_valid_after_utc < now:
@@ -203,10 +212,10 @@ def _check_dates(key: str, path: Path, certificates: "Iterable[Certificate]", no
 def _context(files: TlsFiles, *, dialed: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if dialed else ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # a member is known by the name in its HELLO, not by its host
+    context.check_hostname = False  # a member is identified by the id in its HELLO, not by its host
     context.verify_mode = ssl.CERT_REQUIRED
     if not dialed:
-        context.num_tickets = 0  # nothing is resumed
+        context.num_tickets = 0  # sessions are not resumed
     try:
         context.load_cert_chain(files.certificate, files.key)
         context.load_verify_locations(files.trust)
@@ -216,7 +225,7 @@ def _context(files: TlsFiles, *, dialed: bool) -> ssl.SSLContext:
 
 
 def _check_handshake(files: TlsFiles, contexts: Contexts) -> None:
-    """Performs the handshake that other members will perform. Raises ConfigError: it fails."""
+    """Performs the handshake that other members would perform. Raises ConfigError: it fails."""
     dialer, listener = TlsChannel(contexts.dialer, dialed=True), TlsChannel(contexts.listener, dialed=False)
     try:
         data = dialer.start()
@@ -227,7 +236,7 @@ def _check_handshake(files: TlsFiles, contexts: Contexts) -> None:
     except ChannelError as error:
         raise ConfigError(
             f"{CERT_KEY} {files.certificate} is refused with {TRUST_KEY} {files.trust}: {error} "
-            "(it must be of that CA, for server and client)"
+            "(that CA must have issued it, for server and client use)"
         ) from None
 
 

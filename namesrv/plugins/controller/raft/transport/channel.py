@@ -1,4 +1,4 @@
-"""Channel: bytes of one connection <-> frames, authenticated before a frame is delivered. No socket here.
+"""Channel: bytes of one connection <-> frames, authenticated before a frame is delivered. No I/O.
 
     plain:   frame = length (4, big endian) + payload                  loopback only
     key:     32-byte nonce each way, then frame = length (4) + AES-256-GCM(payload) with a counter as nonce
@@ -18,13 +18,13 @@ NONCE_BYTES = 32
 TAG_BYTES = 16
 SECRET_BYTES_MIN = 32
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-HELLO_BYTES_MAX = 512  # limit before the peer is authenticated
+HELLO_BYTES_MAX = 512  # maximum frame until the HELLO of the peer is accepted
 
 
 class ChannelError(Exception):
-    """The peer has not proved to be a member, or violates the protocol: the connection is closed.
+    """The peer has not proved that it is a member, or violates the protocol: the connection is closed.
 
-    `reason` is one of a fixed few, used for metrics and rate limits. `detail` may contain text of the peer.
+    `reason` is one of a few fixed texts, for metrics and rate limits. `detail` may contain text of the peer.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -33,7 +33,7 @@ class ChannelError(Exception):
 
 
 class Channel(Protocol):
-    """sans-IO. `is_open` becomes true when the handshake is done and frames can be encoded."""
+    """Without I/O. `is_open` becomes true when the handshake is complete and frames can be encoded."""
 
     is_open: bool
     frame_bytes_max: int
@@ -43,19 +43,19 @@ class Channel(Protocol):
         ...
 
     def receive_data(self, data: bytes) -> None:
-        """Stores bytes; raises ChannelError."""
+        """Stores received bytes. Raises ChannelError."""
         ...
 
     def data_to_send(self) -> bytes:
-        """Returns handshake bytes, after each receive_data(); after ChannelError: the alert for the peer."""
+        """Returns handshake bytes; call it after each receive_data(). After ChannelError: a TLS alert."""
         ...
 
     def may_be(self, member: str) -> bool:
-        """Once `is_open`: can the authenticated peer be this member?"""
+        """Returns whether the authenticated peer can be this member. Call it when `is_open`."""
         ...
 
     def next_frame(self) -> bytes | None:
-        """Returns the next whole frame; None: more data is needed. Raises ChannelError."""
+        """Returns the next complete frame; None: more data is needed. Raises ChannelError."""
         ...
 
     def encode_frame(self, frame: bytes) -> bytes:
@@ -81,7 +81,7 @@ class PlainChannel:
         return b""
 
     def may_be(self, member: str) -> bool:
-        return True  # no authentication, or by the shared key: then any member
+        return True  # no authentication, or by the shared key, which every member has
 
     def next_frame(self) -> bytes | None:
         return self._next(0)
@@ -145,7 +145,7 @@ class KeyChannel(PlainChannel):
         return frame
 
     def _derive(self, nonce: bytes) -> None:
-        # imported here: a member without a secret does not pay for the library's memory
+        # imported here: a member without a secret does not need the library's memory
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         if hmac.compare_digest(nonce, self._nonce):
@@ -161,5 +161,5 @@ class KeyChannel(PlainChannel):
 
 
 def hkdf_expand(root: bytes, info: bytes) -> bytes:
-    """RFC 5869 expand for one block: 32 bytes."""
+    """Returns one block of HKDF-Expand (RFC 5869): 32 bytes."""
     return hmac.new(root, info + b"\x01", hashlib.sha256).digest()

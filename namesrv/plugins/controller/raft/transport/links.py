@@ -1,7 +1,8 @@
 """Links: one authenticated connection to each other member, in the raft thread, on the library's poller.
 
-Listens on the configured address, or on any address if the member has a name. The greater id dials. Delivers
-frames to LinkEvents and does not interpret them. Data of an unverified peer ends at the channel or at HELLO.
+Listens on the configured address, or on any address if the member has a name. The greater id dials. Passes
+frames to LinkEvents without interpreting them. Until HELLO is accepted, data of a peer reaches only the
+channel and the check of HELLO.
 """
 
 import contextlib
@@ -10,192 +11,43 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from keelmq.runtime.config import ConfigError
-from namesrv.plugins.controller.raft.codec import CodecError, Hello, Ping, decode_message, encode
-from namesrv.plugins.controller.raft.transport.channel import FRAME_BYTES_MAX, Channel, ChannelError
+from namesrv.plugins.controller.raft.codec import Hello, Ping, decode_message, encode
+from namesrv.plugins.controller.raft.transport.channel import ChannelError
+from namesrv.plugins.controller.raft.transport.link import ERROR, READ, Link, LinkSettings, Poller
 
 logger = logging.getLogger(__name__)
 
 HELLO_VERSION = 1
-PENDING_MAX = 64  # connections without HELLO yet; the oldest is closed
+PENDING_MAX = 64  # connections without HELLO; above it the oldest is closed
 HANDSHAKE_S = 2.0
-READ_BYTES = 64 * 1024
-READ_BUDGET_BYTES = 1024 * 1024  # per connection and turn, so that a flood does not delay the timers
-SEND_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 ACCEPTS_PER_TURN = 16
 DIAL_ANYWAY_S = 2.0
 LISTEN_PAUSE_S = 0.2  # after a failed accept, which leaves the connection in the queue
-USER_TIMEOUT_MS = 2000  # unacknowledged bytes older than this break a half-open link
-
-READ, WRITE, ERROR = 1, 2, 4  # pysyncobj's poll event bits
-
-SocketAddress = tuple[int, Any]  # (family, address for connect/bind)
-
-
-class Poller(Protocol):
-    def subscribe(self, descr: int, callback: Callable[[int, int], None], event_mask: int, /) -> None: ...
-    def unsubscribe(self, descr: int, /) -> None: ...
 
 
 class LinkEvents(Protocol):
     """Receives connections and frames. Raft thread."""
 
-    def link_up(self, member: str) -> None: ...
-    def link_down(self, member: str) -> None: ...
-    def link_frame(self, member: str, frame: bytes) -> None: ...
+    def link_up(self, member: str) -> None:
+        """A link is open: both HELLOs were accepted."""
+        ...
 
+    def link_down(self, member: str) -> None:
+        """The link to this member is closed."""
+        ...
 
-@dataclass(frozen=True)
-class LinkSettings:
-    self_id: str
-    members: frozenset[str]  # all, self included
-    cluster_id: str
-    listen: SocketAddress
-    connection_timeout_s: float
-    retry_s: float
-    channel: Callable[[bool], Channel]  # argument: this side dialed
-    lookup: Callable[[str], SocketAddress | None]  # never blocks; None: not resolved yet
-    now: Callable[[], float]
-    accept_unlisted: bool = False  # accept authenticated peers that are not in `members`
-    learn: Callable[[str, tuple[str, int]], None] = lambda _member, _address: (
-        None
-    )  # address of a member that joined later
+    def link_frame(self, member: str, frame: bytes) -> None:
+        """A frame of this member, still encoded."""
+        ...
 
 
 def members_hash(members: frozenset[str]) -> str:
+    """Returns 16 hex digits; equal for equal member lists."""
     return hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:16]
-
-
-class Link:
-    """One connection, before and after its HELLO. `member` None: it dialed us and has not sent HELLO yet."""
-
-    def __init__(self, owner: "Links", sock: socket.socket, *, member: str | None) -> None:
-        self.owner, self.sock, self.member = owner, sock, member
-        self.dialed = member is not None
-        self.opened_at = self.heard_at = self.sent_at = owner.settings.now()
-        self.up, self.alive = False, True
-        self.is_foreign = False  # sent what no member sends
-        self._connecting, self._hello_sent = self.dialed, False
-        self._out = bytearray()
-        self._mask = 0
-        self._file = sock.fileno()
-        self._channel = owner.settings.channel(self.dialed)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-        if not self.dialed:
-            self._write(self._channel.start())
-        self._subscribe()
-
-    def send(self, frame: bytes) -> bool:
-        """Queues a frame. False: the link is closed."""
-        if self.alive:
-            self.sent_at = self.owner.settings.now()
-            try:
-                self._write(self._channel.encode_frame(frame))
-            except ChannelError as error:
-                self.close(error.reason, error.detail)
-        return self.alive
-
-    def close(self, reason: str, detail: str = "") -> None:
-        if self.alive:
-            self.alive = False
-            self.owner.poller.unsubscribe(self._file)
-            self.sock.close()
-            self.owner.closed(self, reason, detail)
-
-    def accept_frames(self) -> None:
-        """HELLO was accepted: longer frames are allowed from now on."""
-        self.up = True
-        self._channel.frame_bytes_max = FRAME_BYTES_MAX
-
-    def _subscribe(self) -> None:
-        mask = READ | ERROR | (WRITE if self._out or self._connecting else 0)
-        if self.alive and mask != self._mask:
-            self._mask = mask
-            self.owner.poller.subscribe(self._file, self._on_event, mask)
-
-    def _write(self, data: bytes) -> None:
-        if len(self._out) > SEND_BUFFER_BYTES_MAX:
-            return self.close("send buffer full")
-        self._out += data
-        if self._out and not self._connecting:
-            try:
-                del self._out[: self.sock.send(self._out)]
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                return self.close(os.strerror(error.errno or 0))
-        self._subscribe()
-
-    def _on_event(self, _: int, events: int) -> None:
-        if not self.alive:
-            return
-        try:
-            if self._connecting:
-                self._connected(events)
-                return
-            if events & WRITE:
-                self._write(b"")
-            if self.alive and events & (READ | ERROR):
-                self._read()
-        except ChannelError as error:
-            self.is_foreign = True
-            self._send_alert()
-            self.close(error.reason, error.detail)
-        except CodecError as error:
-            self.close("not a message", str(error)[:100])
-        except OSError as error:
-            self.close(os.strerror(error.errno or 0))
-
-    def _connected(self, events: int) -> None:
-        error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            self.close(os.strerror(error))
-        elif events & WRITE:
-            self._connecting = False
-            self._write(self._channel.start())
-            self._send_hello()
-
-    def may_be(self, member: str) -> bool:
-        return self._channel.may_be(member)
-
-    def _send_alert(self) -> None:
-        """Sends the TLS alert with the reason, so that the peer can log it."""
-        words = self._channel.data_to_send()
-        if words and not self._out:
-            with contextlib.suppress(OSError):
-                self.sock.send(words)
-
-    def _send_hello(self) -> None:
-        if self.alive and self.dialed and self._channel.is_open and not self._hello_sent:
-            if not self.may_be(self.member or ""):
-                raise ChannelError("certificate of another member", f"than {self.member!r}, who was dialed")
-            self._hello_sent = True
-            self.send(self.owner.hello(self.member or ""))
-
-    def _read(self) -> None:
-        budget = READ_BUDGET_BYTES
-        while budget > 0 and self.alive:
-            try:
-                data = self.sock.recv(READ_BYTES)
-            except (BlockingIOError, InterruptedError):
-                return
-            if not data:
-                return self.close("closed by the other side")
-            budget -= len(data)
-            self.heard_at = self.owner.settings.now()
-            self._channel.receive_data(data)
-            if answer := self._channel.data_to_send():
-                self._write(answer)
-            self._send_hello()
-            while self.alive and (frame := self._channel.next_frame()) is not None:
-                self.owner.frame(self, frame)
 
 
 class Links:
@@ -208,7 +60,7 @@ class Links:
         self._retry_at: dict[str, float] = {}
         self._missing_since: dict[str, float] = {}
         self._listener: socket.socket | None = None
-        self._listen_again_at: float | None = None  # it is paused
+        self._listen_again_at: float | None = None  # when the listener is resumed; None: it is not paused
         self._ping = encode(Ping())
         self.members = settings.members
         self.refused: Counter[str] = Counter()
@@ -216,7 +68,7 @@ class Links:
         self._logged_at: dict[str, float] = {}
 
     def listen(self) -> None:
-        """Raises ConfigError with the address and the reason."""
+        """Opens the raft port. Raises ConfigError with the address and the reason."""
         family, address = self.settings.listen
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -231,7 +83,7 @@ class Links:
         self._listener = listener
         self.poller.subscribe(listener.fileno(), self._on_accept, READ | ERROR)
 
-    def follow(self, members: Mapping[str, tuple[str, int]]) -> None:
+    def set_members(self, members: Mapping[str, tuple[str, int]]) -> None:
         """Connects to these members, and closes the links to all others."""
         self.members = frozenset(members)
         for member, address in members.items():
@@ -240,11 +92,13 @@ class Links:
             self._links[member].close("not a member any more")
 
     def _is_ours_to_dial(self, member: str, now: float) -> bool:
-        """The greater id dials; after DIAL_ANYWAY_S the smaller one too: the other may not know it."""
+        """Returns whether to dial. The greater id does; after DIAL_ANYWAY_S both do: one may not know the
+        other."""
         missing_since = self._missing_since.setdefault(member, now)
         return member < self.settings.self_id or now - missing_since > DIAL_ANYWAY_S
 
     def drop(self, member: str, reason: str) -> None:
+        """Closes the link to this member, if there is one."""
         link = self._links.get(member)
         if link is not None:
             link.close(reason)
@@ -254,10 +108,11 @@ class Links:
         return link is not None and link.send(frame)
 
     def connected(self) -> list[str]:
+        """Returns the members with an open link, sorted."""
         return sorted(self._links)
 
     def tick(self) -> None:
-        """Handles timeouts, pings and dialing. Call it once per turn of the raft thread."""
+        """Handles timeouts, pings and dialing. Call it in each tick of the raft thread."""
         now, timeout = self.settings.now(), self.settings.connection_timeout_s
         self._resume_listener(now)
         for link in [link for link in self._pending if now - link.opened_at > HANDSHAKE_S]:
@@ -275,6 +130,7 @@ class Links:
                 self._dial(member, now)
 
     def close(self) -> None:
+        """Closes every link and the listener."""
         for link in [*self._links.values(), *self._pending]:
             link.close("stopping")
         if self._listener is not None:
@@ -285,18 +141,21 @@ class Links:
 
     # ------------------------------------------------------------------ called by Link
     def hello(self, receiver: str) -> bytes:
+        """LinkOwner: returns the HELLO frame for this member."""
         settings = self.settings
         return encode(
             Hello(HELLO_VERSION, settings.cluster_id, settings.self_id, receiver, members_hash(self.members))
         )
 
     def frame(self, link: Link, frame: bytes) -> None:
+        """LinkOwner: checks HELLO, the first frame; later ones go to LinkEvents. Raises ChannelError."""
         if link.up and link.member is not None:
             self._events.link_frame(link.member, frame)
         else:
             self._on_hello(link, decode_message(frame))
 
     def closed(self, link: Link, reason: str, detail: str) -> None:
+        """LinkOwner: counts and logs the end of a link."""
         self._pending.discard(link)
         if not link.up:
             self.refused[reason] += 1
@@ -330,7 +189,7 @@ class Links:
         self._pending.discard(link)
         old = self._links.get(hello.sender)
         if old is not None:
-            old.close("replaced by a newer connection")  # its unread frames are dropped: late ones do harm
+            old.close("replaced by a newer connection")  # drops its unread frames: late ones could do harm
         link.member = hello.sender
         link.accept_frames()
         self._links[hello.sender] = link
@@ -343,7 +202,7 @@ class Links:
         now, peer = self.settings.now(), link.member or "an unverified peer"
         if now - self._logged_at.get(f"{peer} {reason}", float("-inf")) > 60:  # once a minute each
             self._logged_at[f"{peer} {reason}"] = now
-            is_down = link.dialed and not link.is_foreign  # a member that is down is normal
+            is_down = link.dialed and not link.is_foreign  # it is normal that a member is down
             level = logging.INFO if is_down else logging.WARNING
             logger.log(level, "raft connection with %s ended before HELLO: %s %s", peer, reason, detail)
 
@@ -353,7 +212,7 @@ class Links:
                 sock, _address = self._listener.accept()  # type: ignore[union-attr]
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:  # out of descriptors: pause, so that this is no busy loop
+            except OSError as error:  # no free descriptor: pause, to avoid a busy loop
                 self.refused[os.strerror(error.errno or 0)] += 1
                 self._pause_listener()
                 return
@@ -386,7 +245,7 @@ class Links:
             self.refused[os.strerror(error.errno or 0)] += 1
 
     def _add_pending(self, link: Link) -> None:
-        if link.alive:  # else its first write failed
+        if link.alive:  # otherwise its first write has failed
             self._pending.add(link)
 
     def _pause_listener(self) -> None:

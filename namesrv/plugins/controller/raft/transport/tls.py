@@ -1,7 +1,7 @@
-"""TlsChannel: mutual TLS 1.3 with the frames of PlainChannel inside, over memory buffers. No socket, no file.
+"""TlsChannel: mutual TLS 1.3 over memory buffers, with the frames of PlainChannel inside. No I/O.
 
-It proves that the peer has a certificate of our CA, and which members it may be (the names in it). HELLO says
-which member it is, and Links compares the two. Sessions are not resumed.
+It proves that the peer has a certificate of our CA; the names in it are the members that the peer may be.
+HELLO contains the member's id, and Links compares the two. Sessions are not resumed.
 """
 
 import ssl
@@ -21,11 +21,11 @@ _REFUSED = {
     21: "certificate of another CA",  # the first signature cannot be verified
     26: "certificate for another purpose",
 }
-"""OpenSSL verification codes -> reasons of ChannelError; metrics count them, so they are few."""
+"""OpenSSL verification codes -> reasons of ChannelError. Metrics have them as labels, so they are few."""
 
 
 class TlsChannel(PlainChannel):
-    """`dialed`: this side opened the connection, and is the client of the handshake."""
+    """`dialed`: this side opened the connection and is the client in the handshake."""
 
     def __init__(self, context: ssl.SSLContext, *, dialed: bool) -> None:
         super().__init__()

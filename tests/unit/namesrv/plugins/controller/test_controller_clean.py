@@ -115,7 +115,7 @@ async def test_a_repeat_is_a_success_and_a_typo_is_not(bench: Bench) -> None:
     assert (await refused(bench.clean("2"))).code == ResponseCode.SYSTEM_ERROR
     bench.replicator.lose_answers = False
     reply = await bench.clean("2")
-    assert (reply.code, reply.remark) == (0, f"brokers [2] are not in {GROUP} any more")
+    assert (reply.code, reply.remark) == (0, f"brokers [2] are no longer in {GROUP}")
     assert "never registered" in (await refused(bench.clean("7"))).remark
 
 

@@ -309,8 +309,8 @@ def test_a_member_that_may_have_died_with_the_master_is_waited_for() -> None:
     """Elected, it would be the whole SyncStateSet, and keep the living out until it is back."""
     everybody = frozenset({1, 2, 300})
 
-    def doubting(view: LiveView, *doubted: int) -> LiveView:
-        return LiveView(view.live, doubted=frozenset(doubted))
+    def doubting(view: LiveView, *doubtful: int) -> LiveView:
+        return LiveView(view.live, doubtful=frozenset(doubtful))
 
     ahead = live(b2=(3, 10, 0), b300=(3, 9, 0))
     equal = live(b2=(3, 9, 0), b300=(3, 9, 5))
@@ -372,7 +372,7 @@ def test_peers() -> None:
         ({"controllerRaftSecret": "x" * 32, "controllerRaftSecretFile": "f"}, "not both"),
         (
             {"controllerRaftTlsCertPath": "c", "controllerRaftTlsKeyPath": "k"},
-            "TrustCertPath must be set, too",
+            "TrustCertPath must be set as well",
         ),
         (
             {

@@ -9,7 +9,7 @@ import pytest
 
 from keelmq.remoting.operation import Unknown, UnknownOutcome
 from namesrv.plugins.controller.core.events import ElectMaster, encode_event
-from namesrv.plugins.controller.core.tally import ELECTED
+from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED
 from tests.support.controller_fakes import GROUP, Bench
 
 
@@ -48,7 +48,7 @@ async def test_an_election_of_1002_that_was_answered_unknown_is_pushed_once(benc
         await bench.elect(2, designate=True)
     assert bench.broker_set.master_broker_id == 2
     assert [pushed(bench, each) for each in (1, 2)] == [[("2", "2")]] * 2
-    assert bench.plugin.tally.total(ELECTED) == 2  # the first one made the group's first master
+    assert bench.plugin.tally.total(NEW_MASTER_ELECTED) == 2  # the first one made the group's first master
 
 
 async def test_an_election_of_its_own_that_was_answered_unknown_is_pushed_once(bench: Bench) -> None:
@@ -57,7 +57,7 @@ async def test_an_election_of_its_own_that_was_answered_unknown_is_pushed_once(b
         await turns()
         bench.lose(1)
         await turns()
-        bench.plugin.elections.look_at(GROUP)
+        bench.plugin.elections.check_group(GROUP)
         await turns()
     assert bench.broker_set.master_broker_id == 2
     assert pushed(bench, 2) == [("2", "2")]

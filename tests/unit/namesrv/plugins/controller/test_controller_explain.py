@@ -13,8 +13,8 @@ from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.history import (
     ELECTIONS_MAX,
     ELECTIONS_PER_GROUP_MAX,
+    append_election,
     past_elections,
-    remembered,
 )
 from namesrv.plugins.controller.core.state import PastElection, State
 from namesrv.plugins.controller.core.state_codec import state_from_json, state_to_json
@@ -80,7 +80,7 @@ async def test_a_designated_hand_over_is_explained(bench: Bench) -> None:
     found = await explain(bench, 2, designate=True)
     assert (found.code, found.new_master_broker_id) == (0, 2)
     assert found.candidates[2].why == "equal to broker 2, whose id is smaller"
-    assert found.candidates[0].why == "electable, but another one was named"
+    assert found.candidates[0].why == "electable, but another replica was designated"
 
 
 async def test_why_a_replica_outside_the_set_does_not_win(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_one_that_may_have_died_with_the_master_is_explained(bench: Bench)
     bench.lose(1)
     bench.liveness.connection_closed(bench.peers[2].connection_id, bench.now_ms)
     found = await explain(bench)
-    perhaps_dead = "perhaps dead: its connection has closed, or it was silent for half its timeout"
+    perhaps_dead = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
     assert [each.why for each in found.candidates[1:]] == [perhaps_dead, "wins: master 1 is not active"]
     bench.liveness.connection_closed(bench.peers[3].connection_id, bench.now_ms)
     found = await explain(bench)
@@ -241,11 +241,11 @@ def past(number: int, name: str) -> PastElection:
 def test_the_history_is_bounded_and_a_flapping_group_pushes_nobody_out() -> None:
     elections: tuple[PastElection, ...] = (past(0, "quiet"),)
     for number in range(1, 3 * ELECTIONS_PER_GROUP_MAX):
-        elections = remembered(elections, past(number, "flaps"))
+        elections = append_election(elections, past(number, "flaps"))
     assert len(elections) == 1 + ELECTIONS_PER_GROUP_MAX
     assert elections[0].broker_name == "quiet"
     for number in range(2 * ELECTIONS_MAX):
-        elections = remembered(elections, past(1_000 + number, f"g{number}"))
+        elections = append_election(elections, past(1_000 + number, f"g{number}"))
     assert len(elections) == ELECTIONS_MAX
     assert elections[-1].broker_name == f"g{2 * ELECTIONS_MAX - 1}"
 

@@ -402,12 +402,12 @@ async def test_a_group_without_master_elects_when_a_member_comes_28(bench: Bench
         assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (1, 1)
         assert "no member" in bench.plugin.elections.retries[GROUP].reason
         bench.now_ms += 6_000
-        bench.plugin.elections.look_at_all()
+        bench.plugin.elections.check_all_groups()
         await turns()
         assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (None, 2)
         for _ in range(3):
             bench.now_ms += 6_000
-            bench.plugin.elections.look_at_all()
+            bench.plugin.elections.check_all_groups()
             await turns()
         assert bench.broker_set.master_epoch == 2  # 27
         await bench.beat(1)
@@ -429,12 +429,12 @@ async def test_a_new_leader_waits_before_it_judges_34(bench: Bench) -> None:
         await turns()
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 2_999
-        bench.plugin.elections.look_at_all()
+        bench.plugin.elections.check_all_groups()
         await bench.beat(2)
         await turns()
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 2
-        bench.plugin.elections.look_at_all()
+        bench.plugin.elections.check_all_groups()
         await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
 
@@ -465,11 +465,11 @@ async def test_a_new_leader_presumes_a_master_whose_connection_closed_long_befor
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 2_999
         await bench.beat(2)
-        bench.plugin.elections.look_at_all()
+        bench.plugin.elections.check_all_groups()
         await turns()
         assert bench.broker_set.master_broker_id == 1
         bench.now_ms += 1
-        bench.plugin.elections.look_at_all()
+        bench.plugin.elections.check_all_groups()
         await turns()
     assert bench.broker_set.master_broker_id == 2
 
@@ -498,7 +498,7 @@ async def test_an_election_whose_outcome_is_unknown_is_tried_again(bench: Bench)
         assert bench.broker_set.master_broker_id == 1
         assert "unknown" in bench.plugin.elections.retries[GROUP].reason
         bench.now_ms += 101
-        bench.plugin.elections.look_at(GROUP)
+        bench.plugin.elections.check_group(GROUP)
         await turns()
     assert bench.broker_set.master_broker_id == 2
 
@@ -569,7 +569,7 @@ async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -
         bench.now_ms += 1
         await bench.beat(2)  # it lives
         bench.now_ms += 100
-        bench.plugin.elections.look_at(GROUP)
+        bench.plugin.elections.check_group(GROUP)
         await turns()
     assert (bench.broker_set.master_broker_id, bench.broker_set.master_epoch) == (2, 2)
 
@@ -586,7 +586,7 @@ async def test_a_doubted_member_that_beats_again_is_elected_at_once(bench: Bench
         bench.lose(1)
         await turns()
         for _ in range(4):
-            bench.plugin.elections.look_at(GROUP)
+            bench.plugin.elections.check_group(GROUP)
             await turns()
         retry = bench.plugin.elections.retries[GROUP]
         assert "waiting to hear" in retry.reason
@@ -622,7 +622,7 @@ async def test_an_elected_one_that_dies_at_once_is_elected_again_when_it_is_back
             bench.now_ms += scan_ms
             for broker_id in (1, 3):
                 await bench.beat(broker_id)
-            bench.plugin.elections.look_at_all()
+            bench.plugin.elections.check_all_groups()
             await turns()
         assert bench.broker_set.master_broker_id is None
         assert "no member of the SyncStateSet [2] is alive" in bench.plugin.elections.retries[GROUP].reason

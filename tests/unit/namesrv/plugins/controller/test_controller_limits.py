@@ -122,7 +122,7 @@ def test_a_name_is_no_place_for_a_book(field: str) -> None:
     assert isinstance(longest, ApplyBrokerId)
     refusal = decide_apply_broker_id(State(), join("a", 1, **{field: "é" * (TEXT_BYTES_MAX // 2) + "x"}))
     assert isinstance(refusal, Refused) and refusal.code == ResponseCode.CONTROLLER_INVALID_REQUEST
-    assert f"at most {TEXT_BYTES_MAX}" in refusal.remark
+    assert f"maximum is {TEXT_BYTES_MAX}" in refusal.remark
 
 
 async def test_nor_is_an_address(tmp_path: Path) -> None:

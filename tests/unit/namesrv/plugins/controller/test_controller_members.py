@@ -96,13 +96,13 @@ async def test_brokers_of_a_group_that_never_changed_are_told_nothing(bench: Ben
 async def test_a_repeated_request_is_a_success(bench: Bench, newcomer: Newcomer) -> None:
     await add(bench, newcomer.address)
     again = await add(bench, newcomer.address)
-    assert again.remark == "n3 is a member already"
+    assert again.remark == "n3 is already a member"
     assert (await bench.ask(wire.REMOVE_CONTROLLER, controller_id="n3")).remark == (
         "stop n3 now, if it still runs"
     )
     gone = await bench.ask(wire.REMOVE_CONTROLLER, controller_id="n3")
     assert gone.remark == "n3 is no member: nothing to do" and "n3" not in gone.header.peers
-    assert (await bench.ask(wire.TRANSFER_LEADER, controller_id="n0")).remark == "n0 leads already"
+    assert (await bench.ask(wire.TRANSFER_LEADER, controller_id="n0")).remark == "n0 already leads"
     assert [each[0] for each in bench.replicator.changes] == ["add", "remove"]
 
 
@@ -149,8 +149,8 @@ async def test_an_address_at_which_nobody_listens(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("member", "address", "reason"),
     [
-        ("n1", "127.0.0.1:1234", "n1 is a member already, at 127.0.0.1:9868: choose another id"),
-        ("n0", "127.0.0.1:1234", "n0 is a member already"),
+        ("n1", "127.0.0.1:1234", "n1 is already a member, at 127.0.0.1:9868: choose another id"),
+        ("n0", "127.0.0.1:1234", "n0 is already a member"),
         ("n3", "127.0.0.1:9868", "is the address of member n1"),
         ("n3", "127.0.0.1", "is not id-host:port"),
         ("n3", "127.0.0.1:70000", "is not id-host:port"),
@@ -170,7 +170,7 @@ async def test_the_leader_is_not_removed_and_neither_is_the_last(bench: Bench) -
     error = await refused(bench.ask(wire.REMOVE_CONTROLLER, controller_id="n0"))
     assert (error.code, error.remark) == (
         INVALID,
-        "n0 leads: move the leadership first (transferLeader to n1, for example), repeat",
+        "n0 leads: move the leadership first (transferLeader, for example to n1), then repeat",
     )
     await bench.ask(wire.REMOVE_CONTROLLER, controller_id="n1")
     error = await refused(bench.ask(wire.REMOVE_CONTROLLER, controller_id="n0"))

@@ -9,7 +9,13 @@ from keelmq.remoting.operation import CommandError, Unknown, UnknownOutcome
 from keelmq.remoting.servers.metrics import ScrapeCollector, documented
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, elect
 from namesrv.plugins.controller.core.state import BrokerSet, Replica
-from namesrv.plugins.controller.core.tally import ELECTED, KEPT, NOBODY, OTHER, kind_of
+from namesrv.plugins.controller.core.tally import (
+    KEEP_CURRENT_MASTER,
+    NEW_MASTER_ELECTED,
+    NO_MASTER_ELECTED,
+    OTHER,
+    kind_of,
+)
 from namesrv.plugins.controller.http import metrics
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK
 from tests.support.controller_fakes import CLUSTER, GROUP, Bench, address
@@ -46,9 +52,9 @@ async def test_a_group_and_its_elections(tmp_path: Path) -> None:
     assert value(found, "rocketmq_controller_heartbeat_age_seconds", broker_id="2") == 0
     assert value(found, "active_broker_num", cluster=CLUSTER, broker_set=GROUP, peer_id="n0") == 2
     elections = "rocketmq_controller_elections_total"
-    assert value(found, elections, result=ELECTED, reason="first_election", **GROUP_LABELS) == 1
-    assert value(found, elections, result=KEPT, reason="master_alive", **GROUP_LABELS) == 1
-    assert value(found, "election_total", election_result=ELECTED, group="group1") == 1
+    assert value(found, elections, result=NEW_MASTER_ELECTED, reason="first_election", **GROUP_LABELS) == 1
+    assert value(found, elections, result=KEEP_CURRENT_MASTER, reason="master_alive", **GROUP_LABELS) == 1
+    assert value(found, "election_total", election_result=NEW_MASTER_ELECTED, group="group1") == 1
     assert shapes(text(bench)).items() <= documented([metrics.OURS, metrics.UPSTREAM]).items()
 
 
@@ -61,7 +67,7 @@ async def test_the_raft_port(tmp_path: Path) -> None:
     try:
         counts = {"refusedConnections": {"no certificate": 3}, "guardDrops": {"second vote": 2}}
         status = member.status() | counts | {"preVotesRefused": 4, "snapshotSeconds": 0.25}
-        ends = member.certificates.facts.not_after.timestamp()  # type: ignore[union-attr]
+        ends = member.certificates.info.not_after.timestamp()  # type: ignore[union-attr]
     finally:
         await member.stop()
     bench.replicator.status = lambda: status  # type: ignore[method-assign]
@@ -123,7 +129,7 @@ async def test_a_group_without_master(tmp_path: Path) -> None:
     found = scraped(bench)
     assert value(found, "rocketmq_controller_group_without_master_seconds", **GROUP_LABELS) == 2
     elections = "rocketmq_controller_elections_total"
-    assert value(found, elections, result=NOBODY, reason="nobody_alive", **GROUP_LABELS) == 1
+    assert value(found, elections, result=NO_MASTER_ELECTED, reason="nobody_alive", **GROUP_LABELS) == 1
     assert value(found, "active_broker_num", broker_set=GROUP) == 0
     assert bench.plugin.health()["failed_elections"] == 1
 

@@ -51,7 +51,7 @@ async def test_one_group_waits_for_no_other_41(bench: Bench) -> None:
         bench.now_ms += 60_000
         bench.liveness.scan_not_active(bench.now_ms)
         for _ in range(2):  # nobody can follow: the masters are cleared at the second look
-            elections.look_at_all()
+            elections.check_all_groups()
             for _ in range(20):
                 await asyncio.sleep(0)
             bench.now_ms += 60_000

@@ -145,7 +145,7 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
     await other.group_of(1)
     error = await refused(import_into(other, data))
     assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
-    assert "only an empty cluster" in error.remark
+    assert "import into an empty cluster" in error.remark
     unverified_peer = Bench(tmp_path / "third")
     await unverified_peer.ask(
         wire.APPLY_BROKER_ID,
@@ -154,9 +154,9 @@ async def test_only_into_an_empty_cluster(tmp_path: Path) -> None:
         applied_broker_id=1,
         register_check_code="10.0.0.9:1;1",
     )
-    assert "does not know: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
+    assert "does not have: ['stranger']" in (await refused(import_into(unverified_peer, data))).remark
     await unverified_peer.clean(broker_name="stranger", living=True)
-    assert "does not know" in (await refused(import_into(unverified_peer, data))).remark
+    assert "does not have" in (await refused(import_into(unverified_peer, data))).remark
 
 
 def group(**values: object) -> BrokerSet:
@@ -169,7 +169,7 @@ def group(**values: object) -> BrokerSet:
     [
         ({"next_broker_id": 2}, "nextBrokerId 2"),
         ({"next_broker_id": 2**63}, "the next one is"),
-        ({"id_floor": 9}, "given out from 9"),
+        ({"id_floor": 9}, "assigned from 9"),
         ({"sync_state_set": frozenset({1, 9})}, "[9] of the SyncStateSet are not registered"),
         ({"master_broker_id": 2}, "master 2 is not in the SyncStateSet"),
         ({"master_epoch": -1}, "not 31-bit"),

@@ -263,7 +263,7 @@ async def test_a_file_that_names_a_removed_controller(bench: Bench, monkeypatch:
     async with client(bench) as http:
         assert (await http.get("/v1/controller")).json()["problems"] == [
             "controllerDLegerPeers of this controller names n1, which is no member: "
-            "take it out before the next restart"
+            "remove it before the next restart"
         ]
 
 

@@ -100,18 +100,18 @@ async def test_a_mistake_is_one_line_at_the_start(
             await member.start()
 
 
-def test_facts(tmp_path: Path) -> None:
+def test_the_names_and_the_end_of_a_certificate(tmp_path: Path) -> None:
     ca = Authority(tmp_path)
-    facts = read_certificates(ca.issue("n0", "n1"), "n1").facts
+    facts = read_certificates(ca.issue("n0", "n1"), "n1").info
     assert facts.names == ("n0", "n1")
     assert 49 < facts.days_left(datetime.now(UTC)) < 51
     short = Authority(tmp_path / "short", days=(-1, 5))
-    assert read_certificates(short.issue("n0"), "n0").facts.days_left(datetime.now(UTC)) < 6, "its CA ends"
+    assert read_certificates(short.issue("n0"), "n0").info.days_left(datetime.now(UTC)) < 6, "its CA ends"
 
 
 def test_an_end_that_is_near_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Certificates(Authority(tmp_path).issue("n0", days=(-1, 8)), "n0")
-    assert "ends in 8 days" in caplog.text
+    assert "expires in 8 days" in caplog.text
 
 
 def shakes_hands(one: Certificates, other: Certificates) -> bool:
@@ -134,20 +134,20 @@ def test_new_files_count_at_the_next_connection(
     ca = Authority(tmp_path)
     mine, other = Certificates(ca.issue("n0"), "n0"), Certificates(ca.issue("n1"), "n1")
     assert shakes_hands(mine, other)
-    first = mine.facts.not_after
+    first = mine.info.not_after
     key = tmp_path / "n0.key"
     old_key = key.read_bytes()
     ca.issue("n0", days=(-1, 80))
     new_key = key.read_bytes()
     key.write_bytes(old_key)
     assert shakes_hands(mine, other) and shakes_hands(other, mine)
-    assert mine.facts.not_after == first
+    assert mine.info.not_after == first
     assert mine.fault is not None and "does not belong" in mine.fault
     key.write_bytes(new_key)
     clock[0] += certificates.RETRY_S
     assert shakes_hands(mine, other)
-    assert mine.facts.not_after > first and mine.fault is None
-    assert caplog.text.count("goes on with its old certificate") == 1
+    assert mine.info.not_after > first and mine.fault is None
+    assert caplog.text.count("keeps its old certificate") == 1
     assert caplog.text.count("has a new certificate") == 1
     ca.issue("n0", days=(-1, 90))
     assert mine.status()["certificateEnds"] > first.timestamp() + 30 * 86_400, "also without a connection"
@@ -170,9 +170,9 @@ def test_a_link_that_leads_elsewhere_is_a_new_file(tmp_path: Path) -> None:
     found = Certificates(TlsFiles(mount / "..data/n0.crt", mount / "..data/n0.key", ca.path), "n0")
     (mount / "..new").symlink_to(tmp_path / "new")
     (mount / "..new").replace(mount / "..data")
-    first = found.facts.not_after
+    first = found.info.not_after
     found.channel(True)
-    assert found.facts.not_after > first
+    assert found.info.not_after > first
 
 
 def test_a_ca_is_replaced_without_a_gap(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_member_says_its_certificate(tmp_path: Path) -> None:
     assert isinstance(member, RaftReplicator)
     await member.start()
     try:
-        assert member.status()["certificateEnds"] == int(member.certificates.facts.not_after.timestamp())  # type: ignore[union-attr]
+        assert member.status()["certificateEnds"] == int(member.certificates.info.not_after.timestamp())  # type: ignore[union-attr]
         assert "certificateFault" not in member.status()
         ends = member.status()["certificateEnds"]
         Authority(tmp_path / "other").issue("n0", stem="ca")

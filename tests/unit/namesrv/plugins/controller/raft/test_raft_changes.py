@@ -277,9 +277,8 @@ async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         assert f"{down} is not connected" in refusal(await leader.transfer_leadership(down))
         monkeypatch.setattr(Voters, "send_timeout_now", lambda self, member: False)
         assert "does not have the whole log" in refusal(await leader.transfer_leadership(other))
-        assert (
-            f"of {', '.join(sorted({leader.self_id, down}))} only {leader.self_id} could decide"
-            in refusal(await leader.remove_member(other))
+        assert f"of {', '.join(sorted({leader.self_id, down}))} only {leader.self_id} could vote" in refusal(
+            await leader.remove_member(other)
         )
         assert leader.status()["membersSinceIndex"] == 0
     alone = Group(tmp_path / "alone", 1, secret=None)
@@ -336,7 +335,7 @@ async def test_who_died_a_moment_ago_does_not_count(tmp_path: Path, monkeypatch:
             "responsive",
             lambda members, since: [each for each in answered(members, since) if each != silent.self_id],
         )
-        assert "could decide, no majority" in refusal(await leader.remove_member(other.self_id))
+        assert "could vote, no majority" in refusal(await leader.remove_member(other.self_id))
         monkeypatch.undo()
         with_silence = answered(group.members, since=leader._core.now() + 60)
         assert with_silence == [leader.self_id], "an answer from before does not count"

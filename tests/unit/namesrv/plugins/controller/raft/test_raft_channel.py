@@ -12,7 +12,8 @@ from namesrv.plugins.controller.raft.api import TlsFiles
 from namesrv.plugins.controller.raft.codec import Hello, Ping, encode
 from namesrv.plugins.controller.raft.transport.certificates import Certificates
 from namesrv.plugins.controller.raft.transport.channel import ChannelError, KeyChannel, PlainChannel
-from namesrv.plugins.controller.raft.transport.links import Link, Links, LinkSettings
+from namesrv.plugins.controller.raft.transport.link import Link, LinkSettings
+from namesrv.plugins.controller.raft.transport.links import Links
 from namesrv.plugins.controller.raft.transport.tls import TlsChannel
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from tests.support.raft_certificates import Authority

@@ -235,7 +235,7 @@ def test_files_that_must_exist_together(tmp_path: Path) -> None:
         open_journal(path)
     for broken in (b"", content[:-1], content[:5] + bytes([content[5] ^ 1]) + content[6:]):
         vote.write_bytes(broken)
-        with pytest.raises(DamagedError, match="whom it voted for"):
+        with pytest.raises(DamagedError, match="last vote is unknown"):
             open_journal(path)
     vote.write_bytes(content)
     path.unlink()

@@ -38,7 +38,7 @@ class Members:
         return Joining(name, frozenset(NAMES) - {name}, own, store)
 
     def tell(self, sender: str, receiver: str) -> bool:
-        return self.all[receiver].hear(sender, self.all[sender].own)
+        return self.all[receiver].receive(sender, self.all[sender].own)
 
     def states(self) -> list[str]:
         return [self.all[name].own.state for name in NAMES]
@@ -92,7 +92,7 @@ def test_a_promise_is_given_once() -> None:
 def test_what_was_heard_is_forgotten_with_the_link() -> None:
     members = Members()
     members.tell("n1", "n0")
-    members.all["n0"].lost("n1")
+    members.all["n0"].disconnected("n1")
     assert not members.tell("n2", "n0")
     assert members.all["n0"].waits_for() == ["n1"]
 
