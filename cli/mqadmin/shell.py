@@ -34,6 +34,11 @@ DONE, REFUSED, NO_ANSWER, IN_PART = 0, 1, 3, 4
 NEXT_STEPS: dict[int | None, str] = {
     None: "check the address, and that the program runs there",
     ResponseCode.TOPIC_NOT_EXIST: "check its name; a topic is created by its first message",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "check its name with consumerProgress, which lists the "
+    "groups; a group is created by updateSubGroup or by its first consumer",
+    ResponseCode.BROKER_NOT_EXIST: "clusterList shows the brokers and their masters",
+    ResponseCode.CONSUMER_NOT_ONLINE: "check the group's name with consumerProgress, and that its "
+    "consumers run",
     ResponseCode.CONTROLLER_NOT_LEADER: "an election takes about a second: ask again; "
     "if it stays so, a majority of the controllers is down",
     ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST: "check the broker's name with clusterList",
@@ -45,7 +50,7 @@ NEXT_STEPS: dict[int | None, str] = {
     ResponseCode.CONTROLLER_ELECT_MASTER_FAILED: "see getSyncStateSet: the new master must be "
     "alive and in the SyncStateSet",
 }
-"""By the answer's code; None: nobody answered."""
+"""Keyed by the answer's code; None: no server answered."""
 BLACK_LIST = "keys of the black list change only in the configuration file, by a restart"
 UNKNOWN_CHANGE = "it may have happened: look before you repeat it"
 READS = ("get", "query", "search", "view", "explain", "export", "check", "pull")
@@ -120,6 +125,12 @@ class Output:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     exit_code: int | None = None
+
+
+class DoesNotExist(AdminError):
+    """The group, topic or key of a change does not exist at this server, and nothing was changed there.
+
+    RocketMQ's servers answer such a change with success, and so do KeelMQ's. The command asks first."""
 
 
 Action = Callable[[AdminClient], Awaitable[Output]]
@@ -249,8 +260,10 @@ def per_server(
     *,
     done: str = "",
 ) -> Output:
-    """The output of a question to several servers: `text`, and a list of {address, ok, error, ...} as JSON.
-    `done` says for what the ones that answered are already changed, if others are not."""
+    """Returns the output of a question to several servers: `text`, and a list of {address, ok, error, ...} as
+    JSON. `done` names the change, for the problem line that says which servers made it when others failed.
+    A server with nothing to change gets a note. Raises DoesNotExist if no server has anything to change."""
+    _raise_if_nowhere(said)
     rows = [
         {
             "address": each.address,
@@ -260,14 +273,23 @@ def per_server(
         }
         for each in said
     ]
-    errors = [each.error for each in said if each.error is not None]
+    failed = [each.error for each in said if each.error is not None]
+    errors = [error for error in failed if not isinstance(error, DoesNotExist)]
     good = [each.address for each in said if each.error is None]
-    notes = tuple(f"{each.address}: {each.remark}" for each in said if each.remark)
+    absent = [f"{error.address}: {error.remark}" for error in failed if isinstance(error, DoesNotExist)]
+    notes = (*(f"{each.address}: {each.remark}" for each in said if each.remark), *absent)
     problems = [explain(error) for error in errors]
     if errors and good and done:
         problems.append(f"{done} at {', '.join(good)} only: repeat the command when the others answer")
     code = None if not errors else IN_PART if good else exit_code_of(*errors)
     return Output(rows, text, tuple(problems), notes, code)
+
+
+def _raise_if_nowhere(said: Sequence[Said[Any]]) -> None:
+    missing = [each.error for each in said if isinstance(each.error, DoesNotExist)]
+    if missing and len(missing) == len(said):
+        places = ", ".join(error.address for error in missing)
+        raise DoesNotExist(missing[0].question, places, missing[0].remark, missing[0].code)
 
 
 def complain(text: str) -> None:
@@ -279,7 +301,7 @@ def explain(error: AdminError | SendError | PullError) -> str:
     """One line: what was asked, where, what came back, what to do."""
     if not isinstance(error, AdminError):
         what = "sendMessage" if isinstance(error, SendError) else "pullMessage"
-        return f"{what}: {error}"
+        return f"{what}: {error}; {_step_of_client(error)}"
     if error.unknown:
         step = "nothing was changed: ask again" if is_read(error.question) else UNKNOWN_CHANGE
         return f"{error}; {step}"
@@ -288,6 +310,20 @@ def explain(error: AdminError | SendError | PullError) -> str:
     )
     step = next_step(error)
     return f"{answer}; {step}" if step else answer
+
+
+def _step_of_client(error: SendError | PullError) -> str:
+    if isinstance(error, PullError):
+        if error.kind is PullErrorKind.UNREACHABLE:
+            return "nothing was changed: ask again; clusterList shows which brokers are registered"
+        return NEXT_STEPS.get(error.code or 0, "topicRoute shows the topic's brokers and permissions")
+    if error.kind is SendErrorKind.UNKNOWN:
+        return f"it may be stored: look with queryMsgByUniqueKey -i {error.msg_id} before you repeat it"
+    if error.kind is SendErrorKind.NO_ROUTE:
+        return "nothing was sent: topicRoute shows the topic's brokers and permissions"
+    return (
+        "nothing was stored: remove the cause, then repeat it; clusterList shows which brokers are registered"
+    )
 
 
 def is_read(question: str) -> bool:
@@ -303,9 +339,13 @@ def next_step(error: AdminError) -> str:
         return BLACK_LIST if "black list" in error.remark else ""
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         if RETRY_PREFIX in error.remark:
-            return "check the group's name; a group is known from its first consumer on"
-        if error.question.startswith(("delete", "updateTopicPerm")):
+            return "check the group's name; a group is known as soon as its first consumer connects"
+        if error.question.startswith(("delete", "updateTopicPerm", "setConsumeMode")):
             return "check its name with topicList"
+        if error.question.startswith("send"):
+            return "check its name with topicList, or create it with updateTopic"
+    if isinstance(error, DoesNotExist) and error.code == ResponseCode.QUERY_NOT_FOUND:
+        return "check the namespace and the key"
     return NEXT_STEPS.get(error.code, "")
 
 

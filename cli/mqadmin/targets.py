@@ -1,6 +1,7 @@
 """Whom a command of mqadmin is about: one broker (-b), or those of a cluster (-c, by the name servers)."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -8,8 +9,11 @@ import typer
 
 from cli.command_line import checked_addresses
 from cli.mqadmin.shell import Output, exit_code_of, explain, per_server
+from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, Said
 from keelmq.client.cluster.routes import parse_addresses
+from keelmq.client.consumer.pull_consumer import PullErrorKind
+from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
 
@@ -112,6 +116,30 @@ def readable_addresses(route: TopicRouteData) -> list[tuple[str, str]]:
         for broker in route.broker_datas
         if broker.broker_addrs
     ]
+
+
+@asynccontextmanager
+async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> AsyncIterator[None]:
+    """Raises AdminError in place of a SendError or PullError that says "no route" if the name servers do not
+    answer or do not know the topic: the client's error names neither of them as the cause."""
+    try:
+        yield
+    except (SendError, PullError) as error:
+        if error.kind not in (SendErrorKind.NO_ROUTE, PullErrorKind.NO_ROUTE):
+            raise
+        if isinstance(error, PullError) and error.code is not None:
+            raise AdminError("pullMessage", namesrv_addr, error.remark, error.code) from None
+        try:
+            await admin.topic_route(namesrv_addr, topic)
+        except AdminError as cause:
+            if cause.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise cause from None
+            remark = (
+                f"topic {topic} has no route, and no broker that is registered creates topics "
+                "(autoCreateTopicEnable)"
+            )
+            raise AdminError("sendMessage", namesrv_addr, remark, cause.code) from None
+        raise
 
 
 async def ask_brokers(

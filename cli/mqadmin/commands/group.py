@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
+from cli.mqadmin.shell import Action, DoesNotExist, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
@@ -155,15 +155,25 @@ def delete_group(
     clean = true_or_false(remove_offset, "-r")
 
     async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            if not await _has_anything(admin, address, group, offsets=clean, topics=cluster_name is not None):
+                remark = f"group {group} does not exist: nothing was deleted"
+                raise DoesNotExist(
+                    "deleteSubGroup", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                )
+            await admin.delete_group(address, group, clean_offset=clean)
+            return True
+
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, lambda each: admin.delete_group(each, group, clean_offset=clean))
+        said = await on_each(admin, target, ask)
         where = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
 
         def line(address: str) -> str:
             return f"delete subscription group [{group}] from broker [{address}]{where} success."
 
         output = changed(said, target, line)
-        if cluster_name is None or any(each.error is not None for each in said):
+        failed = [each.error for each in said if each.error is not None]
+        if cluster_name is None or not all(isinstance(error, DoesNotExist) for error in failed):
             return output
         problems = await _delete_topics(admin, target.addresses, str(namesrv_addr), cluster_name, group)
         code = 4 if problems else output.exit_code
@@ -172,10 +182,19 @@ def delete_group(
     return action
 
 
+async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:
+    """Returns whether a broker has anything that a deletion removes: the group, its offsets, its topics."""
+    if group in await admin.groups(address):
+        return True
+    if offsets and (await admin.consume_stats(address, group)).queues:
+        return True
+    return topics and not {prefix + group for prefix in PREFIXES}.isdisjoint(await admin.topics(address))
+
+
 async def _delete_topics(
     admin: AdminClient, addresses: Sequence[str], namesrv_addr: str, cluster_name: str, group: str
 ) -> list[str]:
-    """Who still has them."""
+    """Returns a line for each server at which the deletion of a retry or dead letter topic failed."""
     problems = []
     for topic in (prefix + group for prefix in PREFIXES):
         in_server = partial(admin.delete_topic_in_namesrv, topic=topic, cluster_name=cluster_name)
@@ -215,6 +234,7 @@ def set_consume_mode(
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
+            await _check_pair(admin, address, topic, group)
             await admin.ask(address, SET_MESSAGE_REQUEST_MODE, Empty(), body)
             return True
 
@@ -224,6 +244,17 @@ def set_consume_mode(
         return changed(said, target, lambda each: f"set consume mode to {each} success.", footer=footer)
 
     return action
+
+
+async def _check_pair(admin: AdminClient, address: str, topic: str, group: str) -> None:
+    """Raises DoesNotExist if a broker does not have the topic, and AdminError if it has the topic, but not
+    the group: the members of a group are known at every broker of its topics."""
+    if topic not in await admin.topics(address):
+        remark = f"topic {topic} does not exist: nothing was changed"
+        raise DoesNotExist("setConsumeMode", address, remark, ResponseCode.TOPIC_NOT_EXIST)
+    if group not in await admin.groups(address):
+        remark = f"group {group} does not exist: nothing was changed"
+        raise AdminError("setConsumeMode", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
 @command("getConsumerConfig")

@@ -7,6 +7,7 @@ import typer
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import Action, BrokerName, NamesrvAddr, Output, command
+from cli.mqadmin.targets import route_explained
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.message import MessageExt, encode_properties
@@ -44,7 +45,10 @@ def send_message(
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         hook = TraceHook()
-        async with Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer,
+        ):
             result = await producer.send(message, queue=queue, timeout_ms=timeout_ms)
         value = {
             "brokerName": result.broker_name,
@@ -88,10 +92,13 @@ def consume_message(
     if offset is not None and queue_id is None:
         raise typer.BadParameter("-o/--offset needs -i/--queueId")
 
-    async def action(_: AdminClient) -> Output:
+    async def action(admin: AdminClient) -> Output:
         messages: list[MessageExt] = []
         notes: list[str] = []
-        async with PullConsumer(namesrv_addr, group) as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, group) as consumer,
+        ):
             queues = await consumer.fetch_queues(topic)
             wanted = [queue for queue in queues if broker_name in (None, queue.broker_name)]
             for queue in (queue for queue in wanted if queue_id in (None, queue.queue_id)):

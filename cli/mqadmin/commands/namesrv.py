@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import REFUSED, Action, NamesrvAddr, Output, command, per_server
+from cli.mqadmin.shell import REFUSED, Action, DoesNotExist, NamesrvAddr, Output, command, per_server
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import PERM_WRITE, ResponseCode
+from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
 from keelmq.remoting.operations.route import QueueData
 
 Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace, e.g. ORDER_TOPIC_CONFIG")]
@@ -35,11 +36,24 @@ def delete_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key) 
     """Delete an entry of the KV configuration, at every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, lambda each: admin.delete_kv_config(each, namespace, key))
+        said = await admin.each(namesrv_addr, lambda each: delete_existing(admin, each, namespace, key))
         text = layouts.if_any(said, "delete kv config from namespace success.")
         return per_server(said, text, done="deleted")
 
     return action
+
+
+async def delete_existing(admin: AdminClient, address: str, namespace: str, key: str) -> None:
+    """Deletes an entry of the KV configuration at one name server. Raises DoesNotExist if it has no such
+    entry, because it would answer the deletion with success."""
+    try:
+        await admin.ask(address, GET_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
+    except AdminError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        remark = f"namespace {namespace} has no key {key}: nothing was deleted"
+        raise DoesNotExist("deleteKVConfig", address, remark, error.code) from None
+    await admin.delete_kv_config(address, namespace, key)
 
 
 @command("wipeWritePerm")

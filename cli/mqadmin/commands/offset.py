@@ -213,9 +213,7 @@ def clone_group_offset(
         route = masters_of(await admin.topic_route(namesrv_addr, topic))
 
         async def ask(address: str) -> bool:
-            if not (await admin.consume_stats(address, source, topic)).queues:
-                remark = f"group {source} has consumed nothing of topic {topic} here"
-                raise AdminError("cloneGroupOffset", address, remark, ResponseCode.CONSUMER_NOT_ONLINE)
+            await _check_source(admin, address, source, topic)
             await admin.clone_offset(address, source, target, topic, offline=is_offline)
             return True
 
@@ -225,3 +223,16 @@ def clone_group_offset(
         return shown(value, text, errors, found=bool(told))
 
     return action
+
+
+async def _check_source(admin: AdminClient, address: str, source: str, topic: str) -> None:
+    """Raises AdminError if a group has no offset of the topic at a broker: the broker would clone nothing and
+    answer with success. consume_stats() does not tell, it has offset 0 for a queue without an offset."""
+    for queue in (await admin.topic_stats(address, topic)).queues:
+        if await _committed(admin, address, source, queue) is not None:
+            return
+    if source in await admin.groups(address):
+        remark = f"group {source} has consumed nothing of topic {topic}: nothing was cloned"
+        raise AdminError("cloneGroupOffset", address, remark, ResponseCode.CONSUMER_NOT_ONLINE)
+    remark = f"group {source} does not exist: nothing was cloned"
+    raise AdminError("cloneGroupOffset", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)

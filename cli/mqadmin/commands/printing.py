@@ -14,6 +14,7 @@ from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import message as layouts_message
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command
+from cli.mqadmin.targets import route_explained
 from keelmq.client import MessageQueue, PullConsumer, PullStatus
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.message import MessageExt
@@ -87,10 +88,16 @@ def print_messages(
 
     async def action(admin: AdminClient) -> Output:
         reads: list[QueueRead] = []
-        async with PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer,
+        ):
             for queue in sorted(await consumer.fetch_queues(topic)):
                 room = limit - sum(len(each.messages) for each in reads)
                 reads.append(await _read(consumer, queue, wanted, room))
+        if not reads:
+            remark = f"topic {topic} has no readable queue; topicRoute shows its permissions"
+            raise AdminError("printMsg", namesrv_addr, remark, ResponseCode.NO_PERMISSION)
         lines: list[str] = []
         for each in reads:
             lines.append(layouts_message.span(each.queue, each.first, each.end))
@@ -124,7 +131,10 @@ def print_messages_of_queue(
 
     async def action(admin: AdminClient) -> Output:
         tags: Counter[str] = Counter()
-        async with PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer,
+        ):
             queue = await _queue(consumer, namesrv_addr, topic, broker_name, queue_id)
             read = await _read(consumer, queue, wanted, limit)
         tags.update(each.tags for each in read.messages if each.tags)

@@ -12,6 +12,7 @@ from cli.mqadmin.commands.printing import checked_charset
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import message as layouts_message
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.targets import route_explained
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.message import MessageExt, decode_messages
@@ -215,7 +216,10 @@ def query_by_offset(
     codec = _codec(body_format)
 
     async def action(admin: AdminClient) -> Output:
-        async with PullConsumer(namesrv_addr, "TOOLS_CONSUMER") as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, "TOOLS_CONSUMER") as consumer,
+        ):
             result = await consumer.pull(MessageQueue(topic, broker_name, queue_id), offset, 1)
         messages = [message for message in result.messages if message.queue_offset == offset]
         if not messages:

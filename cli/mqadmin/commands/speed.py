@@ -9,8 +9,8 @@ import typer
 from cli.mqadmin.commands.topic import HIDDEN
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.layouts.broker import StatsRow
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
-from cli.mqadmin.targets import brokers_of, names_of_cluster
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, exit_code_of, explain
+from cli.mqadmin.targets import brokers_of, names_of_cluster, route_explained
 from keelmq.client import Message, Producer, SendError, SendResult
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID
@@ -47,20 +47,22 @@ def check_send_rt(
 
     async def action(admin: AdminClient) -> Output:
         rows: list[tuple[str, int, bool, float]] = []
-        problems: list[str] = []
+        errors: list[SendError] = []
         async with Producer(namesrv_addr, "mqadmin") as producer:
             for _ in range(amount):
                 outcome, ms = await _timed(producer, topic, size, admin.timeout_ms or SEND_TIMEOUT_MS)
                 if isinstance(outcome, SendError):
                     rows.append(("", -1, False, ms))
-                    problems.append(explain(outcome))
+                    errors.append(outcome)
                 else:
                     rows.append((outcome.broker_name, outcome.queue_id, True, ms))
         value = [
             {"brokerName": name, "queueId": queue_id, "sendResult": arrived, "rtMs": round(ms, 3)}
             for name, queue_id, arrived, ms in rows
         ]
-        return Output(value, layouts_broker.send_rts(rows), tuple(dict.fromkeys(problems)))
+        problems = tuple(dict.fromkeys(map(explain, errors)))
+        code = exit_code_of(*errors) if len(errors) == amount else None
+        return Output(value, layouts_broker.send_rts(rows), problems, exit_code=code)
 
     return action
 
@@ -77,10 +79,12 @@ def send_msg_status(
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         lines, value = [], []
-        brokers_of(
-            await admin.cluster_info(namesrv_addr), [broker_name], namesrv_addr
-        )  # AdminError: no such one
-        async with Producer(namesrv_addr, "mqadmin") as producer:
+        info = await admin.cluster_info(namesrv_addr)
+        brokers_of(info, [broker_name], namesrv_addr)  # refuses an unknown broker: no topic is created
+        async with (
+            route_explained(admin, namesrv_addr, broker_name),
+            Producer(namesrv_addr, "mqadmin") as producer,
+        ):
             await _timed(producer, broker_name, WARM_UP_BYTES, timeout_ms)
             for _ in range(count):
                 outcome, ms = await _timed(producer, broker_name, size, timeout_ms)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from cli.mqadmin.commands.namesrv import delete_existing
 from cli.mqadmin.commands.topic import Topic
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, per_server
@@ -272,7 +273,7 @@ def update_order_conf(
         if method == "put":
             await admin.put_kv_config(address, ORDER_NAMESPACE, topic, str(order_conf))
         elif method == "delete":
-            await admin.delete_kv_config(address, ORDER_NAMESPACE, topic)
+            await delete_existing(admin, address, ORDER_NAMESPACE, topic)
         else:
             key = KVConfigKey(namespace=ORDER_NAMESPACE, key=topic)
             return (await admin.ask(address, GET_KV_CONFIG, key)).header.value or ""

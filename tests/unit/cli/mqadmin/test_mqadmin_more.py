@@ -162,7 +162,7 @@ def test_the_mode_of_a_group(world: World) -> None:
     assert mode is not None and (mode.mode, mode.pop_share_queue_num) == ("POP", 2)
     ran(*here, "-c", "DefaultCluster", "-n", world.namesrv, "-m", "PULL")
     assert "PULL or POP" in usage(*here, "-b", world.address, "-m", "PUSH")
-    refused = ran("setConsumeMode", "-t", "%RETRY%g", "-g", "g", "-b", world.address, "-m", "POP", code=1)
+    refused = ran(*here[:2], f"%RETRY%{GROUP}", *here[3:], "-b", world.address, "-m", "POP", code=1)
     assert "NO_PERMISSION" in refused.stderr
 
 
