@@ -144,6 +144,7 @@ class Parts(msgspec.Struct, kw_only=True):
 
 
 def assemble_groups(parts: Parts) -> list[Group]:
+    """Returns the groups sorted by cluster and broker name, from the tables' collected rows."""
     by_group = {name: _split(getattr(parts, name)) for name in parts.__struct_fields__}
     known = sorted({key for name in ("lag", "members", "totals") for key in by_group[name]})
     return [

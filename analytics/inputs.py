@@ -95,6 +95,7 @@ def checked(lines: DataFrame, record: type[Record]) -> DataFrame:
 
 
 def good(lines: DataFrame) -> DataFrame:
+    """Returns the lines that are records, without the two columns that mark the others."""
     return lines.where(~F.col(BAD)).drop(BAD, CORRUPT)
 
 

@@ -72,6 +72,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 def is_usable(version: Version) -> bool:
+    """Returns whether Spark 4.3 runs on this Java, and the release has no known fault."""
     oldest = OLDEST_USABLE.get(version[0])
     return oldest is not None and version >= oldest
 

@@ -30,6 +30,7 @@ def bucket_top(number: Column) -> Column:
 
 
 def is_above_max() -> Column:
+    """Returns the condition for a master's sample whose confirm_offset is above its max_offset."""
     return (F.col("role") == "master") & (F.col("confirm_offset") > F.col("max_offset"))
 
 

@@ -88,5 +88,6 @@ def _progress(text: str) -> None:
 
 
 def refused(text: str) -> typer.Exit:
+    """Prints one line on standard error and returns the exit with code 1, for the caller to raise."""
     print(f"keelmq: {text}", file=sys.stderr)
     return typer.Exit(1)

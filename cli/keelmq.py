@@ -30,6 +30,7 @@ app = typer.Typer(
 
 
 def show_version(wanted: bool) -> None:
+    """Prints the version and ends the program if --version is given."""
     if wanted:
         print(version_line("keelmq"))
         raise typer.Exit
@@ -185,6 +186,7 @@ def version() -> None:
 
 
 def main() -> None:
+    """Runs the keelmq command; the process ends with its exit code."""
     app(prog_name="keelmq")
 
 

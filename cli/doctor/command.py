@@ -108,6 +108,8 @@ def doctor(
 
 
 async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
+    """Returns the findings about the files, this machine and, unless `offline`, the cluster, in that
+    order."""
     loaded, found = _load(wanted)
     found += rules(loaded)
     found += machine.check_secrets(loaded)

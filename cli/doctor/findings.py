@@ -51,19 +51,24 @@ class Finding:
         assert self.level is Level.OK or self.next_step, f"{self.check}: say what to do next"
 
     def line(self) -> str:
+        """Returns the finding as one line: level, subject, text, next step."""
         step = f"; next: {self.next_step}" if self.next_step else ""
         return " ".join(f"{self.level:<8} {self.subject}: {self.text}{step}".split("\n"))
 
 
 def ok(check: str, subject: str, text: str) -> Finding:
+    """Returns a finding of level OK. `check`: a key of CHECKS."""
     return Finding(Level.OK, check, subject, text)
 
 
 def warning(check: str, subject: str, text: str, next_step: str) -> Finding:
+    """Returns a finding of level WARNING. `next_step` must not be empty."""
     return Finding(Level.WARNING, check, subject, text, next_step)
 
 
 def failed(check: str, subject: str, text: str, next_step: str) -> Finding:
+    """Returns a finding of level FAILED, which makes the doctor's exit code 1. `next_step` must not be
+    empty."""
     return Finding(Level.FAILED, check, subject, text, next_step)
 
 
@@ -76,14 +81,17 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def plural(count: int, noun: str) -> str:
+    """Returns "1 broker" or "2 brokers". Adds an "s": only for nouns that form their plural this way."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def count(findings: Sequence[Finding], level: Level) -> int:
+    """Returns the number of findings of this level."""
     return sum(finding.level is level for finding in findings)
 
 
 def summary(findings: Sequence[Finding], took_s: float) -> str:
+    """Returns the last line of the output: counts by level, and the duration in seconds."""
     warnings = plural(count(findings, Level.WARNING), "warning")
     return (
         f"doctor: {count(findings, Level.FAILED)} failed, {warnings}, "

@@ -12,6 +12,7 @@ AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
 
 
 def groups(seen: ClusterSnapshot) -> list[Finding]:
+    """Returns findings about each group that the name servers list or the controllers know."""
     found: list[Finding] = []
     if isinstance(seen.sets, Silent):
         step = f"{AGAIN}; if it stays so: does a majority of the controllers run?"

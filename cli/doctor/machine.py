@@ -104,6 +104,8 @@ def ports_of(file: ConfigFile) -> list[Port]:
 
 
 async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
+    """Returns one OK if all ports of the file are free or its own program has them, else a failure per taken
+    port."""
     ports = ports_of(file)
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
@@ -155,6 +157,7 @@ def owner_of(port: int) -> str:
 
 
 def check_directories(file: ConfigFile) -> list[Finding]:
+    """Returns findings about the directories of a file: writable, with room, and of the same broker."""
     found: list[Finding] = []
     for label, path, needed in _directories(file):
         found += _directory(file.name, label, path, needed)
@@ -307,6 +310,7 @@ def check_private(name: str, path: Path) -> Finding | None:
 
 
 def check_open_files() -> Finding:
+    """Returns a warning if the hard limit of open files is below OPEN_FILES_MIN."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN:
         step = "raise it: `ulimit -Hn 65536`, LimitNOFILE= in systemd"

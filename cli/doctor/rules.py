@@ -41,6 +41,7 @@ ROUTES_EXPIRE_MS = 120_000
 
 
 def rules(files: Sequence[ConfigFile]) -> list[Finding]:
+    """Returns findings about each file on its own and about the files in comparison. They have all loaded."""
     brokers = [(file, file.broker) for file in files if file.broker is not None]
     controllers = [(file, file.controller) for file in files if file.controller is not None]
     found = [*_controllers(controllers), *_loopback(files)]
@@ -97,6 +98,7 @@ def _differing(key: str, replicas: Mapping[str, Mapping[str, str]], normal: Call
 
 
 def addresses(text: str) -> list[str]:
+    """Returns the entries of "host:port;host:port", unchecked. Commas separate as well."""
     return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
 
 

@@ -20,6 +20,7 @@ AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
 
 
 def verdict(seen: ClusterSnapshot) -> list[Finding]:
+    """Returns findings about name servers, controllers, brokers and clocks; groups() judges the groups."""
     return [
         *_name_servers(seen),
         *_name_servers_agree(seen),

@@ -20,6 +20,7 @@ FOUND_AGAIN = 4
 
 
 def make_body(number: int) -> bytes:
+    """Returns the body of message `number`, BODY_BYTES long."""
     filler = _FILLER[number % 64 :][: BODY_BYTES - _NUMBER.size]
     return _NUMBER.pack(number, _crc(number, filler)) + filler
 
@@ -54,9 +55,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing was lost or damaged, and something was acknowledged."""
         return self.lost == 0 and self.damaged == 0 and self.acked > 0
 
     def result_line(self) -> str:
+        """Returns the RESULT line that scripts parse: counts, and percentiles of gaps_ms."""
         gaps = sorted(self.gaps_ms) or [0]
         p95 = gaps[math.ceil(len(gaps) * 0.95) - 1]
         return (
@@ -81,6 +84,7 @@ class AckLog:
 
     @property
     def sent(self) -> int:
+        """How many messages were started."""
         return len(self._marks)
 
     def start(self) -> int:
@@ -89,6 +93,7 @@ class AckLog:
         return len(self._marks) - 1
 
     def acknowledge(self, number: int, *, started_ms: int, now_ms: int, attempts: int) -> None:
+        """Records an acknowledged send. It closes the gap of a kill if the send was started after it."""
         self._marks[number] |= ACKNOWLEDGED
         self.acked += 1
         self.retried += attempts > 1
@@ -98,6 +103,7 @@ class AckLog:
             self._kill_ms = None
 
     def fail(self) -> None:
+        """Counts a send that ended in an error."""
         self.unacknowledged += 1
 
     def killed(self, kill_ms: int) -> None:
@@ -111,6 +117,7 @@ class AckLog:
         return self._kill_ms is not None
 
     def reset_slowest(self) -> None:
+        """Sets slowest_ms to 0: a new measurement begins."""
         self.slowest_ms = 0
 
     def found(self, body: bytes) -> None:

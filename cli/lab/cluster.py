@@ -59,21 +59,26 @@ class Program:
 
     @property
     def config_path(self) -> Path:
+        """The program's configuration file."""
         return self.directory / f"{self.name}.conf"
 
     @property
     def log_path(self) -> Path:
+        """The file that takes the program's standard output and standard error."""
         return self.directory / f"{self.name}.log"
 
     @property
     def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int | None:
+        """The process id, also of a process that has ended; None: it was never started."""
         return self.process.pid if self.process is not None else None
 
     def log_tail(self) -> str:
+        """Returns the last LOG_TAIL_LINES lines of the log, indented."""
         try:
             lines = self.log_path.read_text(errors="replace").splitlines()
         except OSError:
@@ -89,9 +94,11 @@ class Place:
         return HOST
 
     def bind(self, name: str) -> str:
+        """Returns the address that the program listens on."""
         return HOST
 
     def command(self, program: Program) -> list[str]:
+        """Returns the command line that runs the program."""
         return [sys.executable, "-m", program.module, "-c", str(program.config_path)]
 
 
@@ -124,20 +131,25 @@ class Cluster:
 
     @property
     def programs(self) -> list[Program]:
+        """All programs, name servers first."""
         return [*self.name_servers, *self.brokers]
 
     @property
     def namesrv_addr(self) -> str:
+        """The name servers as an address list, host:port;host:port."""
         return ";".join(program.address for program in self.name_servers)
 
     @property
     def controller_addr(self) -> str:
+        """The controllers as an address list, host:port;host:port."""
         return ";".join(program.controller_address for program in self.name_servers)
 
     def broker_at(self, address: str) -> Program:
+        """Returns the broker that listens on host:port. StopIteration: there is none."""
         return next(program for program in self.brokers if program.address == address)
 
     def controller_at(self, address: str) -> Program:
+        """Returns the name server whose controller listens on host:port. StopIteration: there is none."""
         return next(program for program in self.name_servers if program.controller_address == address)
 
     def __enter__(self) -> Self:
@@ -185,6 +197,7 @@ class Cluster:
         self._signal(program, signal.SIGSTOP)
 
     def resume(self, program: Program) -> None:
+        """Sends SIGCONT, after pause()."""
         self._signal(program, signal.SIGCONT)
 
     def stop_program(self, program: Program, timeout_s: float = STOP_TIMEOUT_S) -> int:
@@ -304,6 +317,7 @@ class Cluster:
 
 
 def write_config(program: Program) -> Program:
+    """Writes the program's settings to its configuration file; returns the program."""
     lines = [f"{key}={value}\n" for key, value in program.settings.items()]
     program.config_path.write_text("".join(lines))
     return program

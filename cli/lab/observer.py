@@ -52,6 +52,7 @@ class Watcher:
         self._admin = AdminClient(self._client)
 
     async def close(self) -> None:
+        """Closes the connections."""
         await self._client.close()
 
     async def controller_leader(self) -> str | None:
@@ -80,6 +81,7 @@ class Watcher:
             return False
 
     async def look(self) -> Picture:
+        """Returns the cluster's current picture. Never raises: a program that does not answer is down."""
         leader = await self.controller_leader()
         info = await self._replicas(leader) if leader else None
         tables = await asyncio.gather(*(self._table(program) for program in self._cluster.brokers))

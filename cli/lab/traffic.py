@@ -38,6 +38,7 @@ class Traffic:
             await asyncio.wait(self._in_flight)
 
     async def close(self) -> None:
+        """Cancels the sending and closes the producer. For an orderly end call stop() first."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()

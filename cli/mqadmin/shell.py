@@ -350,4 +350,5 @@ def next_step(error: AdminError) -> str:
 
 
 def dump(value: Wire) -> Any:
+    """Returns the JSON form of a wire value, with RocketMQ's field names."""
     return value.model_dump(mode="json", by_alias=True)

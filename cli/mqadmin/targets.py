@@ -70,6 +70,7 @@ async def find_target(
 
 
 async def brokers_of_cluster(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> list[BrokerData]:
+    """Returns the brokers of a cluster. Raises AdminError: no answer, no such cluster, or no broker in it."""
     info = await admin.cluster_info(namesrv_addr)
     return brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
 
@@ -94,6 +95,7 @@ def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[B
 
 
 async def on_each(admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
+    """Asks every address of the target at once; the answers are in its order."""
     return await admin.each(";".join(target.addresses), ask)
 
 

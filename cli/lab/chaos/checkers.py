@@ -53,10 +53,12 @@ class World:
 
     @property
     def acked(self) -> Iterator[Send]:
+        """The acknowledged sends, in the order in which they ended."""
         return (send for send in self.ended.values() if send.type == "ok")
 
 
 def sort(entries: Iterable[AnyEntry]) -> World:
+    """Returns the entries by kind. The final reads also fill `final` and `copies`."""
     world = World()
     for entry in entries:
         match entry:
@@ -247,6 +249,7 @@ def diverged(world: World) -> Iterator[str]:
 
 
 def crashed(world: World) -> Iterator[str]:
+    """A program ended that nobody had killed, and not because its disk was full."""
     for end in world.exits:
         if not end.excused:
             yield f"{end.program} ended by itself with code {end.code} at t={end.t / 1e6:.3f} s"
@@ -272,6 +275,7 @@ class Recovery:
 
 
 def recoveries(world: World) -> list[Recovery]:
+    """Returns the recovery from each fault that took effect, in the order of the faults."""
     phases = {(fault.number, fault.phase): fault.t for fault in world.faults}
     placed = sorted((fault for fault in world.faults if fault.phase == "placed"), key=lambda fault: fault.t)
     acks = sorted(
@@ -308,6 +312,7 @@ def end_of(world: World) -> int:
 
 
 def unrecovered(world: World) -> Iterator[str]:
+    """No send was accepted after a fault, or the cluster did not recover in time."""
     for recovery in recoveries(world):
         if recovery.ms is None:
             yield f"fault {recovery.number} ({' and '.join(recovery.kinds)}): no send was accepted after it"

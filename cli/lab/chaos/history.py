@@ -164,12 +164,14 @@ class History:
         self.close()
 
     def put(self, entry: AnyEntry) -> None:
+        """Appends an entry. A Fault also flushes the file. Does nothing after close()."""
         if self._file is not None:
             self._file.write(_encoder.encode(entry) + b"\n")
             if isinstance(entry, Fault):
                 self._file.flush()
 
     def close(self) -> None:
+        """Writes the rest and closes the file. May be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -192,10 +194,12 @@ def read_history(path: Path) -> list[AnyEntry]:
 
 
 def make_number(sender: int, count: int) -> int:
+    """Returns the number of a sender's message. `count`: of its earlier messages, below SENDER_STEP."""
     return sender * SENDER_STEP + count
 
 
 def sender_of(number: int) -> int:
+    """Returns the sender of a message number."""
     return number // SENDER_STEP
 
 

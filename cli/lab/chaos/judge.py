@@ -58,6 +58,7 @@ def _print(*texts: Iterator[str]) -> None:
 
 
 def run_of(entries: Sequence[AnyEntry]) -> Run:
+    """Returns the first entry. HistoryError: it is not a Run."""
     if not entries or not isinstance(entries[0], Run):
         raise HistoryError("the first line of a history tells the run: this has another one, or none")
     return entries[0]

@@ -75,6 +75,8 @@ class Nemesis:
             await self.all_in_sync(f"all replicas in sync after {what}")
 
     async def all_in_sync(self, what: str) -> None:
+        """Returns when a picture taken after this call has every broker in the SyncStateSet. StuckError: not
+        in time."""
         stage, asked = self._stage, self._stage.recorder.clock()
         brokers = len(stage.cluster.brokers)
         await self.until(
@@ -82,6 +84,8 @@ class Nemesis:
         )
 
     async def until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Returns when the condition holds. StuckError: not within `timeout_s`; the history then has
+        `what`."""
         recorder = self._stage.recorder
         deadline = recorder.clock() + int(timeout_s * 1e6)
         while not condition():

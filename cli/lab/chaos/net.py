@@ -69,6 +69,8 @@ class Net:
         self._cuts: list[tuple[str, str]] = []
 
     def enter(self) -> None:
+        """Moves this process into the new namespaces and makes the hub. NetError or OSError: not
+        permitted."""
         libc = ctypes.CDLL(None, use_errno=True)
         uid, gid = os.geteuid(), os.getegid()
         flags = CLONE_NEWNS | CLONE_NEWNET | (0 if uid == 0 else CLONE_NEWUSER)
@@ -115,6 +117,7 @@ class Net:
         return address
 
     def address(self, host: str) -> str:
+        """Returns the host's current IP address. KeyError: there is no such host."""
         return self._addresses[host]
 
     def command(self, host: str) -> list[str]:
@@ -128,6 +131,7 @@ class Net:
         _run("ip", "link", "set", self._cable(host), "down")
 
     def plug(self, host: str) -> None:
+        """Connects a host again after unplug()."""
         _run("ip", "link", "set", self._cable(host), "up")
 
     def cut(self, ways: Sequence[tuple[str, str]]) -> None:
@@ -169,6 +173,7 @@ class Net:
         raise problem
 
     def free_disk(self, path: Path, disk_bytes: int) -> None:
+        """Gives a filled disk its size back (bytes)."""
         _run("mount", "-o", f"remount,size={disk_bytes}", str(path))
 
     def give_back(self, wanted: str) -> None:

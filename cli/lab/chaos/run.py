@@ -73,6 +73,8 @@ class Chaos:
         self._watching: list[asyncio.Task[None]] = []
 
     async def run(self, steps: list[Step]) -> None:
+        """Runs the cluster, the clients and the steps of the plan; the history then has everything. Leaves no
+        task."""
         loops = (self._stage.look_forever(), self._stage.guard_forever(), self._show())
         self._watching = [asyncio.create_task(each) for each in loops]
         try:

@@ -39,9 +39,12 @@ class ChaosPlace(Place):
         return name if name.startswith("namesrv") else address
 
     def bind(self, name: str) -> str:
+        """Returns the address that the program listens on: loopback, or every address of its own host."""
         return HOST if self.net is None else EVERYWHERE
 
     def command(self, program: Program) -> list[str]:
+        """Returns the command that runs the program behind its fault shim, on its own host if there is
+        one."""
         where = [] if self.net is None else self.net.command(program.name)
         fault_shim = str(self.fault_shims[program.name].path)
         run = [sys.executable, "-m", "cli.lab.chaos.fault_shim", fault_shim, program.module]
@@ -71,14 +74,17 @@ class Stage:
         self._watcher = Watcher(cluster)
 
     async def close(self) -> None:
+        """Closes the watcher's connections."""
         await self._watcher.close()
 
     async def look_forever(self) -> None:
+        """Calls look() every LOOK_S, until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> Picture:
+        """Takes a new picture of the cluster, keeps it in `picture`, and records it if it has changed."""
         begun = self.recorder.clock()
         picture = await self._watcher.look()
         seen, before = _view(0, picture), _view(0, self.picture)
@@ -110,6 +116,7 @@ class Stage:
     # -- programs ----------------------------------------------------------------------------------------
 
     async def kill(self, program: Program) -> None:
+        """Kills the program with SIGKILL and waits for its end. guard_forever() does not restart it."""
         self.down.add(program.name)
         await self.cluster.kill_and_wait(program)
 
@@ -132,6 +139,7 @@ class Stage:
         self.down.discard(program.name)
 
     def store(self, program: Program) -> Path:
+        """Returns the broker's storePathRootDir."""
         return Path(program.settings["storePathRootDir"])
 
     # -- the end -----------------------------------------------------------------------------------------

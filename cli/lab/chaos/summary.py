@@ -28,12 +28,14 @@ def table(found: Sequence[Recovery]) -> Iterator[str]:
 
 
 def findings_text(findings: Findings) -> Iterator[str]:
+    """Yields a line for each finding that is shown, with the checker's name before it."""
     for name, found in findings.items():
         for line in shown(found or ()):
             yield f"{name}: {line}"
 
 
 def verdict(seed: int, world: World, findings: Findings) -> str:
+    """Returns the CHAOS line: the seed, counts, and the number of findings of each checker."""
     found = recoveries(world)
     times = [recovery.ms for recovery in found if recovery.ms is not None]
     counts: dict[str, int | str] = {

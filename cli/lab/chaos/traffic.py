@@ -101,11 +101,13 @@ class Senders:
         await self._producer.close()
 
     def check(self) -> None:
+        """Raises the exception of a sender that has ended with one."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def cancel(self) -> None:
+        """Ends the senders at once; sends in progress are not waited for."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -159,6 +161,7 @@ class Senders:
 
 
 def key_of(number: int) -> str:
+    """Returns the key that a message of this number carries: its sender's."""
     return f"sender-{sender_of(number)}"
 
 
@@ -176,10 +179,12 @@ class Offsets:
         self._routes = RouteCache(self._client, namesrv_addr)
 
     async def close(self) -> None:
+        """Closes the routes and the connections."""
         await self._routes.close()
         await self._client.close()
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> tuple[End, str]:
+        """Returns the end of a commit and its remark. fail: certainly not committed; info: unknown."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
@@ -190,6 +195,8 @@ class Offsets:
         return ("fail" if unsent else "info"), outcome.remark
 
     async def fetch(self, group: str, queue: MessageQueue) -> tuple[End, int | None, str]:
+        """Returns the end of a query, the committed offset (None: there is none, or no answer) and its
+        remark."""
         header = ConsumerOffsetRequest(
             consumer_group=group,
             topic=queue.topic,
@@ -241,15 +248,18 @@ class Consumer:
         self._tasks = [asyncio.create_task(self._follow(queue)) for queue in queues]
 
     def check(self) -> None:
+        """Raises the exception of a task that has ended with one."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def stop(self) -> None:
+        """Starts no new reads; returns when those in progress have ended."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
     async def close(self) -> None:
+        """Cancels the reads and closes the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -325,6 +335,7 @@ class Consumer:
 def read_entry(
     t: int, by: str, start: int, queue: MessageQueue, result: PullResult, *, final: bool = False
 ) -> Read:
+    """Returns the history's entry for a successful pull that began at offset `start`."""
     return Read(
         t=t,
         by=by,

@@ -98,6 +98,7 @@ async def user_topics(admin: AdminClient, address: str, *, special: bool) -> dic
 
 
 async def user_groups(admin: AdminClient, address: str) -> dict[str, SubscriptionGroupConfig]:
+    """Returns name -> configuration of the groups that applications made, sorted by name."""
     return {
         name: config
         for name, config in sorted((await admin.groups(address)).items())

@@ -144,6 +144,7 @@ async def _drain(
 
 
 def message_value(message: MessageExt) -> dict[str, object]:
+    """Returns the JSON form of a message. The body is text; bytes that are not UTF-8 are replaced."""
     return {
         "msgId": message.msg_id,
         "topic": message.topic,

@@ -61,6 +61,7 @@ class QueueRead:
 
 
 def checked_charset(name: str, flag: str = "-c") -> str:
+    """Returns Python's name of the charset. BadParameter: there is no such charset."""
     try:
         return codecs.lookup(name).name
     except LookupError:

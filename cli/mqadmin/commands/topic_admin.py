@@ -37,6 +37,7 @@ PERM_MAX = 7
 
 
 def true_or_false(text: str, name: str) -> bool:
+    """Returns the boolean of a flag's text, in any case of letters. BadParameter names the flag."""
     if text.lower() not in ("true", "false"):
         raise typer.BadParameter(f"{name} is true or false, not {text!r}")
     return text.lower() == "true"

@@ -29,6 +29,7 @@ def time_text(wall_ms: int, *, millis: bool = True) -> str:
 
 
 def broker_status(tables: Sequence[tuple[str, Mapping[str, str]]], *, with_address: bool) -> str:
+    """brokerStatus: (address, runtime information); `with_address` puts the address before each line."""
     return "\n".join(
         f"{f'{address:<24} ' if with_address else ''}{key:<32}: {value}"
         for address, table in tables
@@ -46,6 +47,7 @@ def broker_configs(configs: Iterable[tuple[str, Mapping[str, str]]]) -> str:
 
 
 def topic_status(queues: Mapping[QueueKey, QueueStats], put_tps: float) -> str:
+    """topicStatus: a row for each queue, and messages stored per second."""
     lines = [_STATUS % ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")]
     for key in sorted(queues):
         row = queues[key]
@@ -66,6 +68,7 @@ def broker_consume_stats(rows: Sequence[tuple[str, QueueKey, QueueProgress]], to
 
 
 def topic_config(config: TopicConfig, attributes: Mapping[str, str]) -> str:
+    """updateTopic: TopicConfig's text form in RocketMQ."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
         f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
@@ -80,6 +83,7 @@ def perm_text(perm: int) -> str:
 
 
 def group_config(config: SubscriptionGroupConfig) -> str:
+    """updateSubGroup: SubscriptionGroupConfig's text form in RocketMQ."""
     return (
         f"SubscriptionGroupConfig{{groupName={config.group_name}, "
         f"consumeEnable={_bool(config.consume_enable)}, "
@@ -115,6 +119,7 @@ class StatsRow(NamedTuple):
 
 
 def stats_all(rows: Sequence[StatsRow]) -> str:
+    """statsAll: a row for each topic and group."""
     titles = (
         "#Topic",
         "#Consumer Group",

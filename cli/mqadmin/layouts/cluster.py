@@ -64,6 +64,7 @@ class BrokerRow:
 
 
 def controller_metadata(metadata: ControllerMetadata) -> str:
+    """getControllerMetaData: the group, its leader, and a line for each peer."""
     lines = [
         "",
         f"#ControllerGroup\t{metadata.group or ''}",
@@ -75,6 +76,7 @@ def controller_metadata(metadata: ControllerMetadata) -> str:
 
 
 def sync_state_sets(info: BrokerReplicasInfo) -> str:
+    """getSyncStateSet: master, epochs and replicas of each broker name."""
     lines: list[str] = []
     for name, replicas in info.replicas_info_table.items():
         lines += [
@@ -114,6 +116,7 @@ def broker_epochs(entries: Sequence[tuple[str, EpochEntryCache]]) -> str:
 
 
 def elected(cluster_name: str, broker_name: str, master: MasterInfo, body: ElectMasterResponseBody) -> str:
+    """electMaster: the new master, its epochs, and the replicas of the group."""
     lines = [
         "",
         f"#ClusterName\t{cluster_name}",
@@ -230,6 +233,7 @@ def if_any(said: Sequence[Said[Any]], text: str) -> str:
 
 
 def sent(result: SendResult) -> str:
+    """sendMessage: the row of one acknowledged message."""
     return "\n".join(
         [
             _SENT % ("#Broker Name", "#QID", "#Send Result", "#MsgId"),

@@ -46,6 +46,7 @@ class GroupRow(NamedTuple):
 
 
 def groups(rows: Sequence[GroupRow]) -> str:
+    """consumerProgress without -g: a row for each group, OFFLINE if no member is connected."""
     lines = [_GROUP % ("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total")]
     for row in rows:
         online = row.members > 0
@@ -185,6 +186,7 @@ def would_reset(rows: Sequence[ResetRow]) -> str:
 
 
 def reset_offsets(offsets: Mapping[QueueKey, int]) -> str:
+    """resetOffsetByTime: the new offset of each queue."""
     lines = [_OFFSET % ("#brokerName", "#queueId", "#offset")]
     lines += [_OFFSET % (key.broker_name, key.queue_id, offset) for key, offset in sorted(offsets.items())]
     return "\n".join(line.rstrip() for line in lines)

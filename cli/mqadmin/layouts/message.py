@@ -20,6 +20,7 @@ RULE = "-" * 56
 
 
 def found(messages: Sequence[MessageExt]) -> str:
+    """queryMsgByKey: id, queue and queue offset of each message."""
     lines = [_FOUND_TITLES % ("#Message ID", "#QID", "#Offset")]
     lines += [
         _FOUND % (each.msg_id or each.offset_msg_id, each.queue_id, each.queue_offset) for each in messages
@@ -59,6 +60,7 @@ def details(message: MessageExt, body: Path, groups: Sequence[str], text: str | 
 
 
 def queue_text(queue: MessageQueue) -> str:
+    """Returns MessageQueue's text form in RocketMQ."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
