@@ -39,31 +39,44 @@ def update_group(
     group: Group,
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
-    consume: Annotated[str, typer.Option("-s", "--consumeEnable", help="false: it gets nothing")] = "true",
+    consume: Annotated[
+        str, typer.Option("-s", "--consumeEnable", help="false: the group gets no messages")
+    ] = "true",
     from_min: Annotated[str, typer.Option("-m", "--consumeFromMinEnable", help="true or false")] = "false",
     broadcast: Annotated[
-        str, typer.Option("-d", "--consumeBroadcastEnable", help="May every member get everything?")
+        str, typer.Option("-d", "--consumeBroadcastEnable", help="true: members may consume by broadcasting")
     ] = "false",
     orderly: Annotated[
-        str, typer.Option("-o", "--consumeMessageOrderly", help="true: it consumes in order")
+        str, typer.Option("-o", "--consumeMessageOrderly", help="true: ordered consumption")
     ] = "false",
     retry_queues: Annotated[int, typer.Option("-q", "--retryQueueNums", min=0, help="0: no retries")] = 1,
     retry_times: Annotated[
-        int, typer.Option("-r", "--retryMaxTimes", min=-1, help="Retries until a message is a dead letter")
+        int,
+        typer.Option("-r", "--retryMaxTimes", min=-1, help="Retries before a message becomes a dead letter"),
     ] = 16,
     retry_policy: Annotated[
         str | None, typer.Option("-p", "--groupRetryPolicy", help="JSON of the delays between retries")
     ] = None,
-    broker_id: Annotated[int, typer.Option("-i", "--brokerId", min=0, help="Replica that it reads")] = 0,
+    broker_id: Annotated[
+        int, typer.Option("-i", "--brokerId", min=0, help="Id of the replica to read from")
+    ] = 0,
     slow_id: Annotated[
         int,
-        typer.Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, help="Replica for those far behind"),
+        typer.Option(
+            "-w",
+            "--whichBrokerWhenConsumeSlowly",
+            min=0,
+            help="Id of the replica for consumers that are far behind",
+        ),
     ] = 1,
     notify: Annotated[
-        str, typer.Option("-a", "--notifyConsumerIdsChanged", help="Tell members at once of each other")
+        str,
+        typer.Option(
+            "-a", "--notifyConsumerIdsChanged", help="true: notify members when one joins or leaves"
+        ),
     ] = "true",
     attributes: Annotated[
-        str | None, typer.Option("--attributes", help="Changes of attributes, +key=value,-key")
+        str | None, typer.Option("--attributes", help="Attribute changes, +key=value,-key")
     ] = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
@@ -124,7 +137,7 @@ def update_group_list(
     except OSError as error:
         raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
     except (ValidationError, ValueError, TypeError) as error:
-        raise typer.BadParameter(f"{filename} is no JSON array of group configurations: {error}") from None
+        raise typer.BadParameter(f"{filename} is not a JSON array of group configurations: {error}") from None
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
@@ -146,11 +159,11 @@ def delete_group(
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
     remove_offset: Annotated[
-        str, typer.Option("-r", "--removeOffset", help="true: forget how far it was, too")
+        str, typer.Option("-r", "--removeOffset", help="true: delete its offsets, too")
     ] = "false",
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """Delete a consumer group; in a cluster (-c) with its topics of retries and dead letters."""
+    """Delete a consumer group; in a cluster (-c) with its retry and dead-letter topics."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     clean = true_or_false(remove_offset, "-r")
 
@@ -209,19 +222,18 @@ def set_consume_mode(
     topic: Annotated[str, typer.Option("-t", "--topicName", help="Topic name")],
     group: Group,
     mode: Annotated[
-        str, typer.Option("-m", "--mode", help="PULL (queues are shared out) or POP (anybody takes any)")
+        str,
+        typer.Option("-m", "--mode", help="PULL (queues are assigned) or POP (any member reads any queue)"),
     ],
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
     share: Annotated[
         int,
-        typer.Option(
-            "-q", "--popShareQueueNum", min=-1, help="POP: queues of a member; 0 or -1: all of them"
-        ),
+        typer.Option("-q", "--popShareQueueNum", min=-1, help="POP: queues per member; 0 or -1: all"),
     ] = 0,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """How the members of a group take the messages of a topic."""
+    """Set how the members of a group consume a topic."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     if mode.upper() not in ("PULL", "POP"):
         raise typer.BadParameter(f"-m/--mode is PULL or POP, not {mode!r}")

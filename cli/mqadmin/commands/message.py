@@ -30,7 +30,7 @@ def send_message(
         str, typer.Option("-m", "--msgTraceEnable", help="true: trace it, for queryMsgTraceById")
     ] = "false",
 ) -> Action:
-    """Send one message; done when the master acknowledged it."""
+    """Send one message; returns when the master has acknowledged it."""
     if (queue_id is None) != (broker is None):
         raise typer.BadParameter("-b/--broker and -i/--qid belong together")
     traced = true_or_false(trace, "-m/--msgTraceEnable")
@@ -74,7 +74,9 @@ def consume_message(
     queue_id: Annotated[
         int | None, typer.Option("-i", "--queueId", min=0, help="One queue; needs -b")
     ] = None,
-    offset: Annotated[int | None, typer.Option("-o", "--offset", min=0, help="Begin there; needs -i")] = None,
+    offset: Annotated[
+        int | None, typer.Option("-o", "--offset", min=0, help="Begin at this offset; needs -i")
+    ] = None,
     group: Annotated[str, typer.Option("-g", "--consumerGroup", help="Group name")] = "TOOLS_CONSUMER",
     begin_ms: Annotated[
         int | None, typer.Option("-s", "--beginTimestamp", help="Stored at or after, ms")
@@ -83,10 +85,10 @@ def consume_message(
         int | None, typer.Option("-e", "--endTimestamp", help="Stored at or before, ms")
     ] = None,
     count: Annotated[
-        int, typer.Option("-c", "--MessageNumber", min=1, help="At most that many messages")
+        int, typer.Option("-c", "--MessageNumber", min=1, help="At most this many messages")
     ] = CONSUME_DEFAULT_NUMS,
 ) -> Action:
-    """Print the messages of a topic, oldest first in each queue. Moves no consumer offset."""
+    """Print the messages of a topic, oldest first in each queue. Changes no consumer offset."""
     if queue_id is not None and broker_name is None:
         raise typer.BadParameter("-i/--queueId needs -b/--brokerName")
     if offset is not None and queue_id is None:
@@ -128,7 +130,7 @@ async def _drain(
     begin_ms: int | None,
     end_ms: int | None,
 ) -> int:
-    """Append at most `count` messages of the queue; the offset behind the last one looked at."""
+    """Appends at most `count` messages of the queue. Returns the offset after the last message read."""
     position = await consumer.min_offset(queue) if offset is None else offset
     end = await consumer.max_offset(queue)
     while position < end and count > 0:

@@ -157,7 +157,7 @@ def test_the_name_server_does_not_answer(command: str) -> None:
         result = mqadmin(*command.split(), "-n", address, "--timeout", "300")
     assert result.exit_code == 3 and result.stdout == ""
     assert f" at {address}: no answer from {address}" in result.stderr
-    assert "; nothing was changed: ask again\n" in result.stderr
+    assert "; nothing was changed: try again\n" in result.stderr
 
 
 @pytest.mark.parametrize("command", SENDS_AND_READS)
@@ -193,10 +193,10 @@ def test_a_speed_test_of_which_every_send_failed() -> None:
         (SendError(SendErrorKind.REFUSED, "r", 1), "nothing was stored: remove the cause, then repeat it"),
         (
             SendError(SendErrorKind.UNKNOWN, "r", 2, "7D80"),
-            "it may be stored: look with queryMsgByUniqueKey -i 7D80 before you repeat it",
+            "it may be stored: check with queryMsgByUniqueKey -i 7D80 before you repeat it",
         ),
         (PullError(PullErrorKind.NO_ROUTE, "r"), "topicRoute shows the topic's brokers"),
-        (PullError(PullErrorKind.UNREACHABLE, "r"), "nothing was changed: ask again; clusterList shows"),
+        (PullError(PullErrorKind.UNREACHABLE, "r"), "nothing was changed: try again; clusterList shows"),
         (PullError(PullErrorKind.REFUSED, "r", ResponseCode.NO_PERMISSION), "topicRoute shows the topic's"),
     ],
 )
