@@ -1,4 +1,4 @@
-"""What the doctor found: one line each, or JSON. Values and texts only."""
+"""The doctor's findings, as lines or as JSON. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -6,24 +6,24 @@ from enum import StrEnum
 
 CHECKS = {
     "config.loads": "the file loads as its program would load it, and its own rules hold",
-    "config.group": "brokers of one group agree in what must be equal, and their number can hold the promise",
+    "config.group": "brokers of one group agree where they must, and are enough for minInSyncReplicas",
     "config.controllers": "controllers have the same members, group and key, and an id of their own",
     "config.addresses": "no address that other machines use is 127.0.0.1; address lists are complete",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
-    "config.secret": "the key or the certificates of the raft port are there, good, in date, and private",
-    "machine.ports": "the ports are free, or taken by the very program that is to have them",
-    "machine.directories": "directories are writable, have room, and belong to this broker",
-    "machine.open-files": "enough files may be open (one per connection)",
-    "machine.compiled": "the modules of the data path that can be compiled are; or not, for more CPU time",
+    "config.secret": "the key or the certificates of the raft port exist, are valid and private",
+    "machine.ports": "the ports are free, or in use by the program that they are for",
+    "machine.directories": "directories are writable, have free space, and belong to this broker",
+    "machine.open-files": "the limit of open files is high enough (one per connection)",
+    "machine.compiled": "the data path's modules are compiled; interpreted ones need more CPU time",
     "machine.clock": "clocks of the machines agree: dates of messages and telemetry come from them",
     "namesrv.reachable": "each name server answers",
     "namesrv.agree": "name servers know the same brokers and topics and have the same settings",
-    "controller.reachable": "each controller answers, and a majority is there",
-    "controller.leader": "one controller leads and all know it",
+    "controller.reachable": "each controller answers, and a majority is reachable",
+    "controller.leader": "one controller leads, and all agree on it",
     "controller.raft": "each member runs, is connected and keeps up with the leader",
     "broker.reachable": "each broker that the name servers list answers",
-    "broker.disk": "the disks of the brokers have room",
-    "broker.settings": "running brokers of one group agree in what must be equal and know all controllers",
+    "broker.disk": "the disks of the brokers have free space",
+    "broker.settings": "running brokers of one group agree where they must, and list all controllers",
     "group.master": "each group has a live master",
     "group.in-sync": "enough replicas are in the SyncStateSet, all are alive",
     "group.routes": "name servers show clients the master that the controllers chose",
@@ -73,7 +73,7 @@ def failed(check: str, subject: str, text: str, next_step: str) -> Finding:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """What is to be said of several subjects alike is said once, where the first was."""
+    """Joins findings that differ only in their subject, at the place of the first one."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(replace(finding, subject=""), []).append(finding.subject)
@@ -100,7 +100,7 @@ def summary(findings: Sequence[Finding], took_s: float) -> str:
 
 
 def as_value(findings: Sequence[Finding], took_s: float) -> dict[str, object]:
-    """The shape of --json."""
+    """Returns the value that --json prints."""
     return {
         "ok": not count(findings, Level.FAILED),
         "failed": count(findings, Level.FAILED),
