@@ -25,7 +25,7 @@ def print_report(report: Report) -> None:
 
 
 def keep_telemetry_only(directory: Path, *also: str) -> None:
-    """What the report is made of stays, some kilobytes, and these files; the logs and the messages go."""
+    """Deletes logs and messages; keeps the telemetry, which the report needs, and the files in `also`."""
     for path in directory.iterdir():
         if path.name in also:
             continue
@@ -42,7 +42,7 @@ def keep_telemetry_only(directory: Path, *also: str) -> None:
 
 
 def command(program: str) -> str:
-    """How a person starts it: by ./run in a checkout, by its name when installed."""
+    """Returns how to start a program: with ./run in a checkout, by its name if installed."""
     run = Path(__file__).resolve().parents[2] / "run"
     return f"{shlex.quote(str(run))} {program}" if run.exists() else program
 

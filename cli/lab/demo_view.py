@@ -1,4 +1,4 @@
-"""How the demo looks: a live screen (rich) or plain log lines. Both get the same pictures and events."""
+"""The output of the demo: a live screen (rich) or plain log lines, from the same pictures and events."""
 
 import sys
 import time
@@ -87,7 +87,7 @@ class PlainView:
 
 
 class LiveView:
-    """Redrawn in place; the events of the end stay on the terminal."""
+    """Redrawn in place; the last events stay on the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._started = time.monotonic()

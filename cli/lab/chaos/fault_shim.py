@@ -2,9 +2,9 @@
 
 python -m cli.lab.chaos.fault_shim FILE MODULE ARGS.
 
-FILE is 16 bytes of shared memory: how far the wall clock is off, and how much longer a flush to disk takes.
-Both are looked up at every call, so that a change is a jump. The program itself knows nothing of this: time
-and os have other functions before its first line runs. Timers and deadlines are monotonic, and stay right.
+FILE is 16 bytes of shared memory: the offset of the wall clock, and how much longer a flush to disk takes.
+Both are read at every call, so a change takes effect at once. The program is not changed: functions of time
+and os are replaced before its first line runs. Timers and deadlines are monotonic and not affected.
 """
 
 import mmap
@@ -19,7 +19,7 @@ _WORDS = struct.Struct("<qq")  # clock offset in ns; ms that a flush takes longe
 
 
 class FaultShim:
-    """The nemesis' end of it."""
+    """The nemesis' side: writes the two numbers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
