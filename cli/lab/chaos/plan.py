@@ -63,7 +63,7 @@ def kinds_of(families: Collection[str]) -> list[str]:
 
 
 def make_plan(seed: int, kinds: Sequence[str], count: int) -> list[Step]:
-    """A shorter plan of the same seed and kinds is the begin of a longer one. Every kind comes once before
+    """A shorter plan of the same seed and kinds is the start of a longer one. Every kind comes once before
     one comes again."""
     dice = random.Random(seed)
     steps: list[Step] = []

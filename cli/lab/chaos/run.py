@@ -1,4 +1,5 @@
-"""`keelmq chaos`: start the cluster and its clients, let the nemesis strike, read everything, judge."""
+"""`keelmq chaos`: start the cluster and its clients, inject faults, read everything back, check the
+history."""
 
 import asyncio
 import random
@@ -30,7 +31,8 @@ from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 SEEDS = 1_000_000
 QUEUES = 4
 LOG_FILE_BYTES = 1 << 20
-"""Small: a new file every few seconds, so that faults meet the change of files, and full disks are found."""
+"""Small, for a new file every few seconds: faults coincide with the change of files, full disks are
+noticed."""
 NAME_SERVERS, BROKERS = 3, 3
 PRODUCERS, UNORDERED = 3, 2
 START_TIMEOUT_S = 60.0
@@ -41,7 +43,8 @@ LOOK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
-    """`families`: empty for all that can be made. `minutes` and `faults`: whichever is over first ends it."""
+    """`families`: empty for all that can be made. `minutes` and `faults`: whichever limit is reached first
+    ends the run."""
 
     minutes: float = 5.0
     faults: int | None = None
@@ -80,7 +83,7 @@ class Chaos:
         try:
             await self._act(steps)
         except StuckError as error:
-            self._check()  # if something of ours ended, it is not the cluster
+            self._check()  # a client or watcher that failed is the cause, not the cluster
             self._view.event(f"the cluster did not come back: {error}")
         finally:
             for task in self._watching:
@@ -96,7 +99,7 @@ class Chaos:
             await stop_after(ending.run, sys.exc_info()[1])
 
     async def _act(self, steps: list[Step]) -> None:
-        """StuckError, also when that was not at the end: then everything is read back nevertheless."""
+        """Strikes and reads everything back, also after a StuckError, which it then raises."""
         queues = await self._start()
         stuck: StuckError | None = None
         try:
@@ -119,7 +122,7 @@ class Chaos:
             await asyncio.sleep(LOOK_S)
 
     async def _start(self) -> list[MessageQueue]:
-        """The topic's queues; clients run when this returns."""
+        """Starts the cluster and the clients; returns the topic's queues."""
         cluster = self._stage.cluster
         self._view.event(f"starting {NAME_SERVERS} name servers with controllers and {BROKERS} brokers")
         cluster.start()
@@ -137,7 +140,7 @@ class Chaos:
         return queues
 
     async def _make_topic(self) -> list[MessageQueue]:
-        """Its queues, when every name server can tell them. StuckError: not in time."""
+        """Creates the topic; returns its queues when they are routed. StuckError: not in time."""
         cluster = self._stage.cluster
         header = CreateTopicRequest(
             topic=TOPIC, default_topic=DEFAULT_TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6
@@ -169,7 +172,7 @@ class Chaos:
         await self._nemesis.all_in_sync("all replicas in sync after the last fault")
 
     def _check(self) -> None:
-        """Raises what ended a sender, a consumer or a watcher: a bug of ours."""
+        """Raises the exception that ended a sender, a consumer or a watcher, which is a bug."""
         for each in self._clients:
             each.check()
         for task in self._watching:
