@@ -202,7 +202,7 @@ class Chaos:
 
 
 def run_chaos(options: ChaosOptions) -> int:
-    """The exit code: 0 nothing found; 1 a checker found something; 2 usage; 130 Ctrl-C."""
+    """Returns the exit code: 0 nothing found; 1 a checker found something; 2 usage; 130 Ctrl-C."""
     try:
         families = possible(options)
     except ValueError as error:
@@ -225,7 +225,7 @@ def run_chaos(options: ChaosOptions) -> int:
 
 
 def run_check(path: Path) -> int:
-    """As run_chaos(); 2: no such file, or no history."""
+    """Returns the exit code, as run_chaos(); 2: there is no such file, or it is not a history."""
     try:
         return check_file(path)
     except (OSError, HistoryError) as error:
@@ -234,7 +234,7 @@ def run_check(path: Path) -> int:
 
 
 def possible(options: ChaosOptions) -> list[str]:
-    """The families of faults, and a line for those that are left out. ValueError: asked for what is not."""
+    """Returns the families of faults, and a line for those left out. ValueError: a wanted one is unknown."""
     wanted = options.families or tuple(FAMILIES)
     kinds_of(wanted)
     if not NETWORK_FAMILIES & set(wanted) or (reason := missing()) is None:
@@ -250,7 +250,7 @@ def possible(options: ChaosOptions) -> list[str]:
 def _play(
     options: ChaosOptions, seed: int, directory: Path, steps: list[Step], *, networked: bool
 ) -> dict[str, int]:
-    """Until the history is complete and every program has ended. Which broker had which id."""
+    """Runs until the history is complete and every program has ended. Returns program -> broker id."""
     import uvloop
 
     net = Net(directory) if networked else None

@@ -132,7 +132,7 @@ def elected(cluster_name: str, broker_name: str, master: MasterInfo, body: Elect
 
 
 def cluster_list(rows: Sequence[BrokerRow], now_ms: int) -> str:
-    """A replica that did not answer shows blanks (its problem goes to standard error)."""
+    """clusterList: blanks for a replica that did not answer (its problem goes to standard error)."""
     return "\n".join([_CLUSTER % _CLUSTER_TITLES, *(_cluster_line(row, now_ms) for row in rows)])
 
 
@@ -213,7 +213,7 @@ def configs(said: Sequence[Said[dict[str, str]]]) -> str:
 
 
 def updated(what: str, said: Sequence[Said[Any]], key: str, value: str) -> str:
-    """updateNamesrvConfig, updateControllerConfig: where it was changed."""
+    """updateNamesrvConfig, updateControllerConfig: the servers that made the change."""
     places = ", ".join(each.address for each in said if each.error is None)
     return f"update {what} config success![{places}]\n{key} : {value}" if places else ""
 
@@ -228,7 +228,7 @@ def write_perm(verb: str, broker_name: str, said: Sequence[Said[int]]) -> str:
 
 
 def if_any(said: Sequence[Said[Any]], text: str) -> str:
-    """`text` if somebody did it."""
+    """Returns `text` if any server made the change, else ""."""
     return text if any(each.error is None for each in said) else ""
 
 
@@ -243,7 +243,7 @@ def sent(result: SendResult) -> str:
 
 
 def consumed(message: MessageExt, body: str | None = None) -> str:
-    """body: instead of the message's own, as UTF-8."""
+    """consumeMessage, printMsg. body None: the message's own, as UTF-8."""
     shown = message.body.decode(errors="replace") if body is None else body
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     return (
@@ -294,7 +294,7 @@ def _int(table: Mapping[str, str], key: str) -> int:
 
 
 def _float(table: Mapping[str, str], key: str) -> float:
-    """The first number of the text (rates carry three), 0 when there is none."""
+    """Returns the first number of the text (rates have three); 0 if there is none."""
     words = table.get(key, "").split()
     try:
         return float(words[0]) if words else 0.0
