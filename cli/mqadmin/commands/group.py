@@ -57,9 +57,7 @@ def update_group(
     retry_policy: Annotated[
         str | None, typer.Option("-p", "--groupRetryPolicy", help="JSON of the delays between retries")
     ] = None,
-    broker_id: Annotated[
-        int, typer.Option("-i", "--brokerId", min=0, help="Id of the replica to read from")
-    ] = 0,
+    broker_id: Annotated[int, typer.Option("-i", "--brokerId", min=0, help="Replica to read from")] = 0,
     slow_id: Annotated[
         int,
         typer.Option(
