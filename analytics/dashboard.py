@@ -1,4 +1,4 @@
-"""dashboard.json: everything that a page draws, small, so that pages never wait for Spark.
+"""dashboard.json: all that a page draws, small, so that pages never wait for Spark.
 
 Times are wall-clock ms UTC, lags in bytes and ms. A series has at most windows.POINTS_MAX points, a list of
 spans too, a list of changes or fail-overs CHANGES_MAX entries, the newest.
@@ -34,7 +34,7 @@ class Rows(msgspec.Struct, kw_only=True):
 
 
 class Lag(msgspec.Struct, kw_only=True):
-    """Of the masters' samples; parallel lists, one entry per window that has samples."""
+    """The lag in the masters' samples; parallel lists, one entry per window that has samples."""
 
     ts: list[int] = []
     samples: list[int] = []
@@ -144,6 +144,7 @@ class Parts(msgspec.Struct, kw_only=True):
 
 
 def assemble_groups(parts: Parts) -> list[Group]:
+    """Returns the groups sorted by cluster and broker name, from the tables' collected rows."""
     by_group = {name: _split(getattr(parts, name)) for name in parts.__struct_fields__}
     known = sorted({key for name in ("lag", "members", "totals") for key in by_group[name]})
     return [
@@ -188,7 +189,7 @@ def _members(rows: Sequence[Row]) -> list[Member]:
 
 
 def _columns(rows: Sequence[Row], names: Iterable[str]) -> dict[str, list[int]]:
-    """The rows as parallel lists, in time order."""
+    """Returns the rows as parallel lists, in time order."""
     ordered = _sorted(rows, "window_ts")
     return {name: [row["window_ts" if name == "ts" else name] for row in ordered] for name in names}
 

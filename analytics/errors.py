@@ -1,4 +1,4 @@
-"""What stops an analysis and a person can mend: one line that says what, where and what to do next."""
+"""Errors that stop an analysis and that a user can correct: one line says what, where and what to do next."""
 
 
 class AnalyticsError(Exception):

@@ -1,4 +1,5 @@
-"""The fail-over table: each election that replaced a master, its three parts, and what a producer saw of it.
+"""The fail-over table: each election that replaced a master, its three parts, and the gap that a producer
+saw.
 
     fault ── detect_ms ──► detected ── elect_ms ──► elected ── ready_ms ──► takes messages
 
@@ -18,7 +19,7 @@ CLOCK_SLACK_MS = 1_000
 
 
 def failovers(history: DataFrame, role_changes: DataFrame, send_gaps: DataFrame) -> DataFrame:
-    """One row per fail-over. The first election of a group is none."""
+    """Returns one row per fail-over. The first election of a group is not one."""
     elected = _replacements(history)
     ready = (
         role_changes.where("role = 'master'")
@@ -40,7 +41,7 @@ def failovers(history: DataFrame, role_changes: DataFrame, send_gaps: DataFrame)
 
 
 def _replacements(history: DataFrame) -> DataFrame:
-    """Elections of groups that had a master before.
+    """Returns the elections of groups that had a master before.
 
     While nobody could be elected the master was cleared: who it was, and when it was lost, stands in the
     events in front.
@@ -83,7 +84,8 @@ def _replacements(history: DataFrame) -> DataFrame:
 
 
 def _seen_by_producers(elected: DataFrame, send_gaps: DataFrame) -> DataFrame:
-    """The send gap of each fail-over: of the same lost master and around the election, the nearest one."""
+    """Returns the send gap of each fail-over: the nearest one with the same lost master around the
+    election."""
     gaps = send_gaps.select(
         *GROUP,
         F.col("broker_id").alias("old_master"),
@@ -110,6 +112,6 @@ def _seen_by_producers(elected: DataFrame, send_gaps: DataFrame) -> DataFrame:
 
 
 def _between(start: Column, end: Column) -> Column:
-    """NULL when one of them is not known."""
+    """Returns the difference; NULL if one of the moments is not known."""
     passed = end - start
     return F.when(passed.isNotNull(), F.greatest(passed, F.lit(0)))

@@ -1,8 +1,9 @@
 """Which telemetry is read, and how: folders of JSON lines in, one checked DataFrame per record kind out.
 
 A root is a folder with record folders in it (`ha_sample/`, `controller_event/`, ...), as brokers, controllers
-and the demo write them; inside, *.jsonl and the files that still grow, *.jsonl.open. A line that is no record
-of ours (damage, half a last line after a crash, a newer version) is marked and counted; it stops nothing.
+and the demo write them; inside, *.jsonl and the files that still grow, *.jsonl.open. A line that is not a
+record (damaged, incomplete after a crash, of a newer version) is marked and counted; it does not stop the
+job.
 """
 
 import glob
@@ -26,14 +27,14 @@ TELEMETRY = "telemetry"
 FILES = "*.{jsonl,jsonl.open}"
 BAD = "_bad"
 TS_MAX = 253_402_300_799_999
-"""The end of the year 9999: a later moment is damage."""
+"""The end of the year 9999: a later time is damage."""
 
 _MAGIC = str.maketrans({each: f"\\{each}" for each in "\\*?[]{}"})
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """`roots`: directories or URLs. `size_bytes` None: not known, some root is a URL."""
+    """`roots`: directories or URLs. `size_bytes` None: unknown, because a root is a URL."""
 
     roots: tuple[str, ...]
     files: int
@@ -46,9 +47,10 @@ class Inputs:
 
 
 def find_inputs(given: str) -> Inputs:
-    """`given` itself when it has record folders, else every folder named telemetry below it; a URL as it is.
+    """Returns `given` itself if it has record folders, else every folder named telemetry below it; a URL as
+    it is.
 
-    Raises AnalyticsError when there is nothing to read.
+    Raises AnalyticsError if there is nothing to read.
     """
     if "://" in given:
         return Inputs((given.rstrip("/"),), 0, None)
@@ -74,19 +76,19 @@ _ADVICE = (
 
 
 def local_url(path: Path) -> str:
-    """For Spark's readers, which take paths as patterns."""
+    """Returns an escaped file URL: Spark's readers take paths as patterns."""
     return "file://" + str(path).translate(_MAGIC)
 
 
 def read_records(spark: SparkSession, roots: Sequence[str], record: type[Record]) -> DataFrame:
-    """Every line of that kind, good or not: BAD tells. A kind without files is an empty DataFrame."""
+    """Returns all lines of this kind; BAD marks those that are not records. No files: an empty DataFrame."""
     folders = [folder for root in roots if (folder := _folder(root, record)) is not None]
     lines = _read(spark, folders, record) if folders else None
     return checked(spark.createDataFrame([], schema_of(record)) if lines is None else lines, record)
 
 
 def checked(lines: DataFrame, record: type[Record]) -> DataFrame:
-    """With BAD, and with the values that a line of an older writer lacks."""
+    """Returns the lines with BAD, and with defaults for the fields that an older writer lacks."""
     missing = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in required_fields(record)])
     unknown = (F.col("v") > RECORD_VERSION) | ~F.col("ts").between(0, TS_MAX)
     bad = F.col(CORRUPT).isNotNull() | missing | unknown
@@ -95,11 +97,12 @@ def checked(lines: DataFrame, record: type[Record]) -> DataFrame:
 
 
 def good(lines: DataFrame) -> DataFrame:
+    """Returns the lines that are records, without the two columns that mark the others."""
     return lines.where(~F.col(BAD)).drop(BAD, CORRUPT)
 
 
 def _folder(root: str, record: type[Record]) -> str | None:
-    """As Spark wants it. None: a directory that has no such files."""
+    """Returns the folder of a record kind as Spark reads it. None: the directory has no such files."""
     if "://" in root:
         return f"{root}/{name_of(record)}"
     folder = Path(root, name_of(record))
@@ -107,7 +110,7 @@ def _folder(root: str, record: type[Record]) -> str | None:
 
 
 def _read(spark: SparkSession, folders: list[str], record: type[Record]) -> DataFrame | None:
-    """None: a URL has no such folder."""
+    """Returns the lines; None: a URL has no such folder."""
     reader = (
         spark.read.schema(schema_of(record))
         .option("mode", "PERMISSIVE")
@@ -142,6 +145,6 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Path.rglob raises if a writer's tidying takes a folder away meanwhile."""
+    """Yields the files. Not by Path.rglob, which raises if a writer removes a folder meanwhile."""
     for pattern in ("**/*.jsonl", "**/*.jsonl.open"):
         yield from (folder / name for name in glob.iglob(pattern, root_dir=folder, recursive=True))

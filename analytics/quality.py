@@ -1,4 +1,4 @@
-"""What was read, and what is wrong with it: a page that shows too little must be able to say why."""
+"""Counts of what was read and what was wrong with it, so that a page with gaps can explain them."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -43,7 +43,7 @@ def _counted(record: type[Record], lines: DataFrame) -> DataFrame:
 
 
 def _columns(record: str, is_good: Column | None = None, **counts: Column) -> list[Column]:
-    """`is_good` None: a row that only adds to a count, and tells nothing about time."""
+    """`is_good` None: the row only adds to a count, and has no time."""
     of_good = F.lit(True) if is_good is None else is_good
     known = F.lit(False) if is_good is None else is_good
     return [

@@ -13,7 +13,7 @@ GROUP = ("cluster_name", "broker_name")
 """The columns that name a broker group."""
 
 CORRUPT = "_corrupt"
-"""The text of a line that is no record; NULL for all others."""
+"""The text of a line that is not a record; NULL for all others."""
 
 _SIMPLE: dict[type[inspect.Type], spark.DataType] = {
     inspect.IntType: spark.LongType(),
@@ -24,7 +24,8 @@ _SIMPLE: dict[type[inspect.Type], spark.DataType] = {
 
 
 def schema_of(record: type[Record]) -> spark.StructType:
-    """All fields as they stand in a line, the tag ("record") first, and the column for corrupt lines last."""
+    """Returns the fields in the order of a line: the tag ("record") first, the column for corrupt lines
+    last."""
     tag = record.__struct_config__.tag_field
     assert tag is not None
     fields = [spark.StructField(tag, spark.StringType()), *_fields(record)]
@@ -32,12 +33,12 @@ def schema_of(record: type[Record]) -> spark.StructType:
 
 
 def required_fields(record: type[Record]) -> list[str]:
-    """Without a default: a line that lacks one is no record."""
+    """Returns the fields without a default; a line that lacks one is not a record."""
     return [field.encode_name for field in msgspec.structs.fields(record) if field.required]
 
 
 def default_values(record: type[Record]) -> dict[str, object]:
-    """For lines of an older writer, which lacks fields that came later. None and () are left out."""
+    """Returns the defaults for lines of older writers, which lack newer fields. None and () are left out."""
     return {
         field.encode_name: field.default
         for field in msgspec.structs.fields(record)

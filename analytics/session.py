@@ -64,7 +64,8 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SparkSession]:
-    """Stopped, and its files removed, at the end. `conf` wins. Raises AnalyticsError."""
+    """Yields a session; stops it and removes its files at the end. `conf` overrides. Raises
+    AnalyticsError."""
     java = find_java()
     progress(str(java))
     environ = {
@@ -91,7 +92,8 @@ def spark_session(
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """For the Java process that starts meanwhile; ours has its own back afterwards."""
+    """Sets the environment of the Java process that starts meanwhile, and restores this process's
+    afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -105,7 +107,8 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _stop(spark: SparkSession, progress: Callable[[str], None]) -> None:
-    """Also of a JVM that is gone (killed, out of memory): what it was asked last has failed already."""
+    """Stops the session, also if its JVM is gone (killed, out of memory): the last request has failed
+    already."""
     try:
         spark.stop()
     except (Py4JError, OSError) as error:

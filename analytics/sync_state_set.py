@@ -28,7 +28,7 @@ _EPOCHS = ("master_epoch", "sync_state_set_epoch")
 
 
 def group_history(events: DataFrame) -> DataFrame:
-    """One row per applied event, in order: what changed, and how long the group stayed as it was then.
+    """Returns one row per applied event, in order: what changed, and how long that state lasted.
 
     from_ts, to_ts (NULL: until now), before, after, previous (what the event in front of it left behind),
     left and joined (brokerIds), is_gap (events are missing in front of it).
@@ -59,7 +59,7 @@ def group_history(events: DataFrame) -> DataFrame:
 
 
 def sync_state_set_changes(history: DataFrame) -> DataFrame:
-    """One row per event that changed a SyncStateSet or a master."""
+    """Returns one row per event that changed a SyncStateSet or a master."""
     after, before = F.col("after"), F.col("before")
     master_changed = ~after.master_broker_id.eqNullSafe(before.master_broker_id)
     return history.where(
@@ -83,14 +83,15 @@ def sync_state_set_changes(history: DataFrame) -> DataFrame:
 
 
 def intervals(history: DataFrame, until_ts: Column) -> DataFrame:
-    """The group's state from one event to the next, the last one until `until_ts`."""
+    """Returns the group's state from one event to the next, the last one until `until_ts`."""
     end = F.coalesce("to_ts", F.greatest(until_ts, F.col("from_ts")))
     is_there = (F.col("after.master_epoch") > 0) & (F.size("after.replicas") > 0)
     return history.withColumn("to_ts", end).where((F.col("to_ts") > F.col("from_ts")) & is_there)
 
 
 def membership(intervals: DataFrame) -> DataFrame:
-    """Spans [from_ts, to_ts) in which a replica was `master`, `in_sync` or `out`, as controllers saw it."""
+    """Returns the spans [from_ts, to_ts) in which a replica was `master`, `in_sync` or `out`, as controllers
+    saw it."""
     replica = Window.partitionBy(*GROUP, "broker_id").orderBy("from_ts")
     goes_on = (F.lag("state").over(replica) == F.col("state")) & (
         F.lag("to_ts").over(replica) == F.col("from_ts")
@@ -112,7 +113,7 @@ def membership(intervals: DataFrame) -> DataFrame:
 
 
 def replica_out_of_sync(membership: DataFrame, window_ms: int) -> DataFrame:
-    """Per replica and window: milliseconds out of the SyncStateSet. Windows without any are left out."""
+    """Returns ms out of the SyncStateSet per replica and window; windows without any are left out."""
     return (
         clip(membership.where("state = 'out'"), window_ms)
         .groupBy(*GROUP, "broker_id", "window_ts")
@@ -145,7 +146,7 @@ def group_totals(history: DataFrame, intervals: DataFrame, minimum: DataFrame) -
 
 
 def flaps(history: DataFrame) -> DataFrame:
-    """Per group: how often a replica left and, as its next move, soon joined again.
+    """Returns per group how often a replica left and then soon joined again.
 
     Only what the master asked for (alterSyncStateSet) counts: every election empties the set, which is no
     fault of a replica, and an unclean one may bring a replica in.
@@ -173,7 +174,7 @@ def _moves(brokers: str, move: str) -> Column:
 
 
 def _changed() -> dict[str, Column]:
-    """left, joined: by this event. is_gap: it did not find what the event in front of it left behind."""
+    """left, joined: by this event. is_gap: its `before` differs from the state after the previous event."""
     old = F.coalesce(F.col("before.sync_state_set"), F.array().cast("array<bigint>"))
     found = F.when(_is_snapshot(), F.col("after")).otherwise(F.col("before"))
     same = [found[name].eqNullSafe(F.col("previous")[name]) for name in _EPOCHS]
@@ -188,7 +189,7 @@ def _changed() -> dict[str, Column]:
 
 
 def _nobody() -> Column:
-    """What is left of a group that was cleaned as a whole; the record of that has no `after`."""
+    """Returns the state of a group that was cleaned as a whole, whose record has no `after`."""
     none = F.array().cast("array<bigint>")
     return (
         F.col("before")
@@ -211,7 +212,7 @@ def _is_expand() -> Column:
 
 
 def _is_election() -> Column:
-    """A broker became master; that a master was cleared is none."""
+    """Returns whether a broker became master. Clearing the master does not count."""
     master = F.col("after.master_broker_id")
     return (
         (F.col("type") == ELECT) & master.isNotNull() & ~master.eqNullSafe(F.col("before.master_broker_id"))

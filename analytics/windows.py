@@ -1,27 +1,27 @@
-"""Fixed time windows over integer milliseconds: which one a moment is in, and spans cut along their edges."""
+"""Fixed time windows over integer milliseconds: the window of a moment, and spans cut at window edges."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 POINTS_MAX = 2000
-"""Of a series on a page."""
+"""Limit of the points of a series on a page."""
 
 _DAY_MS = 86_400_000
 WINDOWS_MS = (1_000, 5_000, 10_000, 60_000, 300_000, 3_600_000, _DAY_MS)
 
 
 def window_of(ts: Column, window_ms: int) -> Column:
-    """The start of the window that `ts` is in."""
+    """Returns the start of the window that `ts` is in."""
     return ts - F.pmod(ts, F.lit(window_ms))
 
 
 def points(from_ts: int, to_ts: int, window_ms: int) -> int:
-    """Windows that touch [from_ts, to_ts]."""
+    """Returns the number of windows that overlap [from_ts, to_ts]."""
     return to_ts // window_ms - from_ts // window_ms + 1
 
 
 def choose_window_ms(from_ts: int, to_ts: int) -> int:
-    """The finest one that fits on a page; whole days when even one day is too fine."""
+    """Returns the smallest width (ms) that fits on a page; whole days if one day is too small."""
     for window_ms in WINDOWS_MS:
         if points(from_ts, to_ts, window_ms) <= POINTS_MAX:
             return window_ms
@@ -29,7 +29,7 @@ def choose_window_ms(from_ts: int, to_ts: int) -> int:
 
 
 def clip(spans: DataFrame, window_ms: int) -> DataFrame:
-    """Spans [from_ts, to_ts) as one row per window that each touches: window_ts and `ms` in it.
+    """Returns spans [from_ts, to_ts) as one row per window that each touches: window_ts and `ms` in it.
 
     A span of zero length touches nothing.
     """

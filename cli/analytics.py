@@ -1,4 +1,4 @@
-"""`keelmq analytics run` and `keelmq report`: from telemetry files to Parquet, and to one HTML page."""
+"""`keelmq analytics run` and `keelmq report`: from telemetry files to Parquet tables and an HTML page."""
 
 import json
 import sys
@@ -23,10 +23,10 @@ def run_command(
     output: Annotated[str, typer.Option("--output", help="Directory for Parquet tables and dashboard.json")],
     window_ms: Annotated[
         int | None,
-        typer.Option("--window-ms", min=1_000, help="Width of a point; default: as the span needs"),
+        typer.Option("--window-ms", min=1_000, help="Width of a window, ms (default: from the span of time)"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object: where, and how many rows")
+        bool, typer.Option("--json", help="Print one JSON object: path and row counts")
     ] = False,
 ) -> None:
     """Read every telemetry file below --input; write Parquet tables and dashboard.json below --output."""
@@ -41,16 +41,19 @@ def run_command(
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(help="Telemetry (of the demo, of a broker), or an output of analytics run")
+        Path,
+        typer.Argument(
+            help="Directory with telemetry (of a demo or a broker), or an output of analytics run"
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=f"HTML file; default: DIRECTORY/{REPORT}")
     ] = None,
-    title: Annotated[str, typer.Option("--title", help="Heading of the page")] = "KeelMQ report",
+    title: Annotated[str, typer.Option("--title", help="Title of the page")] = "KeelMQ report",
 ) -> None:
-    """One self-contained HTML page: lag over time, who was in the SyncStateSet, every fail-over."""
+    """Write one self-contained HTML page: lag over time, SyncStateSet membership, every fail-over."""
     if not directory.is_dir():
-        raise refused(f"{directory} is no directory; name one with telemetry folders in it")
+        raise refused(f"{directory} is not a directory; give one that contains telemetry folders")
     computed = directory / DASHBOARD
     if not computed.exists():
         computed = compute(str(directory), str(directory / ANALYTICS))
@@ -70,7 +73,7 @@ def _page(dashboard: bytes, title: str) -> str:
 
 
 def compute(source: str, output: str, *, window_ms: int | None = None) -> Path:
-    """Run the Spark job; its dashboard.json. Ends the program with one line when it cannot."""
+    """Runs the Spark job; returns the path of its dashboard.json. If it fails, one line ends the program."""
     from analytics.errors import AnalyticsError
 
     try:
@@ -88,5 +91,6 @@ def _progress(text: str) -> None:
 
 
 def refused(text: str) -> typer.Exit:
+    """Prints one line on standard error and returns the exit with code 1, for the caller to raise."""
     print(f"keelmq: {text}", file=sys.stderr)
     return typer.Exit(1)

@@ -1,7 +1,7 @@
 """keelmq certificates: a CA of the group's own, and a certificate for each controller's raft port.
 
-The CA is made once and used again, so the same command renews. What members demand of a certificate is in
-namesrv.plugins.controller.raft.transport.certificates; here it is made so.
+The CA is created once and reused, so the same command renews certificates. What members require of a
+certificate is in namesrv.plugins.controller.raft.transport.certificates.
 """
 
 import os
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateBuilder, KeyUsage, Name
 
 ID = re.compile(r"^[A-Za-z0-9_.]{1,63}$")
-CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is good at once, also where the clock is late
+CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, also where the clock is behind
 TOGETHER = "members"
 
 
 class CertificatesError(Exception):
-    """One line: what is in the way."""
+    """The certificates cannot be created; the text is one line that says why."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,19 @@ class Authority:
 
 
 def certificates(
-    members: Annotated[list[str], typer.Argument(metavar="ID...", help="controllerDLegerSelfId of each")],
+    members: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="controllerDLegerSelfId of each controller")
+    ],
     output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Where the files are, and the CA if there is one")
+        Path, typer.Option("--output", metavar="DIR", help="Directory of the files; a CA in it is reused")
     ] = Path("certificates"),
-    days: Annotated[int, typer.Option("--days", min=1, help="How long a certificate is good")] = 365,
-    ca_days: Annotated[int, typer.Option("--ca-days", min=1, help="How long a new CA is good")] = 3_650,
+    days: Annotated[int, typer.Option("--days", min=1, help="Validity of a certificate, days")] = 365,
+    ca_days: Annotated[int, typer.Option("--ca-days", min=1, help="Validity of a new CA, days")] = 3_650,
     together: Annotated[
-        bool, typer.Option("--together", help="One certificate with all the names (one Secret for all pods)")
+        bool, typer.Option("--together", help="One certificate with all names (one Secret for all pods)")
     ] = False,
 ) -> None:
-    """A CA and a certificate for each controller's raft port; again: new certificates of the same CA."""
+    """Create a CA and a certificate for each controller's raft port, or renew them with the same CA."""
     try:
         for line in make(members, output, days=days, ca_days=ca_days, together=together):
             print(line)
@@ -57,17 +59,19 @@ def certificates(
 
 
 def make(members: list[str], output: Path, *, days: int, ca_days: int, together: bool) -> list[str]:
-    """What was made, for people. Raises CertificatesError, OSError."""
+    """Creates the files; returns the lines to print. Raises CertificatesError, OSError."""
     for member in members:
         if not ID.match(member):
-            raise CertificatesError(f"{member!r} is no id of a controller (letters, digits, _ and .)")
+            raise CertificatesError(f"{member!r} is not a controller's id (letters, digits, _ and .)")
         if member == "ca":
             raise CertificatesError("'ca' is the name of the CA's own files: choose another id")
     output.mkdir(parents=True, exist_ok=True, mode=0o700)
     told = []
     if not (output / "ca.crt").exists() and not (output / "ca.key").exists():
         _new_authority(output, ca_days)
-        told.append(f"made {output}/ca.crt, and ca.key: who has that key can make members; keep it elsewhere")
+        told.append(
+            f"made {output}/ca.crt, and ca.key: whoever has that key can create members; keep it elsewhere"
+        )
     authority = _read_authority(output)
     groups = {TOGETHER: members} if together else {member: [member] for member in members}
     for stem, names in groups.items():
@@ -115,12 +119,14 @@ def _read_authority(output: Path) -> Authority:
     except (ValueError, TypeError) as error:
         raise CertificatesError(f"{output}/ca.crt or ca.key cannot be used: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise CertificatesError(f"{output}/ca.key is not the key of {output}/ca.crt, or not one that we made")
+        raise CertificatesError(
+            f"{output}/ca.key is not the key of {output}/ca.crt, or was not created by this command"
+        )
     return Authority(certificate, key)
 
 
 def _issue(authority: Authority, output: Path, stem: str, names: list[str], days: int) -> datetime:
-    """Until when it is good: never longer than its CA."""
+    """Writes a certificate and its key; returns the end of its validity, at most that of the CA."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -129,7 +135,7 @@ def _issue(authority: Authority, output: Path, stem: str, names: list[str], days
     ca_ends, now = authority.certificate.not_valid_after_utc, datetime.now(UTC)
     if ca_ends <= now:
         raise CertificatesError(
-            f"{output}/ca.crt ended at {ca_ends:%Y-%m-%d}: move it and ca.key away for a new CA"
+            f"{output}/ca.crt ended at {ca_ends:%Y-%m-%d}: move it and ca.key away to get a new CA"
         )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
@@ -192,7 +198,7 @@ def _write_pair(output: Path, stem: str, certificate: "Certificate", key: "Ellip
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """Whole, or not at all: a member may read it at any moment."""
+    """Replaces the file atomically: a member may read it at any moment."""
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -24,12 +24,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="KeelMQ: see it fail over, measure it.",
+    help="KeelMQ: demonstrate fail-over, check, repair and measure it.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def show_version(wanted: bool) -> None:
+    """Prints the version and ends the program if --version is given."""
     if wanted:
         print(version_line("keelmq"))
         raise typer.Exit
@@ -42,19 +43,19 @@ def options(
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit"),
     ] = False,
 ) -> None:
-    """KeelMQ: see it fail over, measure it."""
+    """KeelMQ: demonstrate fail-over, check, repair and measure it."""
 
 
 @app.command()
 def demo(
-    kills: Annotated[int, typer.Option("--kills", min=0, help="How often the master is killed")] = 3,
+    kills: Annotated[int, typer.Option("--kills", min=0, help="How many times the master is killed")] = 3,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the cluster running and print commands to use it")
     ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 1_000,
 ) -> None:
-    """A cluster of real processes under traffic loses its masters, and nothing that was acknowledged."""
+    """Kill the masters of a cluster of real processes under traffic: no acknowledged message is lost."""
     from cli.lab.demo import DemoOptions, run_demo
 
     raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate)))
@@ -62,19 +63,20 @@ def demo(
 
 @app.command()
 def chaos(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="How long faults are made")] = 5.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="How long faults are injected")] = 5.0,
     faults: Annotated[
-        int | None, typer.Option("--faults", min=1, help="How many faults; else as many as fit")
+        int | None, typer.Option("--faults", min=1, help="How many faults (default: as many as fit)")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="What the dice begin with; else it is drawn and told")
+        int | None,
+        typer.Option("--seed", min=0, help="Seed of the random choices (default: random, and printed)"),
     ] = None,
     only: Annotated[
         str | None,
         typer.Option(
             "--only",
             metavar="KINDS",
-            help="Of kill, stop, restart, partition, address, disk, slow, clock; with commas; else all",
+            help="Any of kill,stop,restart,partition,address,disk,slow,clock (default: all)",
         ),
     ] = None,
     min_in_sync: Annotated[
@@ -85,12 +87,12 @@ def chaos(
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a clean run, too")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a clean run as well")] = False,
     check: Annotated[
-        Path | None, typer.Option("--check", metavar="FILE", help="No run: judge this history again")
+        Path | None, typer.Option("--check", metavar="FILE", help="Check this history again, without a run")
     ] = None,
 ) -> None:
-    """Kill, pause, cut and fill a cluster of real processes under traffic, and check what clients saw."""
+    """Inject faults into a cluster of real processes under traffic, and check what clients saw."""
     from cli.lab.chaos.run import ChaosOptions, run_chaos, run_check
 
     if check is not None:
@@ -128,7 +130,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line")] = False,
     size_mib: Annotated[
         int | None,
-        typer.Option("--size", min=64, metavar="MIB", help="replica_behind: how far; memory: how much log"),
+        typer.Option(
+            "--size",
+            min=64,
+            metavar="MIB",
+            help="replica_behind: how far the replica is behind; memory: size of the log",
+        ),
     ] = None,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
@@ -138,12 +145,16 @@ def bench(
 @app.command()
 def sim(
     kind: Annotated[
-        str | None, typer.Option("--kind", help="controllers, raft, log, group or whole; else all of them")
+        str | None, typer.Option("--kind", help="controllers, raft, log, group or whole (default: all)")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many")] = 2_000,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds")] = 2_000,
     first: Annotated[int, typer.Option("--first", min=0, help="The first seed")] = 0,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; else one per core")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="One seed, with its story")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes (default: one per core)")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Run one seed and print its events")
+    ] = None,
 ) -> None:
     """Run clusters in the simulator: loss, delay, duplication, partitions, crashes (source checkout only)."""
     run = _from_source("sim").run
@@ -154,12 +165,12 @@ def sim(
 def fuzz(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="frames or http")],
     count: Annotated[int, typer.Option("--count", min=1, help="Frames or requests")] = 100_000,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Where the dice begin")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random choices")] = 0,
     target: Annotated[
-        str | None, typer.Option("--target", help="namesrv, controller, broker or replica; else all")
+        str | None, typer.Option("--target", help="namesrv, controller, broker or replica (default: all)")
     ] = None,
 ) -> None:
-    """Send what no correct peer sends to every handler, without a network (source checkout only)."""
+    """Send malformed requests to every handler, without a network (source checkout only)."""
     raise typer.Exit(_from_source("fuzz").run(what, count=count, seed=seed, target=target))
 
 
@@ -185,6 +196,7 @@ def version() -> None:
 
 
 def main() -> None:
+    """Runs the keelmq command; the process ends with its exit code."""
     app(prog_name="keelmq")
 
 

@@ -1,4 +1,4 @@
-"""keelmq repair: the ways on for a replica that stopped copying. Shows what each costs; --yes does it."""
+"""keelmq repair: the options for a replica that stopped copying. Shows what each loses; --yes does it."""
 
 import sys
 import time
@@ -11,8 +11,8 @@ from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, l
 from keelmq.runtime.config import in_words
 
 CAUTION = (
-    "What goes here must be on another replica: look at `mqadmin getSyncStateSet` first. A message that only"
-    " this store has is lost with a cut, and still there after --resync, in the folder that is moved aside."
+    "What is removed here must be on another replica: check with `mqadmin getSyncStateSet` first. A message"
+    " that only this store has is lost by a cut; after --resync it is still in the folder moved aside."
 )
 
 
@@ -31,9 +31,9 @@ def repair(
         bool,
         typer.Option("--resync", help="Move the log aside: the broker copies its master's from the start"),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this flag nothing is changed")] = False,
 ) -> None:
-    """A replica that stopped copying (no common epoch, a damaged epoch file): see, then cut or copy anew."""
+    """Repair a replica that stopped copying (no common epoch, a damaged epoch file)."""
     if wipe is not None and anew:
         raise typer.BadParameter("choose one of --wipe-after and --resync")
     try:
@@ -60,23 +60,23 @@ def _show(found: StoreReport) -> None:
 
 
 def _offer(found: StoreReport, wipe: int | None, anew: bool) -> None:
-    """What each way would do; only the chosen one, if one is."""
+    """Prints what each option would do, or only the chosen one."""
     print()
     cuts = found.cuts if wipe is None else {wipe: found.cut_after(wipe)}
     if not anew:
         for epoch, cut in sorted(cuts.items(), reverse=True):
             print(f"--wipe-after {epoch}  {_told(loss_of(found, cut))}")
     if wipe is None:
-        print("--resync  moves all of it aside and deletes nothing; the broker copies its master's log")
+        print("--resync  moves the log aside and deletes nothing; the broker copies its master's log")
     print(f"\n{CAUTION}\nNothing was changed: add --yes to do one of them while the broker is stopped.")
 
 
 def _told(loss: Loss) -> str:
     if loss.first_stored_ms is None or loss.last_stored_ms is None:
-        return f"ends the log at {loss.cut}: {loss.byte_count} bytes go, no message"
+        return f"ends the log at {loss.cut}: {loss.byte_count} bytes are removed, no message"
     return (
-        f"ends the log at {loss.cut}: {loss.messages} messages ({loss.byte_count} bytes) go, stored from"
-        f" {_when(loss.first_stored_ms)} to {_when(loss.last_stored_ms)}"
+        f"ends the log at {loss.cut}: {loss.messages} messages ({loss.byte_count} bytes) are removed,"
+        f" stored from {_when(loss.first_stored_ms)} to {_when(loss.last_stored_ms)}"
     )
 
 
@@ -92,4 +92,4 @@ def _do(found: StoreReport, wipe: int | None) -> None:
     loss = loss_of(found, found.cut_after(wipe))
     backup = wipe_after(found, wipe)
     print(f"\nThe log ends at {loss.cut} now: {loss.messages} messages ({loss.byte_count} bytes) are gone.")
-    print(f"The epoch file of before is {backup}. Start the broker now.")
+    print(f"The previous epoch file is {backup}. Start the broker now.")

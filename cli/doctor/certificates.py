@@ -1,4 +1,5 @@
-"""Certificates of the raft port: would each member start with its files, until when, and would all talk?"""
+"""Certificates of the raft port: whether each member can load its files, until when, and whether they accept
+each other."""
 
 import hashlib
 from collections import defaultdict
@@ -17,7 +18,7 @@ RENEW = "renew it (keelmq certificates, where ca.key is) and copy both files: no
 
 
 def check_certificates(files: Sequence[ConfigFile]) -> list[Finding]:
-    """Of all controllers among the files; nothing, if none of them has certificates."""
+    """Returns findings about the controllers' certificates; none if no controller has certificates."""
     controllers = [(file.name, file.controller) for file in files if file.controller is not None]
     with_tls = [(name, controller) for name, controller in controllers if controller.tls_files is not None]
     if not with_tls:
@@ -25,9 +26,14 @@ def check_certificates(files: Sequence[ConfigFile]) -> list[Finding]:
     found = [finding for name, controller in with_tls for finding in _one(name, controller)]
     others = [name for name, controller in controllers if controller.tls_files is None]
     if others:
-        text = f"{', '.join(name for name, _ in with_tls)} have certificates, {', '.join(others)} not"
+        text = f"{', '.join(name for name, _ in with_tls)} have certificates, {', '.join(others)} do not"
         found.append(
-            failed("config.secret", "raft port", text, "the same for all: they do not talk otherwise")
+            failed(
+                "config.secret",
+                "raft port",
+                text,
+                "give certificates to all or to none: they refuse each other otherwise",
+            )
         )
     return found + list(_same_authority(with_tls))
 
@@ -41,7 +47,7 @@ def _one(name: str, controller: ControllerConfig) -> Iterator[Finding]:
         private = check_private(name, files.key)
     except ConfigError as error:
         yield failed(
-            "config.secret", name, str(error), "correct the path, or make new ones: keelmq certificates"
+            "config.secret", name, str(error), "correct the path, or create new ones: keelmq certificates"
         )
         return
     days = facts.days_left(datetime.now(UTC))
@@ -54,10 +60,10 @@ def _one(name: str, controller: ControllerConfig) -> Iterator[Finding]:
 
 
 def certificate_problems(address: str, raft: Mapping[str, object]) -> Iterator[Finding]:
-    """Of a member that runs, as its health page tells."""
+    """Yields problems of a running member's certificate, from its /readyz."""
     if fault := raft.get("certificateFault"):
-        step = "correct the files: after a restart it would not start; now it goes on with the old ones"
-        yield warning("controller.raft", address, f"its newer certificate is not in use: {fault}", step)
+        step = "correct the files: it uses the old ones now, but would not start again"
+        yield warning("controller.raft", address, f"its new certificate is not in use: {fault}", step)
     ends = raft.get("certificateEnds")
     if isinstance(ends, int):
         until = datetime.fromtimestamp(ends, UTC)
@@ -69,7 +75,7 @@ def certificate_problems(address: str, raft: Mapping[str, object]) -> Iterator[F
 
 
 def _same_authority(controllers: Sequence[tuple[str, ControllerConfig]]) -> Iterator[Finding]:
-    """Different files may be right while a CA is replaced, and must not stay so."""
+    """CA files may differ only while a CA is replaced."""
     digests: dict[bytes, list[str]] = defaultdict(list)
     for name, controller in controllers:
         files = controller.tls_files
@@ -77,5 +83,5 @@ def _same_authority(controllers: Sequence[tuple[str, ControllerConfig]]) -> Iter
             digests[hashlib.sha256(files.trust.read_bytes()).digest()].append(name)
     if len(digests) > 1:
         text = f"different CA files: {' and '.join(', '.join(names) for names in digests.values())}"
-        step = "fine while a CA is replaced (one of the files has both); else copy one file to all"
+        step = "acceptable while a CA is replaced (one of the files has both); else copy one file to all"
         yield warning("config.secret", "controllerRaftTlsTrustCertPath", text, step)

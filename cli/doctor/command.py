@@ -30,7 +30,7 @@ from keelmq.client.admin import AdminClient
 from keelmq.client.cluster.routes import parse_addresses
 
 TIMEOUT_DEFAULT_MS = 1_200
-"""Per question; four follow from each other at most, so that dead hosts cost less than 5 s."""
+"""Per request; at most four depend on each other, so dead hosts take less than 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def doctor(
     namesrv_addr: Annotated[
         str | None,
         typer.Option(
-            "-n", "--namesrvAddr", callback=checked_addresses, help="Name servers (default: of the files)"
+            "-n", "--namesrvAddr", callback=checked_addresses, help="Name servers (default: from the files)"
         ),
     ] = None,
     controller_addr: Annotated[
@@ -62,29 +62,29 @@ def doctor(
             "-a",
             "--controllerAddress",
             callback=checked_addresses,
-            help="Controllers (default: of the files, or as the brokers say)",
+            help="Controllers (default: from the files, or from the brokers)",
         ),
     ] = None,
     kind: Annotated[
-        Kind | None, typer.Option("--kind", help="Program of the files (default: told by their keys)")
+        Kind | None, typer.Option("--kind", help="Program that the files are for (default: from their keys)")
     ] = None,
     here: Annotated[
-        bool, typer.Option("--here", help="The files are for this machine, whatever address they name")
+        bool, typer.Option("--here", help="Treat the files as this machine's, whatever addresses they have")
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Files and this machine only")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Check the files and this machine only")] = False,
     timeout_ms: Annotated[
-        int, typer.Option("--timeout", min=50, help="ms that one question may take")
+        int, typer.Option("--timeout", min=50, help="Time limit of each request, ms")
     ] = TIMEOUT_DEFAULT_MS,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what is not ok")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only warnings and failures")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
 ) -> None:
     """Check configuration files, this machine and a running cluster; say what is wrong and what to do.
 
-    Starts nothing, changes nothing. With -c it checks what those files need, with -n or -a what runs there;
-    addresses in the files are tried as well.
+    Starts nothing, changes nothing. With -c it checks what those files need, and the servers that they name;
+    with -n or -a what runs there.
     """
     if not config and namesrv_addr is None and controller_addr is None:
-        raise typer.BadParameter("name what to look at: -c FILE, -n NAMESRV or -a CONTROLLERS")
+        raise typer.BadParameter("say what to check: -c FILE, -n NAMESRV or -a CONTROLLERS")
     wanted = Wanted(
         tuple(config or ()),
         kind,
@@ -108,6 +108,8 @@ def doctor(
 
 
 async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
+    """Returns the findings about the files, this machine and, unless `offline`, the cluster, in that
+    order."""
     loaded, found = _load(wanted)
     found += rules(loaded)
     found += machine.check_secrets(loaded)
@@ -147,13 +149,13 @@ async def _this_machine(reach: Reach, files: Sequence[ConfigFile], *, here: bool
         found += machine.check_directories(file)
     for file in files:
         if file not in mine:
-            text = f"for another machine ({machine.host_of(file)}): its ports and disks were not looked at"
+            text = f"for another machine ({machine.host_of(file)}): its ports and disks were not checked"
             found.append(ok("machine.ports", file.name, text))
     return [*found, *machine.check_shared(mine), machine.check_open_files(), machine.check_compiled()]
 
 
 async def _is_ours(reach: Reach, host: str) -> bool:
-    """A name that does not resolve is not ours to judge: the cluster's checks will name it."""
+    """A name that does not resolve counts as another machine's; the cluster's checks report it."""
     if not host:
         return True
     try:
@@ -163,7 +165,7 @@ async def _is_ours(reach: Reach, host: str) -> bool:
 
 
 async def _answers(reach: Reach, file: ConfigFile, port: Port) -> bool:
-    """Does the program of this file answer there, and not another one of its kind?"""
+    """Returns whether the program of this file answers there, and not another one of its kind."""
     host = "127.0.0.1" if port.host in machine.WILDCARDS else port.host
     address = f"[{host}]:{port.number}" if ":" in host else f"{host}:{port.number}"
     try:
@@ -219,7 +221,7 @@ def _controllers_of(files: Sequence[ConfigFile]) -> list[str]:
 
 
 def _http_of(files: Sequence[ConfigFile]) -> dict[str, str]:
-    """Address of a name server or controller -> its HTTP address, as its file says."""
+    """Returns address of a name server or controller -> its HTTP address, from the files."""
     found = {}
     for file in files:
         if file.namesrv is None:

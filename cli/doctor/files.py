@@ -18,7 +18,7 @@ LIST_OF_KEYS = "docs/configuration.md lists all keys"
 
 
 class Kind(StrEnum):
-    """By program."""
+    """The program that a file is for."""
 
     NAMESRV = "mqnamesrv"
     CONTROLLER = "mqcontroller"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file that loads. `controller`: also of a name server that is a controller."""
+    """A file that loads. `controller`: also set for a name server with an embedded controller."""
 
     path: Path
     name: str  # short, for people
@@ -45,7 +45,7 @@ _NAMESRV, _CONTROLLER, _BROKER = _keys(NamesrvConfig), _keys(ControllerConfig), 
 
 
 def kind_of(settings: Mapping[str, str]) -> Kind | None:
-    """The program that knows most of the keys; None: they fit more than one equally well (or none)."""
+    """Returns the program that knows most of the keys; None: no program knows more than the others."""
     keys = settings.keys()
     of_broker = len(keys & (_BROKER - _NAMESRV - _CONTROLLER))
     of_controller = len(keys & (_CONTROLLER - _BROKER))
@@ -58,7 +58,7 @@ def kind_of(settings: Mapping[str, str]) -> Kind | None:
 
 
 def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, list[Finding]]:
-    """`kind` None: told by the keys. Without a file in the answer it would not start."""
+    """Returns the loaded file and findings. `kind` None: from the keys. No file: it would not start."""
     try:
         settings = parse_settings(path.read_text(encoding="utf-8"), path.name)
         kind = kind or kind_of(settings)
@@ -67,13 +67,13 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
                 failed(
                     "config.loads",
                     name,
-                    "its keys do not tell which program it is for",
+                    "its keys do not show which program it is for",
                     "say so with --kind mqnamesrv, mqcontroller or mqbroker",
                 )
             ]
         found = _load(path, name, kind, settings)
     except OSError as error:
-        step = "check the path, and who may read it"
+        step = "check the path and its permissions"
         return None, [failed("config.loads", name, f"cannot be read: {error.strerror}", step)]
     except UnicodeDecodeError:
         return None, [failed("config.loads", name, "is not UTF-8 text", "save it as UTF-8")]
@@ -118,7 +118,7 @@ def _describe(file: ConfigFile) -> str:
 
 
 def _remarks(file: ConfigFile) -> list[Finding]:
-    """What the program would warn of at its start."""
+    """Returns what the program would warn of at its start."""
     found = []
     if file.broker is not None:
         found += [
@@ -127,16 +127,16 @@ def _remarks(file: ConfigFile) -> list[Finding]:
         ]
     if file.controller is not None and file.controller.enable_elect_unclean_master:
         text = "enableElectUncleanMaster=true: a replica that lacks acknowledged messages may become master"
-        step = "leave it false, unless being available is worth more than the messages"
+        step = "leave it false, unless availability is worth more than the messages"
         found.append(warning("config.loads", file.name, text, step))
     return found
 
 
 def environment(environ: Mapping[str, str], files: Sequence[ConfigFile]) -> list[Finding]:
-    """KEELMQ_* would win over the files of a program that is started from this shell."""
+    """Warns of KEELMQ_* variables, which override the files of programs started from this shell."""
     names = sorted(name for name in environ if name.startswith(ENVIRON_PREFIX))
     if not names or not files:
         return []
-    text = "set here, and would win over the files; not looked at"
+    text = "set in this environment, and override the files; not checked"
     step = "unset them, or check with `PROGRAM -c FILE -p` what a program started here would use"
     return [warning("config.loads", ", ".join(names), text, step)]

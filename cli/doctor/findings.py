@@ -1,4 +1,4 @@
-"""What the doctor found: one line each, or JSON. Values and texts only."""
+"""The doctor's findings, as lines or as JSON. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -6,24 +6,24 @@ from enum import StrEnum
 
 CHECKS = {
     "config.loads": "the file loads as its program would load it, and its own rules hold",
-    "config.group": "brokers of one group agree in what must be equal, and their number can hold the promise",
+    "config.group": "brokers of one group agree where they must, and are enough for minInSyncReplicas",
     "config.controllers": "controllers have the same members, group and key, and an id of their own",
     "config.addresses": "no address that other machines use is 127.0.0.1; address lists are complete",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
-    "config.secret": "the key or the certificates of the raft port are there, good, in date, and private",
-    "machine.ports": "the ports are free, or taken by the very program that is to have them",
-    "machine.directories": "directories are writable, have room, and belong to this broker",
-    "machine.open-files": "enough files may be open (one per connection)",
-    "machine.compiled": "the modules of the data path that can be compiled are; or not, for more CPU time",
+    "config.secret": "the key or the certificates of the raft port exist, are valid and private",
+    "machine.ports": "the ports are free, or in use by the program that they are for",
+    "machine.directories": "directories are writable, have free space, and belong to this broker",
+    "machine.open-files": "the limit of open files is high enough (one per connection)",
+    "machine.compiled": "the data path's modules are compiled; interpreted ones need more CPU time",
     "machine.clock": "clocks of the machines agree: dates of messages and telemetry come from them",
     "namesrv.reachable": "each name server answers",
     "namesrv.agree": "name servers know the same brokers and topics and have the same settings",
-    "controller.reachable": "each controller answers, and a majority is there",
-    "controller.leader": "one controller leads and all know it",
+    "controller.reachable": "each controller answers, and a majority is reachable",
+    "controller.leader": "one controller leads, and all agree on it",
     "controller.raft": "each member runs, is connected and keeps up with the leader",
     "broker.reachable": "each broker that the name servers list answers",
-    "broker.disk": "the disks of the brokers have room",
-    "broker.settings": "running brokers of one group agree in what must be equal and know all controllers",
+    "broker.disk": "the disks of the brokers have free space",
+    "broker.settings": "running brokers of one group agree where they must, and list all controllers",
     "group.master": "each group has a live master",
     "group.in-sync": "enough replicas are in the SyncStateSet, all are alive",
     "group.routes": "name servers show clients the master that the controllers chose",
@@ -51,24 +51,29 @@ class Finding:
         assert self.level is Level.OK or self.next_step, f"{self.check}: say what to do next"
 
     def line(self) -> str:
+        """Returns the finding as one line: level, subject, text, next step."""
         step = f"; next: {self.next_step}" if self.next_step else ""
         return " ".join(f"{self.level:<8} {self.subject}: {self.text}{step}".split("\n"))
 
 
 def ok(check: str, subject: str, text: str) -> Finding:
+    """Returns a finding of level OK. `check`: a key of CHECKS."""
     return Finding(Level.OK, check, subject, text)
 
 
 def warning(check: str, subject: str, text: str, next_step: str) -> Finding:
+    """Returns a finding of level WARNING. `next_step` must not be empty."""
     return Finding(Level.WARNING, check, subject, text, next_step)
 
 
 def failed(check: str, subject: str, text: str, next_step: str) -> Finding:
+    """Returns a finding of level FAILED, which makes the doctor's exit code 1. `next_step` must not be
+    empty."""
     return Finding(Level.FAILED, check, subject, text, next_step)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """What is to be said of several subjects alike is said once, where the first was."""
+    """Joins findings that differ only in their subject, at the place of the first one."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(replace(finding, subject=""), []).append(finding.subject)
@@ -76,14 +81,17 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def plural(count: int, noun: str) -> str:
+    """Returns "1 broker" or "2 brokers". Adds an "s": only for nouns that form their plural this way."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def count(findings: Sequence[Finding], level: Level) -> int:
+    """Returns the number of findings of this level."""
     return sum(finding.level is level for finding in findings)
 
 
 def summary(findings: Sequence[Finding], took_s: float) -> str:
+    """Returns the last line of the output: counts by level, and the duration in seconds."""
     warnings = plural(count(findings, Level.WARNING), "warning")
     return (
         f"doctor: {count(findings, Level.FAILED)} failed, {warnings}, "
@@ -92,7 +100,7 @@ def summary(findings: Sequence[Finding], took_s: float) -> str:
 
 
 def as_value(findings: Sequence[Finding], took_s: float) -> dict[str, object]:
-    """The shape of --json."""
+    """Returns the value that --json prints."""
     return {
         "ok": not count(findings, Level.FAILED),
         "failed": count(findings, Level.FAILED),

@@ -8,14 +8,15 @@ from cli.doctor.reach import Silent
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
-AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
+AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 
 
 def groups(seen: ClusterSnapshot) -> list[Finding]:
+    """Returns findings about each group that the name servers list or the controllers know."""
     found: list[Finding] = []
     if isinstance(seen.sets, Silent):
-        step = f"{AGAIN}; if it stays so: does a majority of the controllers run?"
-        text = f"the leading controller does not say who is master: {seen.sets}"
+        step = f"{AGAIN}; if this persists, check that a majority of the controllers runs"
+        text = f"the leading controller does not tell the masters: {seen.sets}"
         found.append(failed("group.master", "groups", text, step))
     for name in seen.group_names:
         found += _group(seen, name)
@@ -31,24 +32,24 @@ def _group(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
         yield from _controlled(seen, name, known[name])
     elif known is not None and controlled:
         text = "its brokers run in controller mode, but the controllers do not know it"
-        step = "does their controllerAddr lead to these controllers? the brokers' logs say more"
+        step = "check that their controllerAddr names these controllers; the brokers' logs say more"
         yield failed("group.master", name, text, step)
     elif not controlled:
         yield from _alone(seen, name)
 
 
 def _alone(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
-    """Without controllers, or nobody of it answers: what name servers list is all we know."""
+    """A group without controllers, or of which no broker answers: only the name servers' routes are known."""
     shown = {master for master in _routed(seen, name).values() if master is not None}
     if not shown:
-        step = "start its broker; in controller mode: see the lines of the controllers"
+        step = "start its broker; in controller mode, see the findings about the controllers"
         yield failed("group.master", name, "the name servers list no master", step)
         return
     for master in sorted(shown):
         if isinstance(seen.brokers.get(master), RunningBroker):
             yield ok("group.master", name, f"master {master}, without fail-over (no controller mode)")
         else:
-            step = "start it again; only controller mode replaces a master by itself"
+            step = "start it again; only controller mode replaces a master automatically"
             yield failed("group.master", name, f"master {master} does not answer", step)
 
 
@@ -82,7 +83,7 @@ def _no_master(
     elif others:
         step = (
             f"start one of the SyncStateSet again: {in_sync or 'it is empty'}; broker "
-            f"{others[0].broker_id} is alive but lacks messages (only enableElectUncleanMaster would take it)"
+            f"{others[0].broker_id} is alive but lacks messages (elected only by enableElectUncleanMaster)"
         )
     else:
         step = f"start one of the SyncStateSet again: {in_sync or 'it is empty'}"
@@ -97,13 +98,13 @@ def _in_sync(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[F
     if wanted is not None:
         size += f", {wanted} needed (minInSyncReplicas)"
     if wanted is not None and len(alive) < wanted:
-        step = "start the missing replicas; until they caught up every message is refused"
+        step = "start the missing replicas; every message is refused until they have caught up"
         yield failed("group.in-sync", name, size, step)
     elif len(alive) == 1 and len(replicas) > 1:
-        step = "start the others, or wait until they caught up: nobody could replace this master now"
+        step = "start the others, or wait until they have caught up: no replica could replace this master now"
         yield warning("group.in-sync", name, size, step)
     elif len(alive) == wanted != 1 and len(replicas) > len(alive):
-        step = "start the others: one more that fails stops all writing"
+        step = "start the others: one more failure stops all writes"
         yield warning("group.in-sync", name, size, step)
     else:
         yield ok("group.in-sync", name, size)
@@ -115,12 +116,12 @@ def _replica(name: str, replica: ReplicaIdentity, *, in_sync: bool, cluster: str
     who = f"replica {replica.broker_id} at {replica.broker_address}"
     if not replica.alive:
         step = (
-            f"start it; if it never comes back: mqadmin cleanBrokerMetadata -a CONTROLLER -bn {name} "
+            f"start it; if it will not return: mqadmin cleanBrokerMetadata -a CONTROLLER -bn {name} "
             f"-b {replica.broker_id} -c {cluster or 'CLUSTER'}"
         )
         yield warning("group.in-sync", name, f"{who} is not alive", step)
     elif not in_sync:
-        step = "if it does not catch up: is its disk or its network slower than the messages come?"
+        step = "if it does not catch up, its disk or network is slower than the master's traffic"
         yield warning("group.in-sync", name, f"{who} is alive, but not in sync", step)
 
 
@@ -132,12 +133,12 @@ def _routes(
         if shown == master.broker_address:
             continue
         text = f"name server {address} shows {shown or 'no master'}, not {master.broker_address}"
-        step = f"{AGAIN}; if it stays so: is {address} in namesrvAddr of that broker, and is it reachable?"
+        step = f"{AGAIN}; if this persists, check namesrvAddr of that broker, and its connection"
         yield failed("group.routes", name, text, step)
 
 
 def _routed(seen: ClusterSnapshot, name: str) -> dict[str, str | None]:
-    """Name server -> the master that it shows to clients."""
+    """Returns name server -> the master that its routes have, None: no master."""
     found: dict[str, str | None] = {}
     for address, server in seen.answering.items():
         broker = server.cluster.broker_addr_table.get(name)
@@ -154,7 +155,7 @@ def _running(seen: ClusterSnapshot, name: str) -> dict[str, RunningBroker]:
 
 
 def _least(seen: ClusterSnapshot, name: str) -> int | None:
-    """minInSyncReplicas, as the brokers that answer have it."""
+    """Returns the highest minInSyncReplicas of the brokers that answer; None: none does."""
     texts = [broker.settings.get("minInSyncReplicas", "") for broker in _running(seen, name).values()]
     return max((int(text) for text in texts if text.isdigit()), default=None)
 

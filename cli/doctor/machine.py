@@ -1,6 +1,6 @@
-"""This machine: would the ports, directories and limits that a configuration file needs be there?
+"""This machine: whether it has the ports, directories and limits that its configuration files need.
 
-Only for files of this machine; what others will find on theirs, the doctor must be asked there.
+For files of other machines, run the doctor there.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """`role`: "namesrv", "controller", "broker" or "http", whose program can be asked; else "raft", "HA"."""
+    """`role`: "namesrv", "controller", "broker", "fast" or "http" answer requests; "raft", "HA" do not."""
 
     role: str
     host: str
@@ -41,11 +41,11 @@ class Port:
 
 
 Probe = Callable[[ConfigFile, Port], Awaitable[bool]]
-"""Does this file's own program answer at the port?"""
+"""Returns whether this file's own program answers at the port."""
 
 
 def host_of(file: ConfigFile) -> str:
-    """The address that tells which machine a file is for; "" if any machine will do."""
+    """Returns the address of the machine that a file is for; "" if it fits any machine."""
     if file.controller is not None:
         return file.controller.request_addresses[file.controller.controller_d_leger_self_id][0]
     if file.broker is not None:
@@ -57,7 +57,7 @@ def host_of(file: ConfigFile) -> str:
 
 
 def is_ours(address: str) -> bool:
-    """Is this IP address one of this machine? Binding a datagram socket sends nothing."""
+    """Returns whether this machine has this IP address. Binding a datagram socket sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -68,7 +68,7 @@ def is_ours(address: str) -> bool:
 
 
 def http_port_of(file: ConfigFile) -> int | None:
-    """Of a name server or controller; None: no HTTP, 0: one that the system chooses."""
+    """Returns the HTTP port of a name server or controller; None: no HTTP, 0: the system chooses."""
     assert file.namesrv is not None
     bound = file.namesrv.listen_port
     if file.kind is Kind.CONTROLLER and file.controller is not None:
@@ -77,7 +77,7 @@ def http_port_of(file: ConfigFile) -> int | None:
 
 
 def ports_of(file: ConfigFile) -> list[Port]:
-    """Those that the system does not choose."""
+    """Returns the fixed ports of a file; port 0 is left out."""
     found: list[Port] = []
     if file.namesrv is not None:
         host, listen = file.namesrv.bind_address, file.namesrv.listen_port
@@ -104,6 +104,8 @@ def ports_of(file: ConfigFile) -> list[Port]:
 
 
 async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
+    """Returns one OK if all ports of the file are free or its own program has them, else a failure per taken
+    port."""
     ports = ports_of(file)
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
@@ -112,11 +114,11 @@ async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
     running = [port for port in taken if port.role not in ("raft", "HA") and await probe(file, port)]
     if any(port.role != "http" for port in running):
         numbers = ", ".join(str(port.number) for port in taken)
-        text = f"taken by {file.kind} itself, which runs: {numbers}"
+        text = f"in use by {file.kind} itself, which is running: {numbers}"
         return [ok("machine.ports", file.name, text)]
     found = []
     for port in taken:
-        text = f"port {port.number} ({port.role}) is taken by {owner_of(port.number)}"
+        text = f"port {port.number} ({port.role}) is in use by {owner_of(port.number)}"
         found.append(failed("machine.ports", file.name, text, "stop that program, or choose another port"))
     return found
 
@@ -134,7 +136,7 @@ def _is_free(port: Port) -> bool:
 
 
 def owner_of(port: int) -> str:
-    """Which process listens there, as far as the system tells us (Linux; others' processes only to root)."""
+    """Returns the process that listens on a port, as far as Linux shows it; other users' only to root."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         try:
@@ -150,11 +152,12 @@ def owner_of(port: int) -> str:
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 return f"process {process.name} ({command.strip()[:80]})"
         except OSError:
-            continue  # ended meanwhile, or not ours to look at
-    return "another program (its owner or root can see which: ss -ltnp)"
+            continue  # it has ended, or is another user's
+    return "another program (as its owner or root: ss -ltnp shows it)"
 
 
 def check_directories(file: ConfigFile) -> list[Finding]:
+    """Returns findings about the directories of a file: writable, with room, and of the same broker."""
     found: list[Finding] = []
     for label, path, needed in _directories(file):
         found += _directory(file.name, label, path, needed)
@@ -164,7 +167,7 @@ def check_directories(file: ConfigFile) -> list[Finding]:
 
 
 def _own_paths(file: ConfigFile) -> Iterator[tuple[str, Path]]:
-    """What no other process may use."""
+    """Yields (key, path) of what no other process may use."""
     if file.broker is not None:
         yield "storePathRootDir", file.broker.store_path_root_dir
     if file.controller is not None:
@@ -174,7 +177,7 @@ def _own_paths(file: ConfigFile) -> Iterator[tuple[str, Path]]:
 
 
 def _directories(file: ConfigFile) -> Iterator[tuple[str, Path, int]]:
-    """(key, directory, bytes that it needs at least)."""
+    """Yields (key, directory, free bytes that it needs at least)."""
     if file.broker is not None:
         needed = 2 * file.broker.mapped_file_size_commit_log + FREE_BYTES_MIN
         yield "storePathRootDir", file.broker.store_path_root_dir, needed
@@ -200,23 +203,23 @@ def _directory(name: str, key: str, path: Path, needed: int) -> Iterator[Finding
         yield failed("machine.directories", name, f"{key}: {there} is not a directory", step)
         return
     if not os.access(there, os.W_OK | os.X_OK):
-        step = f"give it to the user that runs the program ({_user()} cannot write there), or choose another"
+        step = f"{_user()} cannot write there: make it writable for the program's user, or choose another"
         yield failed("machine.directories", name, f"{key}: {there} is not writable", step)
         return
     disk = shutil.disk_usage(there)
-    used = disk.used / (disk.used + disk.free)  # as df: what only root may use is not free
+    used = disk.used / (disk.used + disk.free)  # as df: blocks reserved for root are not free
     room = f"{key}: {path}, {_size(disk.free)} free ({used:.0%} used)"
     if disk.free < needed:
-        step = f"{_size(needed)} are needed at least: free some, or choose another disk"
+        step = f"at least {_size(needed)} are needed: free space, or choose another disk"
         yield failed("machine.directories", name, room, step)
     elif used > DISK_USED_WARNING:
-        yield warning("machine.directories", name, room, "free some before it is full")
+        yield warning("machine.directories", name, room, "free space before it is full")
     else:
         yield ok("machine.directories", name, room)
 
 
 def _identity(name: str, broker: BrokerConfig) -> Iterator[Finding]:
-    """A disk belongs to one broker for life (user-pain 44)."""
+    """A directory belongs to one broker for ever."""
     path = broker.store_path_root_dir / META_NAME
     if not broker.enable_controller_mode or not path.exists():
         return
@@ -228,7 +231,7 @@ def _identity(name: str, broker: BrokerConfig) -> Iterator[Finding]:
         yield warning("machine.directories", name, f"{path}: {error.strerror}", step)
         return
     except (ValueError, KeyError, TypeError):
-        step = "restore it from a copy; without it this broker would need a new id, and an empty directory"
+        step = "restore it from a backup; without it this broker needs a new id and an empty directory"
         yield failed("machine.directories", name, f"{path} is damaged", step)
         return
     wanted = broker.broker_cluster_name, broker.broker_name
@@ -239,8 +242,8 @@ def _identity(name: str, broker: BrokerConfig) -> Iterator[Finding]:
 
 
 def check_shared(files: Sequence[ConfigFile]) -> list[Finding]:
-    """Two programs of this machine that want the same port or directory. Fine on different machines, which
-    only loopback addresses rule out."""
+    """Returns findings about programs with the same port or directory: a failure if all are on this machine
+    for certain (loopback addresses), else a warning."""
     wanted: dict[str, list[ConfigFile]] = defaultdict(list)
     for file in files:
         for port in ports_of(file):
@@ -253,16 +256,16 @@ def check_shared(files: Sequence[ConfigFile]) -> list[Finding]:
             continue
         names = ", ".join(user.name for user in users)
         if all(is_loopback(host_of(user)) for user in users):
-            step = "give each its own: they are all on this machine"
+            step = "give each its own: they all run on this machine"
             found.append(failed("machine.ports", names, f"the same {what}", step))
         else:
-            step = "fine on different machines; on one machine give each its own"
+            step = "acceptable on different machines; on one machine give each its own"
             found.append(warning("machine.ports", names, f"the same {what}", step))
     return found
 
 
 def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
-    """Keys of the raft port: there, long enough, private, and the same in all files."""
+    """Returns findings about keys of the raft port: present, long enough, private, the same in all files."""
     found: list[Finding] = []
     digests: dict[bytes, list[str]] = defaultdict(list)
     for file in files:
@@ -274,7 +277,7 @@ def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
         try:
             secret = controller.read_secret() or b""
         except ConfigError as error:
-            step = "make one file for all controllers: head -c 32 /dev/urandom | base64 > controller.secret"
+            step = "create one file for all controllers: head -c 32 /dev/urandom | base64 > controller.secret"
             found.append(failed("config.secret", file.name, str(error), step))
             continue
         digests[hashlib.sha256(secret).digest()].append(file.name)
@@ -289,17 +292,17 @@ def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
 def _private_secret(name: str, path: Path | None) -> Iterator[Finding]:
     if path is None:
         step = "move it to a file of its own, mode 600, and name that in controllerRaftSecretFile"
-        yield warning("config.secret", name, "the key of the raft port stands in the file itself", step)
+        yield warning("config.secret", name, "the key of the raft port is in the file itself", step)
         return
     yield check_private(name, path) or ok("config.secret", name, f"{path}: long enough and private")
 
 
 def check_private(name: str, path: Path) -> Finding | None:
-    """None: nobody else can read or change this key."""
+    """Returns the problem of a key that others can read or change; None: they cannot."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
-        text = f"{path} (mode {mode:o}) can be changed by others: who does so joins the controllers"
-        return failed("config.secret", name, text, f"chmod 600 {path}, and make a new key")
+        text = f"{path} (mode {mode:o}) can be changed by others, who could then join the controllers"
+        return failed("config.secret", name, text, f"chmod 600 {path}, and create a new key")
     if mode & 0o004:
         text = f"{path} (mode {mode:o}) can be read by others"
         return warning("config.secret", name, text, f"chmod 600 {path} (in a pod: defaultMode 0400)")
@@ -307,16 +310,17 @@ def check_private(name: str, path: Path) -> Finding | None:
 
 
 def check_open_files() -> Finding:
+    """Returns a warning if the hard limit of open files is below OPEN_FILES_MIN."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN:
         step = "raise it: `ulimit -Hn 65536`, LimitNOFILE= in systemd"
         return warning("machine.open-files", "this machine", f"at most {hard}, one per connection", step)
     shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard}"
-    return ok("machine.open-files", "this machine", f"{shown} at most (the programs raise their soft limit)")
+    return ok("machine.open-files", "this machine", f"at most {shown} (the programs raise their soft limit)")
 
 
 def check_compiled() -> Finding:
-    """No fault either way: a machine without a C compiler is a good machine."""
+    """Returns an OK in any case: without a C compiler the modules are interpreted."""
     count, total = built()
     text = f"{count} of {total} modules of the data path"
     if count < total:

@@ -1,6 +1,6 @@
-"""Questions to other machines that may be dead: every one has a time limit, and so has all of it together.
+"""Requests to other machines, which may be dead: each has a time limit, and all of them together.
 
-Names are resolved in daemon threads: a resolver that hangs cannot be cancelled, and must not hold the exit.
+Names are resolved in daemon threads: a resolver that hangs cannot be cancelled, and must not delay the exit.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ from keelmq.remoting.client import RemotingClient, split_address
 from keelmq.runtime.clock import wall_ms
 
 ROUNDS = 4
-"""Questions that follow from each other's answers; each may take the whole time limit."""
+"""Requests that depend on each other's answers; each may take the whole time limit."""
 HTTP_BYTES_MAX = 4 << 20
 
 T = TypeVar("T")
 
 
 class Silent(Exception):
-    """No answer, or no good one; the text says which."""
+    """No answer, or not a usable one; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
     status: int
     body: bytes
-    clock_ms: int | None  # how much the other clock is ahead of ours; from whole seconds
+    clock_ms: int | None  # how far the other clock is ahead of ours, to the second
 
     def json(self) -> Any:
-        """None: not JSON."""
+        """Returns the body's JSON value; None: it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -66,8 +66,8 @@ class Reach:
         await self._client.close()
 
     async def ask(self, address: str, question: Callable[[AdminClient, str], Awaitable[T]]) -> T:
-        """`question` gets the client and the address with its name resolved; it is asked again of the next
-        address of a name when nobody is at the first. Raises Silent."""
+        """Returns the answer to `question`, which gets the client and the address with its name resolved. If
+        nothing listens at one address of a name, the next one is tried. Raises Silent."""
         hosts, port = await self._hosts(address)
         try:
             async with asyncio.timeout(self._left_s()):
@@ -85,7 +85,7 @@ class Reach:
             raise Silent(f"{code}{_reason(error.remark)}") from None
 
     async def get(self, address: str, path: str) -> HttpAnswer:
-        """HTTP. Raises Silent."""
+        """Returns the answer to an HTTP GET. Raises Silent."""
         hosts, port = await self._hosts(address)
         try:
             async with asyncio.timeout(self._left_s()):
@@ -116,7 +116,7 @@ class Reach:
         return await self.resolve(host), port
 
     async def resolve(self, host: str) -> list[str]:
-        """Its addresses. Raises Silent."""
+        """Returns the IP addresses of a host. Raises Silent."""
         with suppress(ValueError):
             return [str(ipaddress.ip_address(host))]
         if host not in self._names:
@@ -124,7 +124,7 @@ class Reach:
         try:
             return await asyncio.wait_for(asyncio.shield(self._names[host]), self._left_s())
         except TimeoutError:
-            raise Silent(f"the name {host} is not resolved in {self.timeout_ms} ms") from None
+            raise Silent(f"the name {host} was not resolved in {self.timeout_ms} ms") from None
 
     def _left_s(self) -> float:
         left = self._deadline - asyncio.get_running_loop().time()
@@ -143,7 +143,7 @@ async def _connected(hosts: list[str], port: int) -> tuple[asyncio.StreamReader,
 
 
 def _reason(remark: str) -> str:
-    """ "connection refused" instead of where and how the library found out."""
+    """Returns the reason alone, such as "connection refused", without the library's context."""
     if found := re.search(r"\[Errno (\d+)\]", remark):
         return os.strerror(int(found[1])).lower()
     return remark.rpartition("cannot connect to ")[2].partition(": ")[2].lower() or remark
@@ -171,7 +171,7 @@ async def _resolved(host: str) -> list[str]:
             error = "no address"
         except (OSError, UnicodeError) as problem:
             found, error = [], str(problem)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller is left
             loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=look, daemon=True).start()
@@ -183,7 +183,7 @@ def _parsed(raw: bytes, middle_ms: int) -> HttpAnswer:
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split()
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
-        raise Silent("what answers there does not speak HTTP")
+        raise Silent("the server there does not speak HTTP")
     headers = {
         name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
     }

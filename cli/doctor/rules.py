@@ -1,5 +1,5 @@
-"""What several configuration files must have in common, and what fits together within one. Values in,
-findings out: no file, socket or clock.
+"""Rules that configuration files must keep, each on its own and together. Pure: values in, findings out; no
+file, socket or clock.
 """
 
 import ipaddress
@@ -13,10 +13,10 @@ from namesrv.plugins.controller.config import ControllerConfig, is_loopback
 
 MUST_BE_EQUAL = {
     "brokerClusterName": "a group belongs to one cluster: another cluster's group needs another brokerName",
-    "enableControllerMode": "replicas of a group are all led by the controllers, or there is one broker only",
+    "enableControllerMode": "the controllers lead all replicas of a group, or the group has one broker only",
     "mappedFileSizeCommitLog": "replicas copy the CommitLog byte for byte, file ends included",
 }
-"""Of the brokers of one group; a difference breaks replication or elections."""
+"""Keys of the brokers of one group whose difference breaks replication or elections."""
 
 SHOULD_BE_EQUAL = (
     "allAckInSyncStateSet",
@@ -33,14 +33,15 @@ SHOULD_BE_EQUAL = (
     "minInSyncReplicas",
     "slaveTimeout",
 )
-"""The group's promise would depend on who is master."""
+"""Keys whose difference makes the group's guarantees depend on which replica is master."""
 
 SAME_ADDRESSES = ("controllerAddr", "namesrvAddr")
 ROUTES_EXPIRE_MS = 120_000
-"""A name server removes a broker that has not registered for so long."""
+"""A name server removes a broker that has not registered for this long."""
 
 
 def rules(files: Sequence[ConfigFile]) -> list[Finding]:
+    """Returns findings about each file on its own and about the files in comparison. They have all loaded."""
     brokers = [(file, file.broker) for file in files if file.broker is not None]
     controllers = [(file, file.controller) for file in files if file.controller is not None]
     found = [*_controllers(controllers), *_loopback(files)]
@@ -59,7 +60,7 @@ def rules(files: Sequence[ConfigFile]) -> list[Finding]:
 
 
 def properties(broker: BrokerConfig) -> dict[str, str]:
-    """As request 26 answers them."""
+    """Returns the settings as a running broker answers them (26)."""
     values = broker.model_dump(by_alias=True, mode="json", exclude_none=True)
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()
@@ -67,7 +68,7 @@ def properties(broker: BrokerConfig) -> dict[str, str]:
 
 
 def group_rules(check: str, group: str, replicas: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    """`replicas`: file or address -> its settings; one that does not have a key is not compared."""
+    """Yields what differs. `replicas`: file or address -> its settings; a missing key is not compared."""
     if len(replicas) < 2:
         return
     found = []
@@ -76,7 +77,7 @@ def group_rules(check: str, group: str, replicas: Mapping[str, Mapping[str, str]
             found.append(failed(check, group, f"{key} differs: {differs}", f"make it the same: {why}"))
     for key in SHOULD_BE_EQUAL:
         if differs := _differing(key, replicas, str.strip):
-            step = "make it the same everywhere: after a fail-over another replica's value counts"
+            step = "make it the same everywhere: after a fail-over another replica's value applies"
             found.append(warning(check, group, f"{key} differs: {differs}", step))
     for key in SAME_ADDRESSES:
         if differs := _differing(key, replicas, lambda text: ";".join(sorted(addresses(text)))):
@@ -86,7 +87,7 @@ def group_rules(check: str, group: str, replicas: Mapping[str, Mapping[str, str]
 
 
 def _differing(key: str, replicas: Mapping[str, Mapping[str, str]], normal: Callable[[str], str]) -> str:
-    """ "" if all agree, else who has what."""
+    """Returns each value with the names that have it; "" if all agree."""
     values: dict[str, list[str]] = defaultdict(list)
     for name, settings in replicas.items():
         if key in settings:
@@ -97,6 +98,7 @@ def _differing(key: str, replicas: Mapping[str, Mapping[str, str]], normal: Call
 
 
 def addresses(text: str) -> list[str]:
+    """Returns the entries of "host:port;host:port", unchecked. Commas separate as well."""
     return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
 
 
@@ -105,9 +107,9 @@ def _group_size(name: str, brokers: Sequence[BrokerConfig]) -> Iterator[Finding]
     members = sum(not broker.async_learner for broker in brokers)
     if least > members and len(brokers) > 1:
         text = f"minInSyncReplicas={least}, but only {members} of these files can be in the SyncStateSet"
-        yield failed("config.group", name, text, "add replicas, or ask for fewer: every message is refused")
+        yield failed("config.group", name, text, "add replicas, or lower it: every message is refused")
     elif least == members > 1:
-        text = f"minInSyncReplicas={least} of {members} replicas: one that is down stops all writing"
+        text = f"minInSyncReplicas={least} of {members} replicas: one failure stops all writes"
         yield warning("config.group", name, text, "add a replica, or lower minInSyncReplicas by one")
 
 
@@ -134,13 +136,13 @@ def _controllers(controllers: Sequence[tuple[ConfigFile, ControllerConfig]]) -> 
         ids[controller.controller_d_leger_self_id].append(file.name)
     for member, names in sorted(ids.items()):
         if len(names) > 1:
-            text = f"controllerDLegerSelfId {member} stands in {', '.join(names)}"
-            step = "give each its own id of the peers: one id twice can lose acknowledged changes"
+            text = f"controllerDLegerSelfId {member} is in {', '.join(names)}"
+            step = "give each an id of its own from the peers: a duplicate id can lose acknowledged changes"
             found.append(failed("config.controllers", member, text, step))
     everybody = controllers[0][1].request_addresses.keys()
     if not found and (missing := sorted(everybody - ids.keys())):
         text = f"no file was given for {', '.join(missing)}"
-        step = "name those files with -c, too, and they are compared"
+        step = "give those files with -c as well, to compare them"
         found.append(warning("config.controllers", "controllerDLegerPeers", text, step))
     yield from found or [
         ok("config.controllers", f"{len(controllers)} controllers", "same group and members, own ids")
@@ -156,15 +158,15 @@ def _members(name: str, controller: ControllerConfig) -> Iterator[Finding]:
     hosts = {member: host for member, (host, _) in controller.request_addresses.items()}
     loopback = sorted(member for member, host in hosts.items() if is_loopback(host))
     if loopback and len(loopback) < len(hosts):
-        text = f"{', '.join(loopback)} of controllerDLegerPeers on 127.0.0.1, others not"
-        step = "write the address by which the other machines reach it: each dials its own 127.0.0.1"
+        text = f"{', '.join(loopback)} of controllerDLegerPeers are on 127.0.0.1, others are not"
+        step = "use the addresses that the other machines can reach: 127.0.0.1 is each machine itself"
         yield failed("config.addresses", name, text, step)
     elif loopback:
         text = "controllerDLegerPeers on 127.0.0.1: brokers and tools on other machines cannot use them"
-        step = "for more than a trial on one machine write the machines' addresses"
+        step = "for more than a trial on one machine, use the machines' addresses"
         yield warning("config.addresses", name, text, step)
     if len(hosts) % 2 == 0:
-        text = f"{len(hosts)} controllers survive no more than {len(hosts) - 1}"
+        text = f"{len(hosts)} controllers survive no more failures than {len(hosts) - 1} controllers"
         yield warning("config.addresses", name, text, "use 1, 3 or 5 members")
 
 
@@ -182,14 +184,14 @@ def _loopback(files: Sequence[ConfigFile]) -> Iterator[Finding]:
             ]
             if value and is_loopback(value) and remote:
                 text = f"{key}={value}, but {remote[0]} is another machine"
-                step = "set it to the address by which clients and replicas reach this broker"
+                step = "set it to the address that clients and replicas use for this broker"
                 yield failed("config.addresses", file.name, text, step)
 
 
 def _lists(
     name: str, broker: BrokerConfig, controllers: Sequence[tuple[ConfigFile, ControllerConfig]]
 ) -> Iterator[Finding]:
-    """Heartbeats go to every controller: one that is not listed takes this broker for dead when it leads."""
+    """A controller that is not listed gets no heartbeats: as the leader, it considers this broker dead."""
     if not broker.enable_controller_mode or not controllers:
         return
     members = {
@@ -204,7 +206,7 @@ def _lists(
         yield failed("config.addresses", name, text, step)
     elif missing and not by_name:  # a name may stand for all of them
         text = f"controllerAddr lacks {', '.join(missing)}"
-        step = "list every controller: one that gets no heartbeats takes this broker for dead once it leads"
+        step = "list every controller: a leader that gets no heartbeats considers this broker dead"
         yield failed("config.addresses", name, text, step)
 
 
@@ -221,7 +223,7 @@ def _bracketed(host: str) -> str:
 
 
 def _broker_timeouts(name: str, broker: BrokerConfig) -> Iterator[Finding]:
-    """What one broker's model cannot call wrong, but an operator would not want."""
+    """Timeouts that the broker's configuration model accepts, but that hurt in operation."""
     found = []
     if broker.waits_for_replicas and broker.ha_max_time_slave_not_catchup >= broker.slave_timeout:
         text = (
@@ -242,7 +244,7 @@ def _broker_timeouts(name: str, broker: BrokerConfig) -> Iterator[Finding]:
         text = (
             f"syncBrokerMetadataPeriod={broker.sync_broker_metadata_period} is above "
             f"controllerHeartBeatTimeoutMills={broker.controller_heart_beat_timeout_mills}: "
-            "a lost notification costs longer than finding the dead master"
+            "a lost notification delays a fail-over by more than the detection of a dead master"
         )
         found.append(("1000 is usual", text))
     for step, text in found:

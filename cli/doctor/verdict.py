@@ -16,10 +16,11 @@ CLOCK_WARNING_MS = 2_000
 RAFT_LAG_ENTRIES = 1_000
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
-AGAIN = "ask again in some seconds: a fail-over or a start may be under way"
+AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 
 
 def verdict(seen: ClusterSnapshot) -> list[Finding]:
+    """Returns findings about name servers, controllers, brokers and clocks; groups() judges the groups."""
     return [
         *_name_servers(seen),
         *_name_servers_agree(seen),
@@ -34,9 +35,7 @@ def verdict(seen: ClusterSnapshot) -> list[Finding]:
 def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
     for address, server in seen.name_servers.items():
         if isinstance(server, Silent):
-            step = (
-                "does mqnamesrv run there? clients use the others meanwhile; if it moved, correct the lists"
-            )
+            step = "start mqnamesrv there (clients use the others meanwhile), or correct the address lists"
             yield failed("namesrv.reachable", address, f"name server: {server}", step)
             continue
         brokers = sum(len(each.broker_addrs) for each in server.cluster.broker_addr_table.values())
@@ -48,7 +47,7 @@ def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
                 f"name server: {plural(brokers, 'broker')} in {plural(groups, 'group')}",
             )
         else:
-            step = "start brokers, with this address in namesrvAddr; after its own restart wait 30 s"
+            step = "start brokers with this address in namesrvAddr; after its own restart, wait 30 s"
             yield warning("namesrv.reachable", address, "name server: no broker is registered", step)
 
 
@@ -62,7 +61,7 @@ def _name_servers_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _same_brokers(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
-    step = f"{AGAIN}; if it stays so, see that namesrvAddr of the brokers lists every name server"
+    step = f"{AGAIN}; if this persists, check that namesrvAddr of the brokers lists every name server"
     for name in sorted({name for each in servers.values() for name in each.cluster.broker_addr_table}):
         tables: dict[str, list[str]] = defaultdict(list)
         for address, server in servers.items():
@@ -80,7 +79,7 @@ def _same_topics(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
     for address, topics in known.items():
         if missing := sorted(everything - topics):
             names = ", ".join(missing[:NAMES_SHOWN]) + (", ..." if len(missing) > NAMES_SHOWN else "")
-            step = f"{AGAIN}; a topic that was deleted at some name servers only: mqadmin deleteTopic again"
+            step = f"{AGAIN}; if the topic was deleted at some name servers only, repeat mqadmin deleteTopic"
             yield warning("namesrv.agree", address, f"lacks {len(missing)} topics: {names}", step)
 
 
@@ -88,7 +87,7 @@ def _same_settings(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
     own = {"listenPort", "bindAddress", "httpPort", "kvConfigPath", "configStorePath", "rocketmqHome"}
     own |= {"analyticsOutputDir"}
     for key in sorted({key for each in servers.values() for key in each.settings} - own):
-        if key.startswith("controller"):  # ids and paths of an embedded controller of the peer
+        if key.startswith("controller"):  # ids and paths of RocketMQ's embedded controller
             continue
         values: dict[str, list[str]] = defaultdict(list)
         for address, server in servers.items():
@@ -105,7 +104,7 @@ def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
     views = {at: each for at, each in seen.controllers.items() if isinstance(each, ControllerMetadata)}
     for address, each in seen.controllers.items():
         if isinstance(each, Silent):
-            step = "does it run there? a majority of the controllers must, or no master can be replaced"
+            step = "start it there: without a majority of controllers no master can be replaced"
             yield failed("controller.reachable", address, f"controller: {each}", step)
         else:
             member = next((name for name, at in peers_of(each).items() if at == address), "")
@@ -131,16 +130,16 @@ def _leader(seen: ClusterSnapshot, views: Mapping[str, ControllerMetadata]) -> I
         step = AGAIN
         if len(views) < majority:
             step = f"start more of them: {majority} of {members} must run"
-        text = f"nobody leads; {len(views)} of {members} answer"
+        text = f"no controller leads; {len(views)} of {members} answer"
         yield failed("controller.leader", "controllers", text, step)
     elif len(named) > 1:
         text = "; ".join(f"{leader} says {at}" for leader, at in named.items())
         yield warning("controller.leader", "controllers", f"different leaders: {text}", AGAIN)
     elif without := [at for at, view in views.items() if not view.controller_leader_address]:
-        step = f"{AGAIN}; if it stays so, look at its log and its connection to the others"
-        yield failed("controller.leader", ", ".join(without), "knows no leader, the others do", step)
+        step = f"{AGAIN}; if this persists, check its log and its connection to the others"
+        yield failed("controller.leader", ", ".join(without), "knows no leader, but the others do", step)
     elif len(views) < majority:
-        text = f"{next(iter(named))} leads by what it last knew; only {len(views)} of {members} answer"
+        text = f"{next(iter(named))} leads as far as it knows; only {len(views)} of {members} answer"
         step = f"start more of them: {majority} of {members} must run, or nothing can be decided"
         yield failed("controller.leader", "controllers", text, step)
     else:
@@ -151,7 +150,7 @@ def _leader(seen: ClusterSnapshot, views: Mapping[str, ControllerMetadata]) -> I
 def _raft(seen: ClusterSnapshot) -> Iterator[Finding]:
     for http_address, answer in seen.health.items():
         if isinstance(answer, Silent) and seen.is_up(seen.http_servers.get(http_address, "")):
-            step = "httpPort of its file says so, and the program runs: with another file?"
+            step = "its file has this httpPort, and the program runs: it may have started with another file"
             yield warning("controller.raft", http_address, f"HTTP: {answer}", step)
         elif isinstance(answer, HttpAnswer) and answer.status == 503:
             value = answer.json()
@@ -169,7 +168,7 @@ def _member(address: str, plugin: Mapping[str, object], committed: int, *, membe
     raft = raft if isinstance(raft, dict) else {}
     telemetry = plugin.get("telemetry")
     if isinstance(telemetry, dict) and telemetry.get("fault"):
-        step = "free room on its disk; elections go on meanwhile, only their record is missing"
+        step = "free disk space; elections continue, but are not recorded"
         yield warning("controller.raft", address, f"telemetry: {telemetry['fault']}", step)
     if raft.get("running") is False:
         step = "its log says why its raft thread ended; restart it"
@@ -189,11 +188,11 @@ def _raft_problems(
         yield failed("controller.raft", address, text, step)
     if raft.get("role") == "learner":
         text = "has no vote yet: its directory was empty"
-        step = f"{AGAIN}; until then one member less may fail"
+        step = f"{AGAIN}; until then the group survives one failure less"
         yield warning("controller.raft", address, text, step)
     lag = committed - _raft_number(plugin, "lastApplied")
     if lag > RAFT_LAG_ENTRIES:
-        step = f"{AGAIN}; if the number grows, look at its disk and its connection"
+        step = f"{AGAIN}; if the number grows, check its disk and its connection"
         yield warning("controller.raft", address, f"{lag} entries behind the leader", step)
     yield from certificate_problems(address, raft)
     connected = raft.get("connected")
@@ -201,7 +200,7 @@ def _raft_problems(
         refused = raft.get("refusedConnections") or {}
         reasons = ", ".join(f"{reason} ({times} times)" for reason, times in refused.items())
         text = f"leads, but has a raft connection to {', '.join(connected) or 'no other member'} only"
-        step = f"{AGAIN}; if it stays so: the same key or CA for all, and is the raft port open?"
+        step = f"{AGAIN}; if this persists, check the key or CA of all members, and the raft port"
         yield warning("controller.raft", address, text + (f"; refused: {reasons}" if reasons else ""), step)
 
 
@@ -213,13 +212,11 @@ def _raft_number(plugin: Mapping[str, object], key: str) -> int:
 
 def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
     if seen.not_asked:
-        text = f"{seen.not_asked} more were not asked themselves"
+        text = f"{seen.not_asked} more were not asked"
         yield ok("broker.reachable", plural(len(seen.brokers), "broker"), text)
     for address, broker in seen.brokers.items():
         if isinstance(broker, Silent):
-            step = (
-                "does mqbroker run there? name servers still list it; the group's line says if it is missed"
-            )
+            step = "start mqbroker there; the name servers still list it"
             yield failed("broker.reachable", address, f"broker: {broker}", step)
             continue
         name = broker.settings.get("brokerName", "")
@@ -231,10 +228,10 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
             continue
         text = f"disk of the store {used:.0%} full"
         if used >= DISK_USED_FAILED:
-            step = "free room now: when it is full every message is refused"
+            step = "free space now: a full disk refuses every message"
             yield failed("broker.disk", address, text, step)
         elif used >= DISK_USED_WARNING:
-            yield warning("broker.disk", address, text, "free room, or move the store to a larger disk")
+            yield warning("broker.disk", address, text, "free space, or move the store to a larger disk")
         else:
             yield ok("broker.disk", address, text)
 
@@ -257,7 +254,7 @@ def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
 def _knows_controllers(
     seen: ClusterSnapshot, address: str, settings: Mapping[str, str], members: set[str]
 ) -> Iterator[Finding]:
-    """One that gets no heartbeats from a broker takes it for dead once it leads."""
+    """A leader that gets no heartbeats from a broker considers it dead."""
     listed = addresses(settings.get("controllerAddr", ""))
     reached = set(listed).union(*(seen.resolved.get(each, frozenset()) for each in listed))
     missing = [
@@ -267,18 +264,20 @@ def _knows_controllers(
     ]
     if missing:
         text = f"controllerAddr of this broker lacks {', '.join(missing)}"
-        step = "list every controller and restart the broker: without heartbeats it counts as dead there"
+        step = (
+            "list every controller and restart the broker: without its heartbeats a leader considers it dead"
+        )
         yield failed("broker.settings", address, text, step)
 
 
 def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
-    """Several readings of a machine, of whole seconds each: the one nearest to ours is the best."""
+    """Of several readings of a machine's clock, each in whole seconds, the one closest to ours is used."""
     best = {host: min(readings, key=abs) for host, readings in seen.clocks.items()}
     for host, ahead_ms in best.items():
         if abs(ahead_ms) > CLOCK_WARNING_MS:
             side = "ahead of" if ahead_ms > 0 else "behind"
             text = f"its clock is {abs(ahead_ms) / 1000:.1f} s {side} ours"
-            step = "run NTP (chrony) on all machines; elections do not depend on it, dates of messages do"
+            step = "run NTP (chrony) on all machines; timestamps of messages depend on it, elections do not"
             yield warning("machine.clock", host, text, step)
     good = sum(abs(each) <= CLOCK_WARNING_MS for each in best.values())
     if good:

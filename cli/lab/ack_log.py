@@ -1,7 +1,8 @@
-"""What the demo was promised and what it found: messages numbered, acknowledgements kept, both compared.
+"""The demo's record of acknowledged messages, compared with the messages that are read back.
 
 Pure; times are ms of one monotonic clock. A message body is its number, a CRC-32 and a filler made from the
-number: a damaged or invented message is recognised. One byte per message: 20 minutes at 1,000/s are 1.2 MB.
+number, so that a damaged or foreign message is recognised. The log has one byte per message: 1.2 MB for 20
+minutes at 1,000/s.
 """
 
 import math
@@ -20,12 +21,13 @@ FOUND_AGAIN = 4
 
 
 def make_body(number: int) -> bytes:
+    """Returns the body of message `number`, BODY_BYTES long."""
     filler = _FILLER[number % 64 :][: BODY_BYTES - _NUMBER.size]
     return _NUMBER.pack(number, _crc(number, filler)) + filler
 
 
 def read_body(body: bytes) -> int | None:
-    """The message's number; None: not one of ours, or damaged."""
+    """Returns the message's number; None: not one of ours, or damaged."""
     if len(body) != BODY_BYTES:
         return None
     number, crc = _NUMBER.unpack_from(body)
@@ -54,9 +56,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing was lost or damaged, and something was acknowledged."""
         return self.lost == 0 and self.damaged == 0 and self.acked > 0
 
     def result_line(self) -> str:
+        """Returns the RESULT line that scripts parse: counts, and percentiles of gaps_ms."""
         gaps = sorted(self.gaps_ms) or [0]
         p95 = gaps[math.ceil(len(gaps) * 0.95) - 1]
         return (
@@ -81,14 +85,16 @@ class AckLog:
 
     @property
     def sent(self) -> int:
+        """How many messages were started."""
         return len(self._marks)
 
     def start(self) -> int:
-        """The number of the next message."""
+        """Returns the number of the next message, which counts as started."""
         self._marks.append(0)
         return len(self._marks) - 1
 
     def acknowledge(self, number: int, *, started_ms: int, now_ms: int, attempts: int) -> None:
+        """Records an acknowledged send. It closes the gap of a kill if the send was started after it."""
         self._marks[number] |= ACKNOWLEDGED
         self.acked += 1
         self.retried += attempts > 1
@@ -98,23 +104,25 @@ class AckLog:
             self._kill_ms = None
 
     def fail(self) -> None:
+        """Counts a send that ended in an error."""
         self.unacknowledged += 1
 
     def killed(self, kill_ms: int) -> None:
-        """A master that got SIGKILL at kill_ms is dead: messages started from now on show the gap."""
+        """Opens the gap of a master that was killed at kill_ms: a message started from now on closes it."""
         assert self._kill_ms is None, "the gap before is not over"
         self._kill_ms, self._first_after_kill = kill_ms, self.sent
 
     @property
     def is_waiting(self) -> bool:
-        """Is a gap open?"""
+        """Whether a gap is open."""
         return self._kill_ms is not None
 
     def reset_slowest(self) -> None:
+        """Sets slowest_ms to 0: a new measurement begins."""
         self.slowest_ms = 0
 
     def found(self, body: bytes) -> None:
-        """One message read back."""
+        """Records one message that was read back."""
         self.read += 1
         number = read_body(body)
         if number is None or number >= len(self._marks):
@@ -126,7 +134,7 @@ class AckLog:
             self._marks[number] |= FOUND
 
     def report(self) -> Report:
-        """Compare; call after everything was read back."""
+        """Returns the comparison. Call it after everything was read back."""
         lost = [number for number, mark in enumerate(self._marks) if mark & ACKNOWLEDGED and not mark & FOUND]
         return Report(
             sent=self.sent,

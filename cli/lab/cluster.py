@@ -1,8 +1,8 @@
 """A whole cluster of real processes on this machine: name servers with controllers, and one group of brokers.
 
 For the demo and the cluster tests. Configurations, data and logs are in one directory. Ports are free ones
-below the range that the system gives to outgoing connections: one of that range may be taken by somebody's
-connection while its server is dead, and a client that dials it then may connect to itself.
+below the range of outgoing connections: a port of that range may be taken by another connection while its
+server is dead, and a client that connects to it then may connect to itself.
 The programs die with this process (parent-death signal), unless `detached`.
 """
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ClusterError(Exception):
-    """The cluster did not do in time what it should; the text says what, and has the end of the logs."""
+    """The cluster did not reach a state in time; the text says which, with the end of the logs."""
 
 
 @dataclass(slots=True)
@@ -59,21 +59,26 @@ class Program:
 
     @property
     def config_path(self) -> Path:
+        """The program's configuration file."""
         return self.directory / f"{self.name}.conf"
 
     @property
     def log_path(self) -> Path:
+        """The file that takes the program's standard output and standard error."""
         return self.directory / f"{self.name}.log"
 
     @property
     def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int | None:
+        """The process id, also of a process that has ended; None: it was never started."""
         return self.process.pid if self.process is not None else None
 
     def log_tail(self) -> str:
+        """Returns the last LOG_TAIL_LINES lines of the log, indented."""
         try:
             lines = self.log_path.read_text(errors="replace").splitlines()
         except OSError:
@@ -85,13 +90,15 @@ class Place:
     """Where and how programs run: all on this machine's loopback. `keelmq chaos` has another one."""
 
     def host(self, name: str) -> str:
-        """What others dial."""
+        """Returns the address that other programs connect to."""
         return HOST
 
     def bind(self, name: str) -> str:
+        """Returns the address that the program listens on."""
         return HOST
 
     def command(self, program: Program) -> list[str]:
+        """Returns the command line that runs the program."""
         return [sys.executable, "-m", program.module, "-c", str(program.config_path)]
 
 
@@ -112,7 +119,7 @@ class Cluster:
         http: bool = False,
         place: Place | None = None,
     ) -> None:
-        """`http`: every program serves HTTP, too (it starts slower). `detached`: outlives this process."""
+        """`http`: every program also serves HTTP (a slower start). `detached`: outlives this process."""
         self.directory = directory
         self.cluster_name, self.broker_name = cluster_name, broker_name
         self._detached, self._http = detached, http
@@ -124,20 +131,25 @@ class Cluster:
 
     @property
     def programs(self) -> list[Program]:
+        """All programs, name servers first."""
         return [*self.name_servers, *self.brokers]
 
     @property
     def namesrv_addr(self) -> str:
+        """The name servers as an address list, host:port;host:port."""
         return ";".join(program.address for program in self.name_servers)
 
     @property
     def controller_addr(self) -> str:
+        """The controllers as an address list, host:port;host:port."""
         return ";".join(program.controller_address for program in self.name_servers)
 
     def broker_at(self, address: str) -> Program:
+        """Returns the broker that listens on host:port. StopIteration: there is none."""
         return next(program for program in self.brokers if program.address == address)
 
     def controller_at(self, address: str) -> Program:
+        """Returns the name server whose controller listens on host:port. StopIteration: there is none."""
         return next(program for program in self.name_servers if program.controller_address == address)
 
     def __enter__(self) -> Self:
@@ -150,12 +162,12 @@ class Cluster:
             self.close()
 
     def start(self) -> None:
-        """Every program; returns at once, see until()."""
+        """Starts every program; returns at once, see until()."""
         for program in self.programs:
             self.start_program(program)
 
     def start_program(self, program: Program) -> None:
-        """Start it, or start it again. Its log is appended to."""
+        """Starts or restarts a program; its log is appended to."""
         assert not program.is_running, program.name
         with program.log_path.open("ab") as log:
             program.process = subprocess.Popen(
@@ -164,31 +176,32 @@ class Cluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={key: value for key, value in os.environ.items() if not key.startswith("KEELMQ_")},
-                start_new_session=True,  # Ctrl-C is for us: we stop them in order
+                start_new_session=True,  # Ctrl-C reaches this process only, which stops them in order
                 preexec_fn=None if self._detached else _die_with_parent,
             )
 
     def kill(self, program: Program) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Sends SIGKILL, and waits for the end of the process."""
         if program.process is not None:
             program.process.kill()
             program.process.wait()
 
     async def kill_and_wait(self, program: Program) -> None:
-        """kill() that lets the event loop run meanwhile."""
+        """As kill(), without blocking the event loop."""
         if program.process is not None:
             program.process.kill()
             await asyncio.to_thread(program.process.wait)
 
     def pause(self, program: Program) -> None:
-        """SIGSTOP: alive, connected and silent."""
+        """Sends SIGSTOP: the program stays alive and connected, but silent."""
         self._signal(program, signal.SIGSTOP)
 
     def resume(self, program: Program) -> None:
+        """Sends SIGCONT, after pause()."""
         self._signal(program, signal.SIGCONT)
 
     def stop_program(self, program: Program, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; the exit code. ClusterError when it does not end in time (it is killed then)."""
+        """Sends SIGTERM; returns the exit code. ClusterError: it did not end in time, and was killed."""
         process = program.process
         assert process is not None, program.name
         self._signal(program, signal.SIGTERM)
@@ -199,7 +212,7 @@ class Cluster:
             raise ClusterError(f"{program.name} did not stop within {timeout_s} s of SIGTERM") from None
 
     def close(self) -> None:
-        """SIGTERM to all, SIGKILL to those that do not obey; nothing is left when this returns."""
+        """Sends SIGTERM to all, then SIGKILL to those still running; none runs when this returns."""
         running = [program for program in self.programs if program.is_running]
         with ExitStack() as stack:  # a second Ctrl-C during a wait still ends them all
             for program in running:
@@ -215,14 +228,14 @@ class Cluster:
                     process.wait(max(0.05, deadline - time.monotonic()))
 
     def check(self) -> None:
-        """ClusterError when a program ended that nobody killed."""
+        """Raises ClusterError if a program has ended that was not killed."""
         for program in self.programs:
             code = program.process.poll() if program.process is not None else None
             if code is not None and code != -signal.SIGKILL:
                 raise ClusterError(f"{program.name} ended with exit code {code}:\n{program.log_tail()}")
 
     async def until(self, what: str, condition: Callable[[], Awaitable[T | None]], *, timeout_s: float) -> T:
-        """What the condition gives once it is neither None nor False. ClusterError at the deadline."""
+        """Returns the condition's value once it is neither None nor False. ClusterError: not in time."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = await condition()
@@ -304,6 +317,7 @@ class Cluster:
 
 
 def write_config(program: Program) -> Program:
+    """Writes the program's settings to its configuration file; returns the program."""
     lines = [f"{key}={value}\n" for key, value in program.settings.items()]
     program.config_path.write_text("".join(lines))
     return program

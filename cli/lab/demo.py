@@ -40,7 +40,7 @@ NAME_SERVERS = 3
 RATE_DEFAULT = 1_000
 LOOK_MS = 250
 STEADY_MS = 2_000
-"""Traffic between two faults: long enough to be seen; three rounds take about 20 s."""
+"""Time between two faults, long enough to watch; three rounds take about 20 s."""
 START_TIMEOUT_S = 20.0
 GAP_TIMEOUT_S = 15.0
 REJOIN_TIMEOUT_S = 30.0
@@ -80,7 +80,7 @@ class Demo:
         )
 
     async def run(self) -> Report:
-        """ClusterError or PullError when the cluster does not come back in time."""
+        """Runs the demo. ClusterError or PullError: the cluster did not recover in time."""
         looking = asyncio.create_task(self._look(), name="look")
         tasks = TaskSet()
         tasks.start("telemetry of the demo", self._telemetry.run)
@@ -153,7 +153,7 @@ class Demo:
         )
 
     async def _kill_controller_leader(self) -> None:
-        """Producers see nothing: the slowest send is told."""
+        """A controller leader is killed: producers notice nothing. Reports the slowest send."""
         address = await self._cluster.until(
             "a leading controller", self._watcher.controller_leader, timeout_s=START_TIMEOUT_S
         )
@@ -216,7 +216,7 @@ class Demo:
 
 
 def run_demo(options: DemoOptions) -> int:
-    """The exit code: 0 nothing lost; 1 something lost, or the cluster did not recover in time; 130 Ctrl-C."""
+    """Returns the exit code: 0 nothing lost; 1 something lost, or no recovery in time; 130 Ctrl-C."""
     directory = Path(tempfile.mkdtemp(prefix="keelmq-demo-"))
     cluster = Cluster(
         directory,

@@ -12,6 +12,7 @@ ANALYTICS = "analytics"
 
 
 def print_report(report: Report) -> None:
+    """Prints what was sent, acknowledged, lost, damaged and duplicated, and the gaps of the fail-overs."""
     gaps = ", ".join(f"{gap_ms} ms" for gap_ms in report.gaps_ms) or "none"
     print(f"sent          {report.sent:,} messages, {report.retried:,} of them needed more than one attempt")
     print(f"acknowledged  {report.acked:,} ({report.unacknowledged:,} sends ended in an error)")
@@ -24,7 +25,7 @@ def print_report(report: Report) -> None:
 
 
 def keep_telemetry_only(directory: Path, *also: str) -> None:
-    """What the report is made of stays, some kilobytes, and these files; the logs and the messages go."""
+    """Deletes logs and messages; keeps the telemetry, which the report needs, and the files in `also`."""
     for path in directory.iterdir():
         if path.name in also:
             continue
@@ -41,12 +42,13 @@ def keep_telemetry_only(directory: Path, *also: str) -> None:
 
 
 def command(program: str) -> str:
-    """How a person starts it: by ./run in a checkout, by its name when installed."""
+    """Returns how to start a program: with ./run in a checkout, by its name if installed."""
     run = Path(__file__).resolve().parents[2] / "run"
     return f"{shlex.quote(str(run))} {program}" if run.exists() else program
 
 
 def print_report_command(directory: Path) -> None:
+    """Prints the command that makes the HTML report from this directory."""
     print(f"report        {command('keelmq')} report {shlex.quote(str(directory))}")
     print(
         "              draws lag, SyncStateSet and every fail-over; the first time it fetches Spark (456 MB)"
@@ -54,6 +56,7 @@ def print_report_command(directory: Path) -> None:
 
 
 def print_commands(cluster: Cluster, *, topic: str) -> None:
+    """Prints commands to use the running cluster, to compute its dashboard and to stop it."""
     run = command("mqadmin")
     namesrv, controllers = f"'{cluster.namesrv_addr}'", f"'{cluster.controller_addr}'"
     pids = " ".join(str(program.pid) for program in cluster.programs if program.is_running)

@@ -1,4 +1,4 @@
-"""How the demo looks: a live screen (rich) or plain log lines. Both get the same pictures and events."""
+"""The output of the demo: a live screen (rich) or plain log lines, from the same pictures and events."""
 
 import sys
 import time
@@ -24,15 +24,24 @@ class Counts(Protocol):
     """The counts of an AckLog that the screen shows."""
 
     @property
-    def sent(self) -> int: ...
+    def sent(self) -> int:
+        """Messages started."""
+
     @property
-    def acked(self) -> int: ...
+    def acked(self) -> int:
+        """Messages acknowledged."""
+
     @property
-    def retried(self) -> int: ...
+    def retried(self) -> int:
+        """Acknowledged messages that needed more than one attempt."""
+
     @property
-    def gaps_ms(self) -> list[int]: ...
+    def gaps_ms(self) -> list[int]:
+        """The gap of each fail-over so far."""
+
     @property
-    def is_waiting(self) -> bool: ...
+    def is_waiting(self) -> bool:
+        """Whether a gap is not over yet."""
 
 
 class View(Protocol):
@@ -42,9 +51,11 @@ class View(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def event(self, text: str) -> None: ...
+    def event(self, text: str) -> None:
+        """Shows a line about something that has just happened."""
 
-    def show(self, picture: Picture, ack_log: Counts) -> None: ...
+    def show(self, picture: Picture, ack_log: Counts) -> None:
+        """Shows the cluster's state and the counts; called several times a second."""
 
 
 class PlainView:
@@ -63,9 +74,11 @@ class PlainView:
         return
 
     def event(self, text: str) -> None:
+        """Prints the line after the seconds since the start."""
         print(f"[{time.monotonic() - self._started:6.2f} s] {text}", flush=True)
 
     def show(self, picture: Picture, ack_log: Counts) -> None:
+        """Prints a line if masters, roles or the SyncStateSet differ from the last picture."""
         roles = ", ".join(f"{replica.name} {replica.role}" for replica in picture.replicas)
         line = f"{_headline(picture)}; {roles}"
         if line != self._last:
@@ -74,7 +87,7 @@ class PlainView:
 
 
 class LiveView:
-    """Redrawn in place; the events of the end stay on the terminal."""
+    """Redrawn in place; the last events stay on the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._started = time.monotonic()
@@ -94,10 +107,12 @@ class LiveView:
         self._live.__exit__(kind, error, trace)
 
     def event(self, text: str) -> None:
+        """Adds the line to the newest EVENTS_SHOWN and redraws."""
         self._events.append(f"{time.monotonic() - self._started:6.2f} s  {text}")
         self._draw()
 
     def show(self, picture: Picture, ack_log: Counts) -> None:
+        """Redraws with this picture and these counts."""
         self._picture, self._ack_log = picture, ack_log
         self._rates.append((time.monotonic(), ack_log.acked))
         self._draw()

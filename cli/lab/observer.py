@@ -1,7 +1,7 @@
-"""What the demo shows of the cluster: one picture, asked a few times a second from the programs themselves.
+"""The state of a cluster, as its programs answer, for the demo and the chaos runs.
 
 Controllers answer who leads (1005) and who is master and in sync (1006); brokers answer offsets (28).
-A program that does not answer is shown as down: the watcher never fails, it only sees less.
+A program that does not answer is shown as down; the watcher itself never fails.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Picture:
     replicas: tuple[Replica, ...] = field(default=())
 
     def all_in_sync(self, count: int) -> bool:
-        """A live master, and all `count` replicas answer and are in its SyncStateSet."""
+        """Returns whether a master is alive, and all `count` replicas answer and are in its SyncStateSet."""
         up = [replica for replica in self.replicas if replica.role != "down" and replica.in_sync]
         return bool(self.master) and len(up) == len(self.sync_state_set) == count
 
@@ -52,10 +52,11 @@ class Watcher:
         self._admin = AdminClient(self._client)
 
     async def close(self) -> None:
+        """Closes the connections."""
         await self._client.close()
 
     async def controller_leader(self) -> str | None:
-        """The leader's request address, None while nobody leads."""
+        """Returns the leader's request address, None if no controller leads."""
         try:
             return await self._admin.controller_leader(self._live_controllers())
         except (AdminError, ValueError):
@@ -73,13 +74,14 @@ class Watcher:
             return None
 
     async def answers(self, controller_address: str) -> bool:
-        """Does this controller know a leader?"""
+        """Returns whether this controller answers and knows a leader."""
         try:
             return bool((await self._admin.controller_metadata(controller_address)).controller_leader_address)
         except AdminError:
             return False
 
     async def look(self) -> Picture:
+        """Returns the cluster's current picture. Never raises: a program that does not answer is down."""
         leader = await self.controller_leader()
         info = await self._replicas(leader) if leader else None
         tables = await asyncio.gather(*(self._table(program) for program in self._cluster.brokers))

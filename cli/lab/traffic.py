@@ -10,13 +10,13 @@ from keelmq.runtime.clock import now_ms
 
 IN_FLIGHT_MAX = 32
 SEND_TIMEOUT_MS = 15_000
-"""Longer than any fail-over should take: a send that fails in spite of it is told in the report."""
+"""Longer than any fail-over should take: a send that fails nevertheless is in the report."""
 TICK_MS = 5
 READ_NUMS = 256
 
 
 class Traffic:
-    """`rate`: messages started per second while the cluster answers; missed ones are not made up for."""
+    """`rate`: messages started per second while the cluster answers. It is never exceeded to catch up."""
 
     def __init__(self, namesrv_addr: str, topic: str, ack_log: AckLog, *, rate: int) -> None:
         self._producer = Producer(namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX)
@@ -30,7 +30,7 @@ class Traffic:
         self._task = asyncio.create_task(self._run(), name="traffic")
 
     async def stop(self) -> None:
-        """No new sends; returns when those under way have ended."""
+        """Starts no new sends; returns when those in progress have ended."""
         self._stopping = True
         if self._task is not None:
             await self._task
@@ -38,6 +38,7 @@ class Traffic:
             await asyncio.wait(self._in_flight)
 
     async def close(self) -> None:
+        """Cancels the sending and closes the producer. For an orderly end call stop() first."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -45,7 +46,7 @@ class Traffic:
         await self._producer.close()
 
     def check(self) -> None:
-        """Raises what ended the sending, if something did."""
+        """Raises the exception that ended the sending, if there is one."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()
 

@@ -57,6 +57,7 @@ MODULES = (
 
 
 def show_version(wanted: bool) -> None:
+    """Prints the version and ends the program if --version is given."""
     if wanted:
         print(version_line("mqadmin"))
         raise typer.Exit
@@ -73,6 +74,7 @@ def options(
 
 
 def main() -> None:
+    """Runs the mqadmin command; the process ends with its exit code."""
     app(prog_name="mqadmin")
 
 

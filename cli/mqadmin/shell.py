@@ -1,10 +1,10 @@
 """What every subcommand of mqadmin shares: the app, its options, two forms of output, errors, exit codes.
 
-A subcommand is a function that checks its flags and gives back what to ask (`Action`); `command` registers it
-and adds --json, --timeout and, where it makes sense to look again, -i.
+A subcommand is a function that checks its flags and returns an `Action`; `command` registers it and adds
+--json, --timeout and, to commands that may be repeated, -i.
 
 Exit codes: 0 done; 1 refused, or nothing found; 2 usage; 3 no answer; 4 done in part (some servers did not
-answer or refused). One line on standard error says what, where and what next.
+answer or refused). One line on standard error says what failed, where, and what to do next.
 """
 
 import asyncio
@@ -27,31 +27,36 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
 
 INTERVAL_DEFAULT_S = 3
-"""Of -i without a number."""
+"""For -i without a number."""
 DONE, REFUSED, NO_ANSWER, IN_PART = 0, 1, 3, 4
 """Exit codes; 2, usage, is typer's."""
 
 NEXT_STEPS: dict[int | None, str] = {
     None: "check the address, and that the program runs there",
     ResponseCode.TOPIC_NOT_EXIST: "check its name; a topic is created by its first message",
-    ResponseCode.CONTROLLER_NOT_LEADER: "an election takes about a second: ask again; "
-    "if it stays so, a majority of the controllers is down",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "check its name with consumerProgress, which lists the "
+    "groups; a group is created by updateSubGroup or by its first consumer",
+    ResponseCode.BROKER_NOT_EXIST: "clusterList shows the brokers and their masters",
+    ResponseCode.CONSUMER_NOT_ONLINE: "check the group's name with consumerProgress, and that its "
+    "consumers run",
+    ResponseCode.CONTROLLER_NOT_LEADER: "an election takes about a second: try again; "
+    "if this persists, a majority of the controllers is down",
     ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST: "check the broker's name with clusterList",
     ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED: "check the names with getSyncStateSet",
-    ResponseCode.CONTROLLER_MASTER_STILL_EXIST: "it is the master already: there is nothing to do",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "that server is of another kind or version: is the port right?",
-    ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA: "see getSyncStateSet; a living broker is "
-    "cleaned with -l only",
+    ResponseCode.CONTROLLER_MASTER_STILL_EXIST: "it is already the master: nothing to do",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server is of another kind or version: check the port",
+    ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA: "see getSyncStateSet; a live broker is "
+    "cleaned only with -l",
     ResponseCode.CONTROLLER_ELECT_MASTER_FAILED: "see getSyncStateSet: the new master must be "
     "alive and in the SyncStateSet",
 }
-"""By the answer's code; None: nobody answered."""
-BLACK_LIST = "keys of the black list change only in the configuration file, by a restart"
-UNKNOWN_CHANGE = "it may have happened: look before you repeat it"
+"""Keyed by the answer's code; None: no server answered."""
+BLACK_LIST = "keys on the black list can be changed only in the configuration file, with a restart"
+UNKNOWN_CHANGE = "it may have happened: check before you repeat it"
 READS = ("get", "query", "search", "view", "explain", "export", "check", "pull")
-"""How the names of operations that change nothing begin."""
+"""Prefixes of the names of operations that change nothing."""
 RETRY_PREFIX = "%RETRY%"
-"""Of a consumer group's own topic, by which a group is looked up."""
+"""Of a consumer group's retry topic, whose route leads to the brokers that have the group."""
 
 
 class _AnyCase(TyperGroup):
@@ -76,7 +81,7 @@ class _AnyCase(TyperGroup):
 def with_interval(args: list[str]) -> list[str]:
     """-i without a number means INTERVAL_DEFAULT_S, as upstream."""
     full: list[str] = []
-    for arg, following in zip(args, [*args[1:], "-"], strict=False):  # no flag at all: nothing to look at
+    for arg, following in zip(args, [*args[1:], "-"], strict=False):  # strict: there may be no arguments
         full.append(arg)
         if arg in ("-i", "--interval") and following.startswith("-"):
             full.append(str(INTERVAL_DEFAULT_S))
@@ -101,19 +106,23 @@ _NAMESRV: Any = typer.Option(
     help="Name servers, host:port;host:port",
 )
 _CONTROLLER: Any = typer.Option(
-    "-a", "--controllerAddress", callback=checked_addresses, help="Any controllers, host:port;host:port"
+    "-a",
+    "--controllerAddress",
+    callback=checked_addresses,
+    help="Any of the controllers, host:port;host:port",
 )
 NamesrvAddr = Annotated[str, _NAMESRV]
 OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
 ControllerAddress = Annotated[str, _CONTROLLER]
 ClusterName = Annotated[str | None, typer.Option("-c", "--clusterName", help="Every broker of this cluster")]
-BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", help="This broker name only")]
+BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", help="Only this broker name")]
 
 
 @dataclass(frozen=True)
 class Output:
-    """Both forms of an answer. `problems`: who did not answer, or refused; one line each on standard error.
-    `notes`: what else is worth knowing there. `exit_code` None: 0, or 4 with problems."""
+    """The result of a command, as JSON and as text. `problems`: one line on standard error for each server
+    that did not answer or refused. `notes`: other lines for standard error. `exit_code` None: 0, or 4 with
+    problems."""
 
     value: object
     text: str
@@ -122,12 +131,18 @@ class Output:
     exit_code: int | None = None
 
 
+class DoesNotExist(AdminError):
+    """The group, topic or key of a change does not exist at this server, and nothing was changed there.
+
+    RocketMQ's servers answer such a change with success, and so do KeelMQ's. The command asks first."""
+
+
 Action = Callable[[AdminClient], Awaitable[Output]]
 
 _AS_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of RocketMQ's layout")]
 _TIMEOUT = Annotated[
     int | None,
-    typer.Option("--timeout", min=1, help="ms for each question (default 5000; controllers 3000)"),
+    typer.Option("--timeout", min=1, help="ms per request (default 5000; controllers 3000)"),
 ]
 _UNUSED_NAMESRV = Annotated[
     str | None,
@@ -135,22 +150,22 @@ _UNUSED_NAMESRV = Annotated[
         "-n",
         "--namesrvAddr",
         callback=checked_addresses,
-        help="Taken by every command, as by RocketMQ's; this one asks no name server",
+        help="Accepted by every command, as in RocketMQ; this one asks no name server",
     ),
 ]
 _INTERVAL = Annotated[
-    int | None, typer.Option("-i", "--interval", min=1, help="Repeat every that many seconds (3)")
+    int | None, typer.Option("-i", "--interval", min=1, help="Repeat at this interval in seconds (default 3)")
 ]
 
 
 def command(
     name: str, *, repeats: bool = False, every_s: int | None = None
 ) -> Callable[[Callable[..., Action]], Callable[..., Action]]:
-    """Register a subcommand. The decorated function gets its own flags only. `repeats`: it may be repeated;
-    `every_s`: it is, so often, unless -i says otherwise."""
+    """Returns a decorator that registers a subcommand; the decorated function gets only its own flags.
+    `repeats`: adds -i. `every_s`: adds -i with this default, in seconds."""
     common: list[tuple[str, Any, Any]] = [("timeout_ms", None, _TIMEOUT), ("as_json", False, _AS_JSON)]
     if every_s is not None:
-        text = f"Repeat every that many seconds ({every_s}); 0: once"
+        text = f"Repeat at this interval in seconds (default {every_s}); 0: once"
         option: Any = typer.Option("-i", "--interval", min=0, help=text)
         common.insert(0, ("interval_s", every_s, Annotated[int, option]))
     elif repeats:
@@ -193,11 +208,12 @@ def check_texts(flags: Iterable[object]) -> None:
             try:
                 text.encode()
             except UnicodeEncodeError:
-                raise typer.BadParameter(f"{text!a} is no UTF-8 text") from None
+                raise typer.BadParameter(f"{text!a} is not UTF-8 text") from None
 
 
 def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: int | None) -> None:
-    """Once, or every interval_s: then a failure is told and the next round follows. Ends the program."""
+    """Runs the action once, or every interval_s seconds; a failure does not end the repetition. Ends the
+    program."""
     quiet_connection_log()
 
     async def once(admin: AdminClient) -> int:
@@ -230,13 +246,13 @@ def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: in
 
 
 def exit_code_of(*errors: Exception) -> int:
-    """Of a question that failed everywhere."""
+    """Returns the exit code of a request that failed at every server: REFUSED if any of them answered."""
 
     def is_refusal(error: Exception) -> bool:
         if isinstance(error, AdminError):
             return error.code is not None
         if isinstance(error, PullError) and error.code is not None:
-            return True  # also that no name server knows the topic: it is not found
+            return True  # also if no name server knows the topic: not found
         return getattr(error, "kind", None) in (SendErrorKind.REFUSED, PullErrorKind.REFUSED)
 
     return REFUSED if any(map(is_refusal, errors)) else NO_ANSWER
@@ -249,8 +265,10 @@ def per_server(
     *,
     done: str = "",
 ) -> Output:
-    """The output of a question to several servers: `text`, and a list of {address, ok, error, ...} as JSON.
-    `done` says for what the ones that answered are already changed, if others are not."""
+    """Returns the output of a question to several servers: `text`, and a list of {address, ok, error, ...} as
+    JSON. `done` names the change, for the problem line that says which servers made it when others failed.
+    A server with nothing to change gets a note. Raises DoesNotExist if no server has anything to change."""
+    _raise_if_nowhere(said)
     rows = [
         {
             "address": each.address,
@@ -260,9 +278,11 @@ def per_server(
         }
         for each in said
     ]
-    errors = [each.error for each in said if each.error is not None]
+    failed = [each.error for each in said if each.error is not None]
+    errors = [error for error in failed if not isinstance(error, DoesNotExist)]
     good = [each.address for each in said if each.error is None]
-    notes = tuple(f"{each.address}: {each.remark}" for each in said if each.remark)
+    absent = [f"{error.address}: {error.remark}" for error in failed if isinstance(error, DoesNotExist)]
+    notes = (*(f"{each.address}: {each.remark}" for each in said if each.remark), *absent)
     problems = [explain(error) for error in errors]
     if errors and good and done:
         problems.append(f"{done} at {', '.join(good)} only: repeat the command when the others answer")
@@ -270,18 +290,25 @@ def per_server(
     return Output(rows, text, tuple(problems), notes, code)
 
 
+def _raise_if_nowhere(said: Sequence[Said[Any]]) -> None:
+    missing = [each.error for each in said if isinstance(each.error, DoesNotExist)]
+    if missing and len(missing) == len(said):
+        places = ", ".join(error.address for error in missing)
+        raise DoesNotExist(missing[0].question, places, missing[0].remark, missing[0].code)
+
+
 def complain(text: str) -> None:
-    """One line on standard error: servers' remarks may have several."""
+    """Prints one line on standard error; a server's remark may have several."""
     print(f"mqadmin: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: AdminError | SendError | PullError) -> str:
-    """One line: what was asked, where, what came back, what to do."""
+    """Returns one line: the request, the server, its answer, and what to do next."""
     if not isinstance(error, AdminError):
         what = "sendMessage" if isinstance(error, SendError) else "pullMessage"
-        return f"{what}: {error}"
+        return f"{what}: {error}; {_step_of_client(error)}"
     if error.unknown:
-        step = "nothing was changed: ask again" if is_read(error.question) else UNKNOWN_CHANGE
+        step = "nothing was changed: try again" if is_read(error.question) else UNKNOWN_CHANGE
         return f"{error}; {step}"
     answer = (
         f"{error.question} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
@@ -290,24 +317,43 @@ def explain(error: AdminError | SendError | PullError) -> str:
     return f"{answer}; {step}" if step else answer
 
 
+def _step_of_client(error: SendError | PullError) -> str:
+    if isinstance(error, PullError):
+        if error.kind is PullErrorKind.UNREACHABLE:
+            return "nothing was changed: try again; clusterList shows which brokers are registered"
+        return NEXT_STEPS.get(error.code or 0, "topicRoute shows the topic's brokers and permissions")
+    if error.kind is SendErrorKind.UNKNOWN:
+        return f"it may be stored: check with queryMsgByUniqueKey -i {error.msg_id} before you repeat it"
+    if error.kind is SendErrorKind.NO_ROUTE:
+        return "nothing was sent: topicRoute shows the topic's brokers and permissions"
+    return (
+        "nothing was stored: remove the cause, then repeat it; clusterList shows which brokers are registered"
+    )
+
+
 def is_read(question: str) -> bool:
-    """True if the operation of this name changes nothing."""
+    """Returns whether the operation of this name changes nothing."""
     return question.startswith(READS)
 
 
 def next_step(error: AdminError) -> str:
-    """What may help against this refusal; "": nothing that is known."""
+    """Returns what may help after this refusal; "" if nothing is known."""
     if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "request type" not in error.remark:
-        return ""  # it says itself why it does not serve that
+        return ""  # the remark says why
     if error.code == ResponseCode.NO_PERMISSION:
         return BLACK_LIST if "black list" in error.remark else ""
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         if RETRY_PREFIX in error.remark:
-            return "check the group's name; a group is known from its first consumer on"
-        if error.question.startswith(("delete", "updateTopicPerm")):
+            return "check the group's name; a group is known as soon as its first consumer connects"
+        if error.question.startswith(("delete", "updateTopicPerm", "setConsumeMode")):
             return "check its name with topicList"
+        if error.question.startswith("send"):
+            return "check its name with topicList, or create it with updateTopic"
+    if isinstance(error, DoesNotExist) and error.code == ResponseCode.QUERY_NOT_FOUND:
+        return "check the namespace and the key"
     return NEXT_STEPS.get(error.code, "")
 
 
 def dump(value: Wire) -> Any:
+    """Returns the JSON form of a wire value, with RocketMQ's field names."""
     return value.model_dump(mode="json", by_alias=True)

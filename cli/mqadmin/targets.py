@@ -1,6 +1,7 @@
-"""Whom a command of mqadmin is about: one broker (-b), or those of a cluster (-c, by the name servers)."""
+"""The brokers that a command addresses: those given (-b), or a cluster's, from the name servers (-c)."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -8,8 +9,11 @@ import typer
 
 from cli.command_line import checked_addresses
 from cli.mqadmin.shell import Output, exit_code_of, explain, per_server
+from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, Said
 from keelmq.client.cluster.routes import parse_addresses
+from keelmq.client.consumer.pull_consumer import PullErrorKind
+from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
 
@@ -24,14 +28,15 @@ Cluster = Annotated[str | None, typer.Option("-c", "--clusterName", help="The br
 
 @dataclass(frozen=True)
 class Target:
-    """Of a cluster: its masters; with slaves, every replica. `missing`: a line for each without master."""
+    """Addresses of brokers: those given, or the masters of a cluster (with slaves: every replica). `missing`:
+    a line for each broker name that has no master."""
 
     addresses: tuple[str, ...]
     missing: tuple[str, ...] = ()
 
 
 def check_target(broker_addr: str | None, cluster_name: str | None, namesrv_addr: str | None) -> None:
-    """Usage errors."""
+    """Raises BadParameter unless one of -b and -c is given, and -c with name servers."""
     if (broker_addr is None) == (cluster_name is None):
         raise typer.BadParameter("give -b BROKERADDR or -c CLUSTERNAME")
     if cluster_name is not None and namesrv_addr is None:
@@ -46,7 +51,7 @@ async def find_target(
     *,
     slaves: bool = False,
 ) -> Target:
-    """AdminError: no such cluster, or no broker in it."""
+    """Returns the brokers of -b or -c. AdminError: no such cluster, or no broker in it."""
     if broker_addr is not None:
         return Target(tuple(parse_addresses(broker_addr)))
     brokers = await brokers_of_cluster(admin, str(cluster_name), str(namesrv_addr))
@@ -55,7 +60,7 @@ async def find_target(
         return Target(tuple(addresses))
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
     missing = [
-        f"{each.broker_name} has no master at the name servers: nothing was done there"
+        f"the name servers list no master of {each.broker_name}: nothing was done there"
         for each in brokers
         if MASTER_ID not in each.broker_addrs
     ]
@@ -66,12 +71,13 @@ async def find_target(
 
 
 async def brokers_of_cluster(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> list[BrokerData]:
+    """Returns the brokers of a cluster. Raises AdminError: no answer, no such cluster, or no broker in it."""
     info = await admin.cluster_info(namesrv_addr)
     return brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
 
 
 def names_of_cluster(info: ClusterInfo, cluster_name: str, namesrv_addr: str) -> list[str]:
-    """Its broker names. Raises AdminError: no such cluster."""
+    """Returns the broker names of a cluster. Raises AdminError: no such cluster."""
     if cluster_name not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         remark = f"no cluster named {cluster_name} (known: {known})"
@@ -80,7 +86,7 @@ def names_of_cluster(info: ClusterInfo, cluster_name: str, namesrv_addr: str) ->
 
 
 def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[BrokerData]:
-    """Those of the names that are known. Raises AdminError: none of them is."""
+    """Returns the brokers of those names that are known. Raises AdminError: none is known."""
     brokers = [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
     if not brokers and names:
         known = ", ".join(sorted(info.broker_addr_table)) or "none"
@@ -90,13 +96,14 @@ def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[B
 
 
 async def on_each(admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
+    """Asks every address of the target at once; the answers are in its order."""
     return await admin.each(";".join(target.addresses), ask)
 
 
 def changed(
     said: Sequence[Said[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
 ) -> Output:
-    """The output of a change: a line for each broker that took it, and who did not."""
+    """Returns the output of a change: a line for each broker that made it, a problem for each other one."""
     good = [each.address for each in said if each.error is None]
     lines = [text(address) for address in good]
     output = per_server(said, "\n".join([*lines, *([footer] if footer and good else [])]), done="changed")
@@ -106,7 +113,7 @@ def changed(
 
 
 def readable_addresses(route: TopicRouteData) -> list[tuple[str, str]]:
-    """(broker name, address) of each broker of a topic: its master, or else another replica."""
+    """Returns (broker name, address) of each broker of a topic: its master, or else another replica."""
     return [
         (broker.broker_name, broker.broker_addrs[min(broker.broker_addrs)])
         for broker in route.broker_datas
@@ -114,10 +121,34 @@ def readable_addresses(route: TopicRouteData) -> list[tuple[str, str]]:
     ]
 
 
+@asynccontextmanager
+async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> AsyncIterator[None]:
+    """Raises AdminError in place of a SendError or PullError that says "no route" if the name servers do not
+    answer or do not know the topic: the client's error names neither of them as the cause."""
+    try:
+        yield
+    except (SendError, PullError) as error:
+        if error.kind not in (SendErrorKind.NO_ROUTE, PullErrorKind.NO_ROUTE):
+            raise
+        if isinstance(error, PullError) and error.code is not None:
+            raise AdminError("pullMessage", namesrv_addr, error.remark, error.code) from None
+        try:
+            await admin.topic_route(namesrv_addr, topic)
+        except AdminError as cause:
+            if cause.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise cause from None
+            remark = (
+                f"topic {topic} has no route, and no broker that is registered creates topics "
+                "(autoCreateTopicEnable)"
+            )
+            raise AdminError("sendMessage", namesrv_addr, remark, cause.code) from None
+        raise
+
+
 async def ask_brokers(
     admin: AdminClient, route: TopicRouteData, ask: Callable[[str], Awaitable[T]]
 ) -> tuple[list[tuple[str, T]], list[AdminError]]:
-    """(address, answer) of each broker of a topic that answers, and why the others do not."""
+    """Returns (address, answer) of each broker of a topic that answered, and the errors of the others."""
     addresses = [address for _, address in readable_addresses(route)]
     said = await admin.each(";".join(addresses), ask) if addresses else []
     errors = [each.error for each in said if each.error is not None]
@@ -125,6 +156,6 @@ async def ask_brokers(
 
 
 def shown(value: object, text: str, errors: Sequence[AdminError], *, found: bool) -> Output:
-    """The output of a question: with nothing found the errors decide the exit code."""
+    """Returns the output of a query. If nothing was found, the errors decide the exit code."""
     code = exit_code_of(*errors) if errors and not found else None
     return Output(value, text if found else "", tuple(explain(error) for error in errors), exit_code=code)

@@ -1,8 +1,8 @@
-"""Judges a history. Pure: entries in, findings out; a finding is one thing that must not be, in words.
+"""Checks a history. Pure: entries in, findings out; a finding is one violation, as text.
 
-What a client may assume is the measure, nothing of how brokers work: an acknowledged message is there, where
-and as it was acknowledged; what a consumer saw stays; a refused message is not there; a committed offset is
-never forgotten. From the brokers' and controllers' own files: one master per epoch, one log of controllers,
+The checkers know what clients may assume, not how brokers work: an acknowledged message exists, where and as
+it was acknowledged; what a consumer has read stays; a refused message does not exist; a committed offset is
+never lost. From the brokers' and controllers' own files: one master per epoch, one log of controllers,
 replicas with equal bytes. tests/unit/cli/lab/test_chaos_checkers.py has bad histories for each checker.
 """
 
@@ -34,7 +34,8 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class World:
-    """A history sorted by kind. `final`: the last reading; `copies`: number -> where it is there."""
+    """A history sorted by kind. From the final reads: `final`, place -> number; `copies`, number ->
+    places."""
 
     invoked: dict[int, Send] = field(default_factory=dict)
     ended: dict[int, Send] = field(default_factory=dict)
@@ -53,10 +54,12 @@ class World:
 
     @property
     def acked(self) -> Iterator[Send]:
+        """The acknowledged sends, in the order in which they ended."""
         return (send for send in self.ended.values() if send.type == "ok")
 
 
 def sort(entries: Iterable[AnyEntry]) -> World:
+    """Returns the entries by kind. The final reads also fill `final` and `copies`."""
     world = World()
     for entry in entries:
         match entry:
@@ -100,17 +103,17 @@ def lost(world: World) -> Iterator[str]:
 
 
 def moved(world: World) -> Iterator[str]:
-    """Acknowledged at a place where something else is at the end."""
+    """Acknowledged at a place that holds something else at the end."""
     for send in world.acked:
         if send.offset is None or send.queue is None or send.number not in world.copies:
-            continue  # not there at all: lost
+            continue  # the message does not exist: lost() reports it
         found = world.final.get((send.queue, send.offset))
         if found != send.number:
             yield f"{_send(send)}: {_named(found)} is there at the end"
 
 
 def damaged(world: World) -> Iterator[str]:
-    """Read, but never sent; or not as it was sent."""
+    """Read, but never sent, or not read as it was sent."""
     for read in (*world.reads, *world.final_reads):
         for offset, number in read.messages:
             if number == DAMAGED or number not in world.invoked:
@@ -118,7 +121,7 @@ def damaged(world: World) -> Iterator[str]:
 
 
 def unexplained(world: World) -> Iterator[str]:
-    """More than one copy of a message though no attempt of its sender was uncertain."""
+    """More than one copy of a message, although no attempt to send it was uncertain."""
     for number, places in world.copies.items():
         ended = world.ended.get(number)
         sure = ended is not None and ended.type == "ok" and ended.uncertain == 0
@@ -127,14 +130,14 @@ def unexplained(world: World) -> Iterator[str]:
 
 
 def phantom(world: World) -> Iterator[str]:
-    """The producer was told that it is surely not stored."""
+    """Stored, although the producer was told that it was certainly not stored."""
     for send in world.ended.values():
         if send.type == "fail" and send.number in world.copies:
             yield f"{_send(send)} was refused ({send.remark}), but is there: {world.copies[send.number]}"
 
 
 def reordered(world: World) -> Iterator[str]:
-    """An ordered sender sends the next message when the last one is acknowledged: their places ascend."""
+    """An ordered sender sends the next message after the acknowledgement of the last one: places ascend."""
     last: dict[tuple[str, int], Send] = {}
     for send in world.ended.values():
         if send.type != "ok" or not send.ordered or send.queue is None or send.offset is None:
@@ -150,7 +153,7 @@ def reordered(world: World) -> Iterator[str]:
 
 
 def vanished(world: World) -> Iterator[str]:
-    """A consumer read it, and it is not there any more: it was shown before it was confirmed."""
+    """Read by a consumer, but not there at the end: it was readable before it was confirmed."""
     for read in world.reads:
         for offset, number in read.messages:
             if world.final.get((read.queue, offset)) != number:
@@ -162,7 +165,7 @@ def vanished(world: World) -> Iterator[str]:
 
 
 def reused(world: World) -> Iterator[str]:
-    """One place is one message, for ever: for producers, for consumers, and in the last reading."""
+    """Two messages at one place, for producers, for consumers, or in the final reads."""
     owner: dict[Place, int] = {}
     for send in world.acked:
         if send.queue is not None and send.offset is not None:
@@ -178,7 +181,7 @@ def reused(world: World) -> Iterator[str]:
 
 
 def holes(world: World) -> Iterator[str]:
-    """The last reading finds every offset of a queue, from its first message on."""
+    """An offset of a queue is missing between two others in the final reads."""
     for queue in sorted({read.queue for read in world.final_reads}):
         offsets = sorted(offset for of, offset in world.final if of == queue)
         for before, after in itertools.pairwise(offsets):
@@ -190,7 +193,7 @@ def holes(world: World) -> Iterator[str]:
 
 
 def rewound(world: World) -> Iterator[str]:
-    """What a master answers is at or above the last acknowledged commit, and was committed by somebody."""
+    """A master answers an offset below the last acknowledged commit, or one that was never committed."""
     moves: list[Commit | Fetch] = sorted([*world.commits, *world.fetches], key=lambda each: each.t)
     acknowledged: dict[tuple[str, int], int] = {}
     floors: dict[tuple[str, int], int] = {}
@@ -215,7 +218,7 @@ def rewound(world: World) -> Iterator[str]:
 
 
 def masters(world: World) -> Iterator[str]:
-    """One master per epoch, for ever."""
+    """Two masters had the same epoch."""
     owners: dict[int, set[int]] = {}
     for role in world.roles:
         owners.setdefault(role.master_epoch, set()).add(role.broker_id)
@@ -225,7 +228,7 @@ def masters(world: World) -> Iterator[str]:
 
 
 def diverged(world: World) -> Iterator[str]:
-    """Controllers apply one log; replicas have one CommitLog."""
+    """Controllers applied different events, or replicas have different CommitLogs."""
     first: dict[tuple[int, str], Event] = {}
     for event in world.events:
         other = first.setdefault((event.event_id, event.type), event)
@@ -238,7 +241,7 @@ def diverged(world: World) -> Iterator[str]:
     whole = [log for log in world.logs if log.crc is not None]
     for log in world.logs:
         if log.begin > 0:
-            yield f"the CommitLog of {log.program} begins at {log.begin}: nothing may delete files in a run"
+            yield f"the CommitLog of {log.program} begins at {log.begin}: a run deletes no files"
         if log.crc is None:
             yield f"the CommitLog of {log.program} has a hole or ends before the confirmed {log.bytes}"
         elif log.crc != whole[0].crc:
@@ -247,6 +250,7 @@ def diverged(world: World) -> Iterator[str]:
 
 
 def crashed(world: World) -> Iterator[str]:
+    """A program ended that nobody had killed, and not because its disk was full."""
     for end in world.exits:
         if not end.excused:
             yield f"{end.program} ended by itself with code {end.code} at t={end.t / 1e6:.3f} s"
@@ -257,9 +261,9 @@ def crashed(world: World) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """`ms`: from the begin of the fault to the first acknowledged send that was started when the fault was in
-    effect; None: there was none. `gap_ms`: the longest time without any acknowledgement until the next fault.
-    `held_ms`: how long the fault lasted."""
+    """`ms`: from the start of the fault to the first acknowledged send that was started while or after it was
+    in effect; None: there was none. `gap_ms`: the longest time without any acknowledgement until the next
+    fault. `held_ms`: how long the fault lasted."""
 
     number: int
     kinds: tuple[str, ...]
@@ -272,6 +276,7 @@ class Recovery:
 
 
 def recoveries(world: World) -> list[Recovery]:
+    """Returns the recovery from each fault that took effect, in the order of the faults."""
     phases = {(fault.number, fault.phase): fault.t for fault in world.faults}
     placed = sorted((fault for fault in world.faults if fault.phase == "placed"), key=lambda fault: fault.t)
     acks = sorted(
@@ -303,11 +308,12 @@ def recoveries(world: World) -> list[Recovery]:
 
 
 def end_of(world: World) -> int:
-    """When the last send or fault was over."""
+    """Returns when the last send or fault ended (µs since the start of the run)."""
     return max((each.t for each in (*world.ended.values(), *world.faults)), default=0)
 
 
 def unrecovered(world: World) -> Iterator[str]:
+    """No send was accepted after a fault, or the cluster did not recover in time."""
     for recovery in recoveries(world):
         if recovery.ms is None:
             yield f"fault {recovery.number} ({' and '.join(recovery.kinds)}): no send was accepted after it"
@@ -326,16 +332,16 @@ CHECKERS: dict[str, Checker] = {
 
 
 def duplicated(world: World) -> int:
-    """Surplus copies: allowed where an attempt was uncertain."""
+    """Returns the number of surplus copies, which are allowed if an attempt was uncertain."""
     return sum(len(places) - 1 for number, places in world.copies.items() if number != DAMAGED)
 
 
 NEED_FINAL = frozenset({"lost", "moved", "vanished"})
-"""Without the last reading nobody knows."""
+"""Checkers that cannot judge without the final reads."""
 
 
 def check(world: World) -> dict[str, list[str] | None]:
-    """Every checker's findings, by its name; None: it cannot know."""
+    """Returns each checker's findings by its name; None: it cannot judge this history."""
     return {
         name: None if name in NEED_FINAL and not world.final_reads else list(checker(world))
         for name, checker in CHECKERS.items()
@@ -346,7 +352,7 @@ def check(world: World) -> dict[str, list[str] | None]:
 
 
 def _first(world: World, send: Send) -> int | None:
-    """The offset of its first copy in its queue."""
+    """Returns the offset of the message's first copy in its queue."""
     offsets = [offset for queue, offset in world.copies.get(send.number, ()) if queue == send.queue]
     return min(offsets, default=None)
 
@@ -369,6 +375,6 @@ def _group(fetch: Fetch) -> str:
 
 
 def shown(findings: Sequence[str]) -> list[str]:
-    """The first ones; the history has them all."""
+    """Returns the first findings, and how many more there are."""
     more = len(findings) - MESSAGES_SHOWN
     return [*findings[:MESSAGES_SHOWN], *([f"and {more} more"] if more > 0 else [])]

@@ -2,9 +2,9 @@
 
 python -m cli.lab.chaos.fault_shim FILE MODULE ARGS.
 
-FILE is 16 bytes of shared memory: how far the wall clock is off, and how much longer a flush to disk takes.
-Both are looked up at every call, so that a change is a jump. The program itself knows nothing of this: time
-and os have other functions before its first line runs. Timers and deadlines are monotonic, and stay right.
+FILE is 16 bytes of shared memory: the offset of the wall clock, and how much longer a flush to disk takes.
+Both are read at every call, so a change takes effect at once. The program is not changed: functions of time
+and os are replaced before its first line runs. Timers and deadlines are monotonic and not affected.
 """
 
 import mmap
@@ -19,7 +19,7 @@ _WORDS = struct.Struct("<qq")  # clock offset in ns; ms that a flush takes longe
 
 
 class FaultShim:
-    """The nemesis' end of it."""
+    """The nemesis' side: writes the two numbers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,10 +27,12 @@ class FaultShim:
         self._write()
 
     def set_clock(self, offset_ms: int) -> None:
+        """Sets how far the program's wall clock is ahead (ms; negative: behind)."""
         self._clock_ms = offset_ms
         self._write()
 
     def set_flush(self, longer_ms: int) -> None:
+        """Sets how much longer each flush to disk takes (ms)."""
         self._flush_ms = longer_ms
         self._write()
 
@@ -40,6 +42,7 @@ class FaultShim:
 
 
 def install(path: Path) -> None:
+    """Replaces the wall clock and the flushes of this process by ones that read the file's two numbers."""
     with path.open("rb") as file:
         words = mmap.mmap(file.fileno(), _WORDS.size, access=mmap.ACCESS_READ)
     time_ns, fsync, fdatasync, sleep = time.time_ns, os.fsync, os.fdatasync, time.sleep
@@ -69,6 +72,7 @@ def install(path: Path) -> None:
 
 
 def main() -> None:
+    """Installs the shim, then runs the module of the command line as `__main__`."""
     path, module = Path(sys.argv[1]), sys.argv[2]
     install(path)
     sys.argv = sys.argv[2:]

@@ -1,8 +1,8 @@
-"""The history of a run: everything that clients did, that was broken and that the cluster said, in one file.
+"""The history of a run: the operations of clients, the faults and the state of the cluster, in one file.
 
 One JSON object per line, in the order in which it was seen by one process with one monotonic clock; `t` is
-microseconds since the run began. An operation is two lines, `invoke` and how it ended: `ok`; `fail` (surely
-did not happen); `info` (nobody knows). What telemetry and disks say after the run follows at the end.
+microseconds since the run began. An operation is two lines, `invoke` and its end: `ok`; `fail` (it certainly
+did not happen); `info` (unknown). At the end follow entries from telemetry and disks.
 A message is known by its number: (sender, count) in one integer, see make_number.
 """
 
@@ -17,7 +17,7 @@ from keelmq.remoting.records import ControllerEvent, HaSample, RoleChange
 
 SENDER_STEP = 1_000_000_000
 DAMAGED = -1
-"""Stands for a message that was read but is none of ours, or is not what was sent."""
+"""Stands for a message that was read, but was not sent by the run, or is damaged."""
 
 End = Literal["ok", "fail", "info"]
 Phase = Literal["invoke", "ok", "fail", "info"]
@@ -51,7 +51,7 @@ class Send(Entry, tag="send", frozen=True, kw_only=True):
 
 
 class Read(Entry, tag="read", frozen=True, kw_only=True):
-    """`messages`: (queue offset, number). `final`: of the last reading, when all faults were over."""
+    """`messages`: (queue offset, number). `final`: read at the end, when all faults were healed."""
 
     type: Phase
     queue: int
@@ -62,7 +62,7 @@ class Read(Entry, tag="read", frozen=True, kw_only=True):
 
 
 class Commit(Entry, tag="commit", frozen=True, kw_only=True):
-    """A consumer's offset, told to the master. One group is committed by one consumer only."""
+    """An offset that a consumer commits at the master. Each group has one consumer."""
 
     type: Phase
     group: str
@@ -72,7 +72,7 @@ class Commit(Entry, tag="commit", frozen=True, kw_only=True):
 
 
 class Fetch(Entry, tag="fetch", frozen=True, kw_only=True):
-    """A group's committed offset, asked from the master; None: it has none."""
+    """A query of a group's committed offset at the master; None: it has none."""
 
     type: Phase
     group: str
@@ -82,7 +82,7 @@ class Fetch(Entry, tag="fetch", frozen=True, kw_only=True):
 
 
 class Fault(Entry, tag="fault", frozen=True, kw_only=True):
-    """start: about to be made; placed: in effect; end: healed. `kinds`: more than one at once, sometimes."""
+    """start: about to be injected; placed: in effect; end: healed. `kinds`: one, or several at once."""
 
     phase: Literal["start", "placed", "end"]
     number: int
@@ -92,7 +92,7 @@ class Fault(Entry, tag="fault", frozen=True, kw_only=True):
 
 
 class View(Entry, tag="view", frozen=True, kw_only=True):
-    """What the controllers say; written when it changes."""
+    """The state that the controllers report; written when it changes."""
 
     master: str
     master_epoch: int
@@ -101,7 +101,7 @@ class View(Entry, tag="view", frozen=True, kw_only=True):
 
 
 class Exit(Entry, tag="exit", frozen=True, kw_only=True):
-    """A program that nobody killed has ended. `excused`: its disk was full, and it said so."""
+    """A program has ended that was not killed. `excused`: its disk was full, and it reported that."""
 
     program: str
     code: int
@@ -125,8 +125,8 @@ class Event(Entry, tag="event", frozen=True, kw_only=True):
 
 
 class Log(Entry, tag="log", frozen=True, kw_only=True):
-    """A replica's CommitLog on its disk at the end. `begin`: the offset of its first byte. `crc`: CRC-32
-    from the greatest `begin` of all replicas up to the offset `bytes`; None: it has not all of that."""
+    """A replica's CommitLog on its disk at the end. `begin`: the offset of its first byte. `crc`: CRC-32 from
+    the greatest `begin` of all replicas up to the offset `bytes`; None: the log does not have all of it."""
 
     program: str
     bytes: int
@@ -135,7 +135,7 @@ class Log(Entry, tag="log", frozen=True, kw_only=True):
 
 
 class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):
-    """Something that must come back after faults did not, in time."""
+    """The cluster did not recover from faults in time."""
 
     what: str
 
@@ -147,11 +147,11 @@ _decoder = msgspec.json.Decoder(AnyEntry)
 
 
 class HistoryError(Exception):
-    """The file is no history; the text says where."""
+    """The file is not a history; the text says where it differs."""
 
 
 class History:
-    """Appends to the file; `t` comes from the caller's clock. Lines reach the file with the next fault."""
+    """Appends entries to a file, which is flushed at each fault. `t` comes from the caller's clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -164,19 +164,22 @@ class History:
         self.close()
 
     def put(self, entry: AnyEntry) -> None:
+        """Appends an entry. A Fault also flushes the file. Does nothing after close()."""
         if self._file is not None:
             self._file.write(_encoder.encode(entry) + b"\n")
             if isinstance(entry, Fault):
                 self._file.flush()
 
     def close(self) -> None:
+        """Writes the rest and closes the file. May be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def read_history(path: Path) -> list[AnyEntry]:
-    """HistoryError for a line that is none; half a last line (the run was killed) is left out."""
+    """Returns the entries; an incomplete last line (the run was killed) is skipped. HistoryError: not an
+    entry."""
     entries: list[AnyEntry] = []
     lines = path.read_bytes().split(os.linesep.encode())
     for number, line in enumerate(lines, 1):
@@ -192,15 +195,17 @@ def read_history(path: Path) -> list[AnyEntry]:
 
 
 def make_number(sender: int, count: int) -> int:
+    """Returns the number of a sender's message. `count`: of its earlier messages, below SENDER_STEP."""
     return sender * SENDER_STEP + count
 
 
 def sender_of(number: int) -> int:
+    """Returns the sender of a message number."""
     return number // SENDER_STEP
 
 
 def entries_of(records: Iterator[object], began_wall_ms: int) -> Iterator[AnyEntry]:
-    """What telemetry records say about masters and about the controllers' log."""
+    """Yields what telemetry records contain about masters and about the controllers' log."""
     seen: set[tuple[int, int]] = set()
     for record in records:
         if isinstance(record, RoleChange | HaSample) and record.role == "master":

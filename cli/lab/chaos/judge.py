@@ -1,4 +1,4 @@
-"""The end of a run: its files become findings, a table and the verdict line; the report finds the rest."""
+"""The end of a run: findings, a table and the verdict line from its files; telemetry for the report."""
 
 import itertools
 import shutil
@@ -22,7 +22,7 @@ OWN = "chaos"
 
 
 def judge(directory: Path, broker_ids: Mapping[str, int], *, keep: bool) -> int:
-    """The exit code. Prints; deletes data and logs of a clean run unless `keep`."""
+    """Prints the result and returns the exit code. Deletes data and logs of a clean run unless `keep`."""
     entries = read_history(directory / HISTORY)
     world = sort(entries)
     put_gaps(directory, recoveries(world), broker_ids, began_wall_ms=run_of(entries).wall_ms)
@@ -43,7 +43,7 @@ def judge(directory: Path, broker_ids: Mapping[str, int], *, keep: bool) -> int:
 
 
 def check_file(path: Path) -> int:
-    """The checkers alone, on the history of an earlier run. HistoryError: it is none."""
+    """Runs the checkers on the history of an earlier run; returns the exit code. HistoryError: it is none."""
     entries = read_history(path)
     world = sort(entries)
     findings = check(world)
@@ -58,13 +58,16 @@ def _print(*texts: Iterator[str]) -> None:
 
 
 def run_of(entries: Sequence[AnyEntry]) -> Run:
+    """Returns the first entry. HistoryError: it is not a Run."""
     if not entries or not isinstance(entries[0], Run):
-        raise HistoryError("the first line of a history tells the run: this has another one, or none")
+        raise HistoryError(
+            "the first line of a history describes the run: this file has another one, or none"
+        )
     return entries[0]
 
 
 def telemetry_of(directory: Path) -> Iterator[AnyRecord]:
-    """Every record that the programs wrote; what a kill left half-written is left out."""
+    """Yields every telemetry record of the programs; skips incomplete lines, which a kill leaves."""
     for path in sorted(directory.glob(f"*/{TELEMETRY}/**/*.jsonl*")):
         for line in path.read_bytes().splitlines():
             try:
@@ -74,7 +77,7 @@ def telemetry_of(directory: Path) -> Iterator[AnyRecord]:
 
 
 def drop_strays(directory: Path, *, from_ms: int, to_ms: int) -> None:
-    """Telemetry of clocks that had jumped: hours outside of the run, which would stretch every diagram."""
+    """Deletes telemetry of clocks that had jumped: hours outside the run would stretch every diagram."""
     for hour in directory.glob(f"*/{TELEMETRY}/*/dt=*/hour=*"):
         name = f"{hour.parent.name[3:]} {hour.name[5:]} +0000"
         start_ms = int(datetime.strptime(name, "%Y-%m-%d %H %z").timestamp() * 1_000)
@@ -85,7 +88,7 @@ def drop_strays(directory: Path, *, from_ms: int, to_ms: int) -> None:
 def put_gaps(
     directory: Path, found: Sequence[Recovery], broker_ids: Mapping[str, int], *, began_wall_ms: int
 ) -> None:
-    """For `keelmq report`: how long producers waited when the master was hit."""
+    """Writes send gaps for `keelmq report`: how long producers waited after a fault of the master."""
     gaps = [
         SendGap(
             ts=began_wall_ms + each.start_t // 1_000 + each.ms,

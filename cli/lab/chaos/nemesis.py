@@ -1,6 +1,6 @@
-"""Does to the cluster what the plan says: each fault is made, held and healed, and told to the history.
+"""Injects the faults of the plan: each is made, held and healed, and recorded in the history.
 
-Every kind is a method that makes the fault and gives back how to heal it.
+Every kind is a method that makes the fault and returns the function that heals it.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ Heal = Callable[[], Awaitable[None]]
 
 
 class StuckError(Exception):
-    """The cluster did not come back although every fault was healed. The run ends; its history is judged."""
+    """The cluster did not recover although every fault was healed. The run ends; its history is checked."""
 
 
 class Nemesis:
-    """`tell` gets a line per fault, for people."""
+    """`tell` is called with a line of text per fault."""
 
     def __init__(self, stage: Stage, tell: Callable[[str], None]) -> None:
         self._stage, self._tell = stage, tell
@@ -36,7 +36,8 @@ class Nemesis:
         self.struck = 0
 
     async def strike(self, step: Step) -> None:
-        """StuckError when the cluster does not accept messages, or has not all replicas back, in time."""
+        """Runs one step. StuckError: the cluster accepts no message, or lacks replicas, after the time
+        limit."""
         self._dice, self._taken = random.Random(step.dice), []
         stage, recorder = self._stage, self._stage.recorder
         master = stage.picture.master
@@ -75,6 +76,8 @@ class Nemesis:
             await self.all_in_sync(f"all replicas in sync after {what}")
 
     async def all_in_sync(self, what: str) -> None:
+        """Returns when a picture taken after this call has every broker in the SyncStateSet. StuckError: not
+        in time."""
         stage, asked = self._stage, self._stage.recorder.clock()
         brokers = len(stage.cluster.brokers)
         await self.until(
@@ -82,6 +85,8 @@ class Nemesis:
         )
 
     async def until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Returns when the condition holds. StuckError: not within `timeout_s`; the history then has
+        `what`."""
         recorder = self._stage.recorder
         deadline = recorder.clock() + int(timeout_s * 1e6)
         while not condition():
@@ -93,7 +98,7 @@ class Nemesis:
     # -- aim ---------------------------------------------------------------------------------------------
 
     def _aim(self, role: str) -> Program:
-        """Who has the role now, and is no target yet; nobody has it: any of that kind."""
+        """Returns the program with this role that is not a target yet; any of its kind if there is none."""
         stage, picture = self._stage, self._stage.picture
         controllers = role in ("leader", "controller")
         programs = stage.cluster.name_servers if controllers else stage.cluster.brokers
@@ -241,7 +246,7 @@ class Nemesis:
         return heal
 
     async def _clock(self, program: Program) -> Heal:
-        """A jump, and at the end a jump back."""
+        """The wall clock jumps, and jumps back at the end."""
         fault_shim = self._stage.place.fault_shims[program.name]
         fault_shim.set_clock(self._dice.choice(CLOCK_JUMPS_MS))
 

@@ -1,9 +1,9 @@
-"""A network of our own for every program of the cluster, in which cables can be cut.
+"""A private network for the programs of a cluster, in which links can be cut.
 
 This process moves into a new network namespace, which is the hub (a bridge), and into a new mount namespace;
-every host is one more network namespace with a cable to the hub. Nothing of it is visible from outside, and
-the kernel takes all of it away when the last process of it ends, however it ends. Addresses: 10.77.0.0/24,
-in here only. Needs Linux, iproute2, nftables, and root or the right to make user namespaces.
+every host is another network namespace with a link to the hub. None of it is visible from outside, and
+the kernel removes all of it when its last process ends, however it ends. Addresses: 10.77.0.0/24, in
+these namespaces only. Needs Linux, iproute2, nftables, and root or the right to make user namespaces.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 
 class NetError(Exception):
-    """A command of the network failed: which one, and what it said."""
+    """A network command failed; the text has the command and its error."""
 
 
 @functools.cache
 def missing() -> str | None:
-    """Why there can be no such network here; None: there can. Tried in a process of its own."""
+    """Returns why this machine cannot have such a network; None: it can. Tries it in a process of its own."""
     if not sys.platform.startswith("linux"):
         return "network namespaces are Linux's"
     for tool, package in (("ip", "iproute2"), ("nft", "nftables"), ("mount", "util-linux")):
         if shutil.which(tool) is None:
-            return f"no {tool} on this machine (package {package})"
+            return f"there is no {tool} on this machine (package {package})"
     trial = (
         "from cli.lab.chaos.net import Net; from pathlib import Path; import tempfile\n"
         "with tempfile.TemporaryDirectory() as d:\n"
@@ -54,12 +54,12 @@ def missing() -> str | None:
     )
     if tried.returncode == 0:
         return None
-    reason = tried.stderr.strip().splitlines()[-1:] or ["for a reason unknown"]
-    return f"this machine does not let us make network namespaces ({reason[0]})"
+    reason = tried.stderr.strip().splitlines()[-1:] or ["unknown reason"]
+    return f"this machine does not permit network namespaces ({reason[0]})"
 
 
 class Net:
-    """`enter()` once, in a process without threads: this process stays inside. Then hosts, by name."""
+    """Call enter() once, in a process without threads: the process stays inside. Then add hosts by name."""
 
     def __init__(self, directory: Path) -> None:
         self._hosts_file = directory / "hosts"
@@ -69,6 +69,8 @@ class Net:
         self._cuts: list[tuple[str, str]] = []
 
     def enter(self) -> None:
+        """Moves this process into the new namespaces and makes the hub. NetError or OSError: not
+        permitted."""
         libc = ctypes.CDLL(None, use_errno=True)
         uid, gid = os.geteuid(), os.getegid()
         flags = CLONE_NEWNS | CLONE_NEWNET | (0 if uid == 0 else CLONE_NEWUSER)
@@ -81,7 +83,7 @@ class Net:
         names = Path("/run/netns")
         place = names if names.is_dir() or os.access("/run", os.W_OK) else Path("/run")
         place.mkdir(exist_ok=True)
-        _run("mount", "-t", "tmpfs", "tmpfs", str(place))  # the names of hosts are ours alone, too
+        _run("mount", "-t", "tmpfs", "tmpfs", str(place))  # the names of hosts are private as well
         self._write_hosts()
         _check(libc.mount(os.fsencode(self._hosts_file), b"/etc/hosts", None, MS_BIND, None), "mount hosts")
         _run("ip", "link", "set", "lo", "up")
@@ -91,7 +93,7 @@ class Net:
         _add_filter(OUR_HOST)
 
     def add(self, host: str) -> str:
-        """Its address."""
+        """Adds a host; returns its address."""
         cable = self._cable(host)
         _run("ip", "netns", "add", host)
         _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host)
@@ -102,7 +104,7 @@ class Net:
         return self.move(host)
 
     def move(self, host: str) -> str:
-        """A new address, which nobody had before; the names follow it."""
+        """Gives a host a new, unused address; its name resolves to it. Returns the address."""
         self._used += 1
         if FIRST_ADDRESS + self._used > LAST_ADDRESS:
             self._used = 1
@@ -115,29 +117,31 @@ class Net:
         return address
 
     def address(self, host: str) -> str:
+        """Returns the host's current IP address. KeyError: there is no such host."""
         return self._addresses[host]
 
     def command(self, host: str) -> list[str]:
-        """In front of what shall run there."""
+        """Returns the command prefix that runs a program on the host."""
         return ["ip", "netns", "exec", host]
 
     # -- cuts --------------------------------------------------------------------------------------------
 
     def unplug(self, host: str) -> None:
-        """Nobody reaches it, it reaches nobody."""
+        """Disconnects a host from all others."""
         _run("ip", "link", "set", self._cable(host), "down")
 
     def plug(self, host: str) -> None:
+        """Connects a host again after unplug()."""
         _run("ip", "link", "set", self._cable(host), "up")
 
     def cut(self, ways: Sequence[tuple[str, str]]) -> None:
-        """Packets (from, to) vanish; the other direction is another way."""
+        """Drops packets of each (from, to). The opposite direction is a way of its own."""
         self._cuts += ways
         for source, target in ways:
             self._drop(source, target)
 
     def heal(self, ways: Sequence[tuple[str, str]]) -> None:
-        """What cut() was given. Another cut of the same way stays."""
+        """Undoes a cut() of these ways. Another cut of the same way stays."""
         for way in ways:
             self._cuts.remove(way)
         for host in {target for _, target in ways}:
@@ -152,27 +156,28 @@ class Net:
     # -- disks -------------------------------------------------------------------------------------------
 
     def mount_disk(self, path: Path, disk_bytes: int) -> None:
-        """A file system of its own, in memory; gone with this process: see give_back()."""
+        """Mounts a file system in memory at `path`. It is gone with this process: see give_back()."""
         path.mkdir(parents=True, exist_ok=True)
         _run("mount", "-t", "tmpfs", "-o", f"size={disk_bytes},mode=755", "tmpfs", str(path))
         self._mounts.append(path)
 
     def fill_disk(self, path: Path) -> None:
-        """Not one block is left: the disk shrinks to what is on it. At once, and without the memory."""
+        """Leaves no free block: the disk shrinks to its content, at once and without using memory."""
         for _ in range(FILL_TRIES):
             space = os.statvfs(path)
             used_bytes = (space.f_blocks - space.f_bfree) * space.f_frsize
             try:
                 return _run("mount", "-o", f"remount,size={used_bytes}", str(path))
-            except NetError as error:  # it has grown meanwhile
+            except NetError as error:  # its content has grown meanwhile
                 problem = error
         raise problem
 
     def free_disk(self, path: Path, disk_bytes: int) -> None:
+        """Gives a filled disk its size back (bytes)."""
         _run("mount", "-o", f"remount,size={disk_bytes}", str(path))
 
     def give_back(self, wanted: str) -> None:
-        """Below each mounted disk: what matches the pattern is copied to the real disk, the rest is gone."""
+        """Unmounts each disk; files that match the pattern are copied to the real disk, others are lost."""
         for path in self._mounts:
             rescued = path.with_name(path.name + ".rescued")
             for found in path.glob(wanted):
@@ -193,7 +198,7 @@ class Net:
         return name
 
     def _write_hosts(self) -> None:
-        """In place: it is mounted over /etc/hosts, and programs that run see the change."""
+        """Writes in place: the file is mounted over /etc/hosts, and running programs see the change."""
         lines = ["127.0.0.1 localhost\n"]
         lines += [f"{address} {host}\n" for host, address in self._addresses.items()]
         with self._hosts_file.open("w") as file:
@@ -207,7 +212,7 @@ def _add_filter(host: str) -> None:
 
 
 def _inside(host: str, *command: str) -> None:
-    """We are the hub: what is for us needs no namespace."""
+    """Runs a command on a host. This process is the hub: its own commands need no namespace."""
     _run(*([] if host == OUR_HOST else ["ip", "netns", "exec", host]), *command)
 
 

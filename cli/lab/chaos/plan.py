@@ -1,4 +1,4 @@
-"""What the nemesis will do: a list of steps made from a seed. Pure: the same seed gives the same steps.
+"""The plan of the nemesis: a list of steps made from a seed. Pure: the same seed gives the same steps.
 
 A step names roles ("the master"), not programs: who has the role is seen when it strikes, and `dice` decides
 where there is a choice. Kinds are what can be done to a cluster; families are what `--only` takes.
@@ -30,17 +30,17 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "clock": ("clock-master", "clock-slave", "clock-leader"),
 }
 NETWORK_FAMILIES = frozenset({"partition", "address", "disk"})
-"""Need namespaces: see net.py."""
+"""Kinds that need network namespaces, see net.py."""
 
 SINGLE = frozenset({"kill-brokers", "kill-controllers", "kill-all"})
-"""Leave nothing for a second fault at the same time."""
+"""Kinds that are never combined with another fault."""
 TWO_AT_ONCE = 0.2
 IMPATIENT = 0.25
-"""Such a share of steps strikes as soon as something was accepted, while the cluster still heals."""
+"""Share of steps that strike as soon as a message is accepted, while the cluster is still recovering."""
 HOLD_MS = ((0, 300), (300, 2_500), (2_500, 7_000))
-"""Shorter than anything notices; around the heartbeats; longer than the time-outs."""
+"""Shorter than any detection; around the heartbeats; longer than the time-outs."""
 HOLD_FULL_MS = (3_000, 12_000)
-"""A full disk is found when the log needs its next file."""
+"""A full disk is noticed when the log needs its next file."""
 QUIET_MS = (200, 2_000)
 
 
@@ -55,7 +55,7 @@ class Step:
 
 
 def kinds_of(families: Collection[str]) -> list[str]:
-    """ValueError names a family that does not exist."""
+    """Returns the kinds of these families. ValueError: a family does not exist."""
     unknown = sorted(set(families) - set(FAMILIES))
     if unknown:
         raise ValueError(f"no fault is called {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
@@ -63,8 +63,8 @@ def kinds_of(families: Collection[str]) -> list[str]:
 
 
 def make_plan(seed: int, kinds: Sequence[str], count: int) -> list[Step]:
-    """A shorter plan of the same seed and kinds is the begin of a longer one. Every kind comes once before
-    one comes again."""
+    """Returns the steps. A shorter plan of the same seed and kinds is the start of a longer one. Every kind
+    comes once before one is repeated."""
     dice = random.Random(seed)
     steps: list[Step] = []
     bag: list[str] = []

@@ -1,4 +1,5 @@
-"""`keelmq chaos`: start the cluster and its clients, let the nemesis strike, read everything, judge."""
+"""`keelmq chaos`: start the cluster and its clients, inject faults, read everything back, check the
+history."""
 
 import asyncio
 import random
@@ -30,7 +31,8 @@ from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 SEEDS = 1_000_000
 QUEUES = 4
 LOG_FILE_BYTES = 1 << 20
-"""Small: a new file every few seconds, so that faults meet the change of files, and full disks are found."""
+"""Small, for a new file every few seconds: faults coincide with the change of files, full disks are
+noticed."""
 NAME_SERVERS, BROKERS = 3, 3
 PRODUCERS, UNORDERED = 3, 2
 START_TIMEOUT_S = 60.0
@@ -41,7 +43,8 @@ LOOK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
-    """`families`: empty for all that can be made. `minutes` and `faults`: whichever is over first ends it."""
+    """`families`: empty for all that can be made. `minutes` and `faults`: whichever limit is reached first
+    ends the run."""
 
     minutes: float = 5.0
     faults: int | None = None
@@ -73,12 +76,14 @@ class Chaos:
         self._watching: list[asyncio.Task[None]] = []
 
     async def run(self, steps: list[Step]) -> None:
+        """Runs the cluster, the clients and the steps of the plan; the history then has everything. Leaves no
+        task."""
         loops = (self._stage.look_forever(), self._stage.guard_forever(), self._show())
         self._watching = [asyncio.create_task(each) for each in loops]
         try:
             await self._act(steps)
         except StuckError as error:
-            self._check()  # if something of ours ended, it is not the cluster
+            self._check()  # a client or watcher that failed is the cause, not the cluster
             self._view.event(f"the cluster did not come back: {error}")
         finally:
             for task in self._watching:
@@ -94,7 +99,7 @@ class Chaos:
             await stop_after(ending.run, sys.exc_info()[1])
 
     async def _act(self, steps: list[Step]) -> None:
-        """StuckError, also when that was not at the end: then everything is read back nevertheless."""
+        """Strikes and reads everything back, also after a StuckError, which it then raises."""
         queues = await self._start()
         stuck: StuckError | None = None
         try:
@@ -117,7 +122,7 @@ class Chaos:
             await asyncio.sleep(LOOK_S)
 
     async def _start(self) -> list[MessageQueue]:
-        """The topic's queues; clients run when this returns."""
+        """Starts the cluster and the clients; returns the topic's queues."""
         cluster = self._stage.cluster
         self._view.event(f"starting {NAME_SERVERS} name servers with controllers and {BROKERS} brokers")
         cluster.start()
@@ -135,7 +140,7 @@ class Chaos:
         return queues
 
     async def _make_topic(self) -> list[MessageQueue]:
-        """Its queues, when every name server can tell them. StuckError: not in time."""
+        """Creates the topic; returns its queues when they are routed. StuckError: not in time."""
         cluster = self._stage.cluster
         header = CreateTopicRequest(
             topic=TOPIC, default_topic=DEFAULT_TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6
@@ -167,7 +172,7 @@ class Chaos:
         await self._nemesis.all_in_sync("all replicas in sync after the last fault")
 
     def _check(self) -> None:
-        """Raises what ended a sender, a consumer or a watcher: a bug of ours."""
+        """Raises the exception that ended a sender, a consumer or a watcher, which is a bug."""
         for each in self._clients:
             each.check()
         for task in self._watching:
@@ -197,7 +202,7 @@ class Chaos:
 
 
 def run_chaos(options: ChaosOptions) -> int:
-    """The exit code: 0 nothing found; 1 a checker found something; 2 usage; 130 Ctrl-C."""
+    """Returns the exit code: 0 nothing found; 1 a checker found something; 2 usage; 130 Ctrl-C."""
     try:
         families = possible(options)
     except ValueError as error:
@@ -220,7 +225,7 @@ def run_chaos(options: ChaosOptions) -> int:
 
 
 def run_check(path: Path) -> int:
-    """As run_chaos(); 2: no such file, or no history."""
+    """Returns the exit code, as run_chaos(); 2: there is no such file, or it is not a history."""
     try:
         return check_file(path)
     except (OSError, HistoryError) as error:
@@ -229,7 +234,7 @@ def run_check(path: Path) -> int:
 
 
 def possible(options: ChaosOptions) -> list[str]:
-    """The families of faults, and a line for those that are left out. ValueError: asked for what is not."""
+    """Returns the families of faults, and a line for those left out. ValueError: a wanted one is unknown."""
     wanted = options.families or tuple(FAMILIES)
     kinds_of(wanted)
     if not NETWORK_FAMILIES & set(wanted) or (reason := missing()) is None:
@@ -245,7 +250,7 @@ def possible(options: ChaosOptions) -> list[str]:
 def _play(
     options: ChaosOptions, seed: int, directory: Path, steps: list[Step], *, networked: bool
 ) -> dict[str, int]:
-    """Until the history is complete and every program has ended. Which broker had which id."""
+    """Runs until the history is complete and every program has ended. Returns program -> broker id."""
     import uvloop
 
     net = Net(directory) if networked else None

@@ -1,4 +1,5 @@
-"""The cluster of a run, where its programs are, and the picture of it that the nemesis aims by."""
+"""The cluster of a run, the hosts of its programs, and its current picture, by which the nemesis chooses
+targets."""
 
 import asyncio
 import subprocess
@@ -25,7 +26,7 @@ EVERYWHERE = "0.0.0.0"
 
 class ChaosPlace(Place):
     """Each program has its own fault shim and, with `net`, its own host. Controllers and name servers are
-    known by their host's name, which outlives its address; brokers register addresses."""
+    addressed by their host's name, which stays when its address changes; brokers register addresses."""
 
     def __init__(self, directory: Path, net: Net | None) -> None:
         self.net, self._directory = net, directory
@@ -39,16 +40,19 @@ class ChaosPlace(Place):
         return name if name.startswith("namesrv") else address
 
     def bind(self, name: str) -> str:
+        """Returns the address that the program listens on: loopback, or every address of its own host."""
         return HOST if self.net is None else EVERYWHERE
 
     def command(self, program: Program) -> list[str]:
+        """Returns the command that runs the program behind its fault shim, on its own host if there is
+        one."""
         where = [] if self.net is None else self.net.command(program.name)
         fault_shim = str(self.fault_shims[program.name].path)
         run = [sys.executable, "-m", "cli.lab.chaos.fault_shim", fault_shim, program.module]
         return [*where, *run, "-c", str(program.config_path)]
 
     def move(self, program: Program) -> None:
-        """While it does not run: another address."""
+        """Gives a program that does not run another address."""
         assert self.net is not None and not program.is_running, program.name
         address = self.net.move(program.name)
         if program.module == "broker":
@@ -58,12 +62,12 @@ class ChaosPlace(Place):
 
 
 class Stage:
-    """`picture` is looked at again and again while run() runs. Programs in `down` are meant to be so."""
+    """`picture` is refreshed by look_forever(). Programs in `down` were stopped on purpose."""
 
     def __init__(self, cluster: Cluster, place: ChaosPlace, recorder: Recorder) -> None:
         self.cluster, self.place, self.recorder = cluster, place, recorder
         self.picture = Picture()
-        self.picture_t = -1  # when it was begun
+        self.picture_t = -1  # when the request for it began
         self.down: set[str] = set()
         self.filled: set[str] = set()
         self.broker_ids: dict[str, int] = {}
@@ -71,14 +75,17 @@ class Stage:
         self._watcher = Watcher(cluster)
 
     async def close(self) -> None:
+        """Closes the watcher's connections."""
         await self._watcher.close()
 
     async def look_forever(self) -> None:
+        """Calls look() every LOOK_S, until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> Picture:
+        """Takes a new picture of the cluster, keeps it in `picture`, and records it if it has changed."""
         begun = self.recorder.clock()
         picture = await self._watcher.look()
         seen, before = _view(0, picture), _view(0, self.picture)
@@ -91,7 +98,7 @@ class Stage:
         return picture
 
     async def guard_forever(self) -> None:
-        """Programs that end by themselves are told and started again."""
+        """Records and restarts programs that end without being stopped, until it is cancelled."""
         while True:
             await asyncio.sleep(GUARD_S)
             for program in self.cluster.programs:
@@ -110,11 +117,12 @@ class Stage:
     # -- programs ----------------------------------------------------------------------------------------
 
     async def kill(self, program: Program) -> None:
+        """Kills the program with SIGKILL and waits for its end. guard_forever() does not restart it."""
         self.down.add(program.name)
         await self.cluster.kill_and_wait(program)
 
     async def terminate(self, program: Program) -> bool:
-        """SIGTERM. False: it did not obey, and was killed."""
+        """Sends SIGTERM. False: the program did not end in time, and was killed."""
         self.down.add(program.name)
         process = program.process
         assert process is not None
@@ -132,17 +140,18 @@ class Stage:
         self.down.discard(program.name)
 
     def store(self, program: Program) -> Path:
+        """Returns the broker's storePathRootDir."""
         return Path(program.settings["storePathRootDir"])
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def confirmed_bytes(self) -> int | None:
-        """Of the master, when it was looked at last."""
+        """Returns the master's confirmOffset in the last picture; None: there is no master."""
         replicas = self.picture.replicas
         return next((each.confirm_offset for each in replicas if each.role == "master"), None)
 
     def logs(self, confirmed_bytes: int) -> Iterator[Log]:
-        """After the programs have ended."""
+        """Yields an entry per replica. Call it after the programs have ended."""
         found = {each.name: self.store(each) / "commitlog" for each in self.cluster.brokers}
         begins = {name: log_begin(directory) for name, directory in found.items()}
         for name, directory in found.items():
@@ -166,17 +175,17 @@ def _view(t: int, picture: Picture) -> View:
 
 
 def _log_files(directory: Path) -> list[Path]:
-    """A file of the log is named by the offset that it begins with."""
+    """Returns the log's files in order; each is named after the offset of its first byte."""
     return sorted(path for path in directory.glob("*") if path.name.isdecimal())
 
 
 def log_begin(directory: Path) -> int:
-    """The log's first offset; 0 without any file."""
+    """Returns the log's first offset; 0 if it has no file."""
     return next((int(path.name) for path in _log_files(directory)), 0)
 
 
 def log_crc(directory: Path, start: int, end: int) -> int | None:
-    """CRC-32 of the log from `start`, where a file begins, to `end`; None: it has not all of that."""
+    """Returns the CRC-32 of the log from `start`, where a file begins, to `end`; None: bytes are missing."""
     crc, done = 0, start
     for path in _log_files(directory):
         if int(path.name) != done:

@@ -1,4 +1,4 @@
-"""What a run has shown, in words: a table of recovery times, the findings, the verdict line."""
+"""The result of a run as text: a table of recovery times, the findings, the verdict line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -11,7 +11,7 @@ Findings = Mapping[str, Sequence[str] | None]
 
 
 def table(found: Sequence[Recovery]) -> Iterator[str]:
-    """Per kind of fault: how many, when the first send was accepted again, and how long none was."""
+    """Yields a line per kind of fault: count, time to the first accepted send, longest time without one."""
     groups: dict[str, list[Recovery]] = {}
     for recovery in found:
         groups.setdefault(recovery.kinds[0] if len(recovery.kinds) == 1 else TWO, []).append(recovery)
@@ -28,12 +28,14 @@ def table(found: Sequence[Recovery]) -> Iterator[str]:
 
 
 def findings_text(findings: Findings) -> Iterator[str]:
+    """Yields a line for each finding that is shown, with the checker's name before it."""
     for name, found in findings.items():
         for line in shown(found or ()):
             yield f"{name}: {line}"
 
 
 def verdict(seed: int, world: World, findings: Findings) -> str:
+    """Returns the CHAOS line: the seed, counts, and the number of findings of each checker."""
     found = recoveries(world)
     times = [recovery.ms for recovery in found if recovery.ms is not None]
     counts: dict[str, int | str] = {
@@ -51,5 +53,5 @@ def verdict(seed: int, world: World, findings: Findings) -> str:
 
 
 def is_clean(world: World, findings: Findings) -> bool:
-    """A run in which nothing was acknowledged or read back has shown nothing."""
+    """Returns whether messages were read back and no checker found anything."""
     return bool(world.final) and not any(findings.values())

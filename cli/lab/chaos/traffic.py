@@ -1,8 +1,8 @@
-"""What clients do during a run: senders and consumers, every operation of theirs in the history.
+"""The clients of a run: senders and consumers, which record every operation in the history.
 
-An ordered sender has one queue and one send under way at a time; the unordered ones send to any queue, many
-at once. A consumer reads every queue from its begin, commits how far it is, and now and then comes back as if
-it had been started again: it asks for its committed offsets and reads from there.
+An ordered sender has one queue and one send in progress at a time; unordered ones send to any queue, many at
+once. A consumer reads every queue from its start and commits its offsets. Now and then it acts as if it had
+been restarted: it queries its committed offsets and reads from there.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from keelmq.remoting.operations.broker_metadata import (
 
 TOPIC = "KeelChaos"
 SEND_TIMEOUTS_MS = (1_500, 5_000, 15_000)
-"""Impatient and patient producers: what an error means is checked, too."""
+"""Short and long time-outs: the meaning of an error is checked as well."""
 AFTER_ERROR_S = 0.05
 READ_NUMS = 64
 READ_TIMEOUT_MS = 2_000
@@ -55,7 +55,7 @@ Resp = TypeVar("Resp", bound=Wire)
 
 @dataclass(slots=True)
 class Counts:
-    """For the screen; the checkers count for themselves."""
+    """Counts for the screen; the checkers do not use them."""
 
     sent: int = 0
     acked: int = 0
@@ -69,7 +69,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Recorder:
-    """Where operations are told; `clock` gives t, `put` takes entries."""
+    """Records operations; `clock` returns t, `put` takes entries."""
 
     clock: Callable[[], int]
     put: Callable[[AnyEntry], None]
@@ -77,7 +77,7 @@ class Recorder:
 
 
 class Senders:
-    """One Producer (its connections, its route) and its senders. `rate`: sends per second of all of them."""
+    """One Producer (its connections, its route) and its senders. `rate`: sends per second, of all senders."""
 
     def __init__(self, index: int, namesrv_addr: str, recorder: Recorder, *, rate: float, seed: int) -> None:
         self._name, self._first = f"producer-{index}", index * 1_000
@@ -88,24 +88,26 @@ class Senders:
         self._stopping = False
 
     def start(self, queues: list[MessageQueue], unordered: int) -> None:
-        """One ordered sender per queue, and so many unordered ones."""
+        """Starts one ordered sender per queue, and this many unordered ones."""
         places = [*queues, *[None] * unordered]
         for index, queue in enumerate(places):
             wait_s = len(places) / self._rate
             self._tasks.append(asyncio.create_task(self._send_all(self._first + index, queue, wait_s)))
 
     async def stop(self) -> None:
-        """Returns when every send has ended, one way or the other."""
+        """Starts no new sends; returns when those in progress have ended."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
         await self._producer.close()
 
     def check(self) -> None:
+        """Raises the exception of a sender that has ended with one."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def cancel(self) -> None:
+        """Ends the senders at once; sends in progress are not waited for."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -159,27 +161,30 @@ class Senders:
 
 
 def key_of(number: int) -> str:
+    """Returns the key that a message of this number carries: its sender's."""
     return f"sender-{sender_of(number)}"
 
 
 def number_of(message: MessageExt) -> int:
-    """DAMAGED: not one of ours, or body and key are not of one message."""
+    """Returns the message's number; DAMAGED: not one of ours, or its body and key do not match."""
     number = read_body(message.body)
     return number if number is not None and message.keys == key_of(number) else DAMAGED
 
 
 class Offsets:
-    """Commits and asks consumer offsets at the master of the route."""
+    """Commits and queries consumer offsets at the master of the route."""
 
     def __init__(self, namesrv_addr: str) -> None:
         self._client = RemotingClient(drop_silent_ms=OFFSET_TIMEOUT_MS)
         self._routes = RouteCache(self._client, namesrv_addr)
 
     async def close(self) -> None:
+        """Closes the routes and the connections."""
         await self._routes.close()
         await self._client.close()
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> tuple[End, str]:
+        """Returns the end of a commit and its remark. fail: certainly not committed; info: unknown."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
@@ -190,6 +195,8 @@ class Offsets:
         return ("fail" if unsent else "info"), outcome.remark
 
     async def fetch(self, group: str, queue: MessageQueue) -> tuple[End, int | None, str]:
+        """Returns the end of a query, the committed offset (None: there is none, or no answer) and its
+        remark."""
         header = ConsumerOffsetRequest(
             consumer_group=group,
             topic=queue.topic,
@@ -204,7 +211,7 @@ class Offsets:
         return "fail", None, outcome.remark
 
     async def _ask(self, queue: MessageQueue, operation: Operation[Any, Resp], header: Wire) -> Outcome[Resp]:
-        """Once, at the master that the name servers know now."""
+        """Sends one request to the master that the name servers know now."""
         try:
             route = await self._routes.refresh(queue.topic, rotate=True)
         except RouteError as error:
@@ -217,7 +224,7 @@ class Offsets:
 
 @dataclass(slots=True)
 class _Reader:
-    """How far one queue is read and committed; times in t."""
+    """Progress of one queue; times in t."""
 
     position: int = 0
     committed: int = 0
@@ -226,7 +233,7 @@ class _Reader:
 
 
 class Consumer:
-    """One group with one member. `eager`: long polling at the end of each queue; else a look now and then."""
+    """One group with one member. `eager`: long polling at the end of each queue; else a pull now and then."""
 
     def __init__(self, index: int, namesrv_addr: str, recorder: Recorder, *, eager: bool, seed: int) -> None:
         self.group = f"consumer-{index}"
@@ -241,15 +248,18 @@ class Consumer:
         self._tasks = [asyncio.create_task(self._follow(queue)) for queue in queues]
 
     def check(self) -> None:
+        """Raises the exception of a task that has ended with one."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def stop(self) -> None:
+        """Starts no new reads; returns when those in progress have ended."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
     async def close(self) -> None:
+        """Cancels the reads and closes the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -257,7 +267,7 @@ class Consumer:
         await self._offsets.close()
 
     async def last_fetch(self, queues: list[MessageQueue]) -> bool:
-        """What is committed in the end. False: not every queue answered."""
+        """Queries the final committed offsets. Returns whether there was an answer for every queue."""
         return all([await self._fetch(queue) is not None for queue in queues])
 
     async def _follow(self, queue: MessageQueue) -> None:
@@ -278,7 +288,7 @@ class Consumer:
         return now + int(self._dice.uniform(*COME_BACK_S) * 1e6)
 
     async def _read(self, queue: MessageQueue, reader: _Reader) -> bool:
-        """False: it failed."""
+        """Pulls once; returns whether that succeeded."""
         start, put, clock = reader.position, self._recorder.put, self._recorder.clock
         invoked = Read(t=clock(), by=self.group, type="invoke", queue=queue.queue_id, start=start)
         put(invoked)
@@ -313,7 +323,7 @@ class Consumer:
         reader.commit_at = recorder.clock() + COMMIT_PERIOD_US
 
     async def _fetch(self, queue: MessageQueue) -> int | None:
-        """None: no answer, or nothing committed."""
+        """Returns the committed offset; None: no answer, or nothing committed."""
         recorder, group = self._recorder, self.group
         invoked = Fetch(t=recorder.clock(), by=group, group=group, type="invoke", queue=queue.queue_id)
         recorder.put(invoked)
@@ -325,6 +335,7 @@ class Consumer:
 def read_entry(
     t: int, by: str, start: int, queue: MessageQueue, result: PullResult, *, final: bool = False
 ) -> Read:
+    """Returns the history's entry for a successful pull that began at offset `start`."""
     return Read(
         t=t,
         by=by,
@@ -338,7 +349,7 @@ def read_entry(
 
 
 async def read_all(namesrv_addr: str, queues: list[MessageQueue], recorder: Recorder) -> list[Read]:
-    """The last reading: every queue from its first message to its end. PullError when that fails."""
+    """Returns the final reads: every queue from its first message to its end. PullError: a read failed."""
     entries = []
     async with PullConsumer(namesrv_addr, "keelmq-chaos-final") as consumer:
         for queue in queues:

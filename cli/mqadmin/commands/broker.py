@@ -1,4 +1,4 @@
-"""mqadmin: one broker or those of a cluster: state, settings, consumers, housekeeping."""
+"""mqadmin: one broker or those of a cluster: state, settings, consumers, clean-up."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ NO_MASTER = "NO_MASTER"
 def broker_status(
     broker_addr: BrokerAddr = None, cluster_name: Cluster = None, namesrv_addr: OptionalNamesrvAddr = None
 ) -> Action:
-    """What a broker counts and measures (-b), or every broker of a cluster, slaves too (-c)."""
+    """Runtime information of a broker (-b), or of every broker of a cluster, including slaves (-c)."""
     check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
@@ -86,7 +86,7 @@ def get_broker_config(
 
 
 async def _titles(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> dict[str, str]:
-    """Address -> whose master or slave it is."""
+    """Returns address -> the heading of its settings: master, or slave of which master."""
     titles: dict[str, str] = {}
     for broker in await brokers_of_cluster(admin, cluster_name, namesrv_addr):
         master = broker.broker_addrs.get(MASTER_ID, NO_MASTER)
@@ -103,11 +103,12 @@ def update_broker_config(
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
     all_brokers: Annotated[
-        str | None, typer.Option("-a", "--updateAllBroker", help="With any value: slaves of the cluster, too")
+        str | None,
+        typer.Option("-a", "--updateAllBroker", help="With any value: also the slaves of the cluster"),
     ] = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """Change a setting of running brokers. KeelMQ keeps it in the -c file, or says why it cannot change."""
+    """Change a setting of running brokers. KeelMQ writes it to the -c file, or says why it cannot change."""
     check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
@@ -136,13 +137,13 @@ def broker_consume_stats(
         int, typer.Option("-t", "--timeoutMillis", min=1, help="ms for the answer")
     ] = CONSUME_STATS_TIMEOUT_MS,
     level: Annotated[
-        int, typer.Option("-l", "--level", help="Only queues with that many messages behind, or more")
+        int, typer.Option("-l", "--level", help="Only queues that are at least this many messages behind")
     ] = 0,
     order: Annotated[
         str | None, typer.Option("-o", "--order", help="true: only topics that are consumed in order")
     ] = None,
 ) -> Action:
-    """How far every group is in the queues of a broker."""
+    """Progress of every group in the queues of a broker."""
 
     async def action(admin: AdminClient) -> Output:
         is_order = (order or "").lower() == "true"
@@ -174,7 +175,7 @@ def broker_consume_stats(
 
 
 def _clean(name: str, operation: Operation[Any, Any], doc: str) -> None:
-    """A command that makes brokers do their housekeeping now."""
+    """Registers a command that makes brokers clean up now."""
 
     def clean(
         broker_addr: BrokerAddr = None,
@@ -200,11 +201,15 @@ def _clean(name: str, operation: Operation[Any, Any], doc: str) -> None:
     command(name)(clean)
 
 
-_clean("cleanExpiredCQ", CLEAN_EXPIRED_CONSUMEQUEUE, "Delete the parts of queues whose messages are gone.")
+_clean(
+    "cleanExpiredCQ",
+    CLEAN_EXPIRED_CONSUMEQUEUE,
+    "Delete the parts of consume queues whose messages are deleted.",
+)
 _clean(
     "deleteExpiredCommitLog", DELETE_EXPIRED_COMMITLOG, "Delete log files older than fileReservedTime, now."
 )
-_clean("cleanUnusedTopic", CLEAN_UNUSED_TOPIC, "Delete what is left of topics that were deleted.")
+_clean("cleanUnusedTopic", CLEAN_UNUSED_TOPIC, "Delete the remains of deleted topics.")
 
 
 @command("setCommitLogReadAheadMode")
@@ -212,15 +217,15 @@ def set_read_ahead(
     mode: Annotated[
         int,
         typer.Option(
-            "-m", "--commitLogReadAheadMode", min=0, max=1, help="0: the system reads ahead; 1: random reads"
+            "-m", "--commitLogReadAheadMode", min=0, max=1, help="0: the system reads ahead; 1: random access"
         ),
     ],
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """How the log is read from disk: 1 helps brokers whose consumers are far behind, each at another
-    offset."""
+    """Set how the log is read from disk: 1 helps brokers with many consumers that are far behind at different
+    offsets."""
     check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
@@ -241,9 +246,9 @@ def reset_master_flush_offset(
     broker_addr: Annotated[
         str, typer.Option("-b", "--brokerAddr", callback=checked_addresses, help="The slave, host:port")
     ],
-    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="In the log of its master")],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="Offset in the master's log")],
 ) -> Action:
-    """Set what a slave of RocketMQ takes for its master's flushed offset. KeelMQ's replicas need none."""
+    """Set the master's flushed offset as a slave of RocketMQ knows it. KeelMQ's replicas have none."""
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
@@ -271,7 +276,7 @@ def query_consume_queue(
     group: Annotated[str | None, typer.Option("-g", "--consumer", help="Consumer group")] = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """Entries of a queue: where in the log its messages are."""
+    """Entries of a consume queue: the positions of its messages in the log."""
     if broker_addr is None and namesrv_addr is None:
         raise typer.BadParameter("give -b BROKER, or -n NAMESRVADDR to find one")
 
@@ -297,4 +302,4 @@ async def _any_broker(admin: AdminClient, namesrv_addr: str, topic: str) -> str:
     for broker in route.broker_datas:
         if broker.broker_addrs:
             return broker.broker_addrs[min(broker.broker_addrs)]
-    raise AdminError("queryCq", namesrv_addr, f"no broker of topic {topic} is there")
+    raise AdminError("queryCq", namesrv_addr, f"no broker of topic {topic} is registered")

@@ -58,7 +58,9 @@ def get_broker_epoch(
 @command("clusterList", repeats=True)
 def cluster_list(
     namesrv_addr: NamesrvAddr,
-    more_stats: Annotated[bool, typer.Option("-m", "--moreStats", help="Message totals instead")] = False,
+    more_stats: Annotated[
+        bool, typer.Option("-m", "--moreStats", help="Show message totals instead")
+    ] = False,
     cluster_name: ClusterName = None,
 ) -> Action:
     """Every broker of the clusters, with its load."""

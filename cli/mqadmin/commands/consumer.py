@@ -1,4 +1,4 @@
-"""mqadmin: who consumes and produces, and how far they are."""
+"""mqadmin: consumers and producers, and the progress of consumer groups."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from keelmq.remoting.queue_map import QueueKey, queue_json
 
 RETRY_PREFIX = "%RETRY%"
 NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
-"""Answers of a broker that has no member of the group."""
+"""Codes of a broker that has no member of the group."""
 
 ConsumerGroup = Annotated[str, typer.Option("-g", "--consumerGroup", help="Consumer group")]
 Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Ask this broker, host:port")]
@@ -30,19 +30,19 @@ Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Ask this
 def consumer_progress(
     namesrv_addr: NamesrvAddr,
     group: Annotated[
-        str | None, typer.Option("-g", "--groupName", help="Consumer group; all without")
+        str | None, typer.Option("-g", "--groupName", help="Consumer group (default: all)")
     ] = None,
     topic: Annotated[
         str | None, typer.Option("-t", "--topicName", help="Only this topic of the group")
     ] = None,
     show_client: Annotated[
-        str, typer.Option("-s", "--showClientIP", help="true: which client has each queue")
+        str, typer.Option("-s", "--showClientIP", help="true: show which client has each queue")
     ] = "false",
     cluster: Annotated[
-        str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")
+        str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")
     ] = None,
 ) -> Action:
-    """How far a consumer group is in each queue (-g), or how far behind every group is."""
+    """Progress of a consumer group in each queue (-g), or the lag of every group."""
 
     async def action(admin: AdminClient) -> Output:
         if group is None:
@@ -81,21 +81,22 @@ def _rows(
 async def _route_of_group(
     admin: AdminClient, namesrv_addr: str, group: str, place: str | None
 ) -> TopicRouteData:
-    """Of the topic or cluster that is named, or else of the group's retry topic, which it has everywhere."""
+    """Returns the route of the given topic or cluster, else of the group's retry topic, which all its brokers
+    have."""
     return await admin.topic_route(namesrv_addr, place or RETRY_PREFIX + group)
 
 
 async def progress_of(
     admin: AdminClient, route: TopicRouteData, group: str, topic: str | None
 ) -> tuple[GroupProgress, list[AdminError]]:
-    """At all brokers of a route together."""
+    """Returns the progress of a group at all brokers of a route together, and the errors of the others."""
     told, errors = await ask_brokers(admin, route, lambda each: admin.consume_stats(each, group, topic))
     queues = {key: row for _, progress in told for key, row in progress.queues.items()}
     return GroupProgress(queues, sum((progress.tps for _, progress in told), 0.0)), errors
 
 
 async def _owners(admin: AdminClient, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
-    """Which client says that it has a queue. Clients that do not answer are left out."""
+    """Returns queue -> the client that says it has it. Clients that do not answer are left out."""
     address, body, _ = await members_of(admin, route, group)
     if body is None:
         return {}
@@ -114,7 +115,8 @@ async def _owners(admin: AdminClient, route: TopicRouteData, group: str) -> dict
 async def members_of(
     admin: AdminClient, route: TopicRouteData, group: str
 ) -> tuple[str, ConsumerConnectionBody | None, list[AdminError]]:
-    """From the first broker that has members of the group: they tell every broker of their topics."""
+    """Returns address, members and errors, from the first broker that has members of the group: members
+    send heartbeats to every broker of their topics."""
     told, errors = await ask_brokers(admin, route, lambda each: admin.consumer_connections(each, group))
     if told:
         return (*told[0], errors)
@@ -163,7 +165,7 @@ async def _group_row(admin: AdminClient, namesrv_addr: str, group: str) -> tuple
 def consumer_connection(
     group: ConsumerGroup, broker_addr: Broker = None, namesrv_addr: OptionalNamesrvAddr = None
 ) -> Action:
-    """The members of a consumer group, and what it subscribes to."""
+    """The members of a consumer group, and its subscriptions."""
     _needs_one(broker_addr, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
@@ -187,7 +189,9 @@ async def _find_members(
     address, body, errors = await members_of(admin, route, group)
     if body is None:
         raise (
-            errors[0] if errors else AdminError("consumerConnection", str(namesrv_addr), "no broker is there")
+            errors[0]
+            if errors
+            else AdminError("consumerConnection", str(namesrv_addr), "no broker of the group is registered")
         )
     return address, body
 
@@ -197,10 +201,12 @@ def consumer_status(
     group: ConsumerGroup,
     client_id: Annotated[str | None, typer.Option("-i", "--clientId", help="Only this client")] = None,
     broker_addr: Broker = None,
-    jstack: Annotated[bool, typer.Option("-s", "--jstack", help="With the threads of Java clients")] = False,
+    jstack: Annotated[
+        bool, typer.Option("-s", "--jstack", help="Include the threads of Java clients")
+    ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """What the members of a group say about themselves: one is shown (-i), of all there is a file each."""
+    """Runtime information of one member of a group (-i), or of all of them, in a file each."""
     _needs_one(broker_addr, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
@@ -230,7 +236,7 @@ async def _write_all(
             path.parent.mkdir(exist_ok=True)
             path.write_text(layouts_group.running_info(info), encoding="utf-8")
         except OSError as error:
-            remark = f"cannot write {path}: {error.strerror}; run it in another directory, or ask one by -i"
+            remark = f"cannot write {path}: {error.strerror}; use another directory, or -i"
             raise AdminError("consumerStatus", address, remark, ResponseCode.SYSTEM_ERROR) from None
         rows.append((member.client_id, member.version, str(path)))
         value.append({"clientId": member.client_id, "version": member.version, "runningInfo": _plain(info)})
@@ -240,7 +246,7 @@ async def _write_all(
 
 
 def verdicts(infos: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is wrong with a group as a whole."""
+    """Returns the lines about a group as a whole: subscriptions that differ, queues with two owners."""
     subscriptions = {
         frozenset((each.get("topic"), each.get("subString")) for each in info.get("subscriptionSet") or [])
         for info in infos
@@ -254,7 +260,7 @@ def verdicts(infos: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON can have it: the queues in a list."""
+    """Returns the JSON form: the queues are a list."""
     table = [{"queue": queue_json(key), "state": state} for key, state in sorted(info["mqTable"].items())]
     return {**info, "mqTable": table}
 

@@ -1,4 +1,4 @@
-"""mqadmin: what is asked of controllers. Any controller of -a may be named: the leader is found from it."""
+"""mqadmin: requests to controllers. Any controller may be named with -a: it leads to the leader."""
 
 import re
 from typing import Annotated
@@ -27,7 +27,7 @@ from keelmq.remoting.codes import ResponseCode
 
 @command("getControllerMetaData")
 def get_controller_metadata(controller_addr: ControllerAddress) -> Action:
-    """Which controllers there are and which one leads."""
+    """The controllers, and which of them leads."""
 
     async def action(admin: AdminClient) -> Output:
         metadata = await admin.controller_metadata(controller_addr)
@@ -43,7 +43,7 @@ def get_sync_state_set(
     broker_name: BrokerName = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """Master, epochs and SyncStateSet of a broker name (-b), or of all of a cluster (-c, needs -n)."""
+    """Master, epochs and SyncStateSet of a broker name (-b), or of a whole cluster (-c, needs -n)."""
     if broker_name is None and (cluster_name is None or namesrv_addr is None):
         raise typer.BadParameter("give -b BROKERNAME, or -c CLUSTERNAME with -n NAMESRVADDR")
 
@@ -79,11 +79,11 @@ def elect_master(
         typer.Option(
             "--dry-run",
             "--explain",
-            help="Change nothing: who would win, and why; without -b, the election that nobody asked for",
+            help="Change nothing: show who would win and why; without -b, for an automatic election",
         ),
     ] = False,
 ) -> Action:
-    """Make a replica the master. It must be alive and in the SyncStateSet."""
+    """Elect a replica as master. It must be alive and in the SyncStateSet."""
     if broker_id is None and not dry_run:
         raise typer.BadParameter("give -b BROKERID, or --dry-run to see who would win")
 
@@ -109,7 +109,7 @@ def clean_broker_metadata(
     controller_addr: ControllerAddress,
     broker_name: Annotated[str, typer.Option("-bn", "--brokerName", help="Broker name")],
     broker_ids: Annotated[
-        str, typer.Option("-b", "--brokerControllerIdsToClean", help="Ids, 1;2;3; without: all of the group")
+        str, typer.Option("-b", "--brokerControllerIdsToClean", help="Ids, 1;2;3 (default: all of the group)")
     ] = "",
     cluster_name: Annotated[
         str, typer.Option("-c", "--clusterName", help="Its cluster; needed without -l")
@@ -121,12 +121,12 @@ def clean_broker_metadata(
         bool, typer.Option("--dry-run", help="Change nothing: show which replicas would be forgotten")
     ] = False,
 ) -> Action:
-    """Make the controllers forget replicas that never come back. Their ids are not given out again."""
+    """Make the controllers forget replicas that will not return. Their ids are not assigned again."""
     ids = [part.strip() for part in re.split("[;,]", broker_ids) if part.strip()]
     if not all(each.isdecimal() for each in ids):
         raise typer.BadParameter(f"-b {broker_ids!r} is not a list of ids (example: 1;2;3)")
     if not clean_living and not cluster_name:
-        raise typer.BadParameter("give -c CLUSTERNAME, or -l to clean living brokers, too")
+        raise typer.BadParameter("give -c CLUSTERNAME, or -l to clean live brokers as well")
 
     async def show(admin: AdminClient) -> Output:
         sets = await admin.sync_state_sets(controller_addr, [broker_name])
@@ -138,7 +138,7 @@ def clean_broker_metadata(
         replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
         chosen = [each for each in replicas if not ids or str(each.broker_id) in ids]
         living = [each.broker_id for each in chosen if each.alive and not clean_living]
-        problems = tuple(f"broker {each} is alive: it is cleaned with -l only" for each in living)
+        problems = tuple(f"broker {each} is alive: it is cleaned only with -l" for each in living)
         unknown = sorted(set(ids) - {str(each.broker_id) for each in replicas})
         problems += tuple(f"{broker_name} has no replica {each}" for each in unknown)
         value = {"wouldForget": [dump(each) for each in chosen]}
@@ -176,10 +176,10 @@ def update_controller_config(
     controller_addr: ControllerAddress,
     key: Annotated[str, typer.Option("-k", "--key", help="Key")],
     value: Annotated[
-        str, typer.Option("-v", "--value", help="Value; empty: as the configuration file says again")
+        str, typer.Option("-v", "--value", help="Value; empty: return to the configuration file's value")
     ],
 ) -> Action:
-    """Change a setting of the controllers while they run. They replicate it, and keep it over restarts."""
+    """Change a setting of running controllers. They replicate it, and keep it across restarts."""
 
     async def action(admin: AdminClient) -> Output:
         said = await admin.each(
@@ -188,7 +188,7 @@ def update_controller_config(
         output = per_server(said, layouts.updated("controller", said, key, value))
         if output.exit_code != IN_PART:
             return output
-        rest = "the others learn it from the leader (RocketMQ's controllers do not: repeat it for those)"
+        rest = "the others get it from the leader (RocketMQ's controllers do not: repeat it for those)"
         return Output(output.value, output.text, (*output.problems, rest), output.notes, IN_PART)
 
     return action

@@ -1,4 +1,4 @@
-"""mqadmin: topics, groups, settings and numbers of a cluster, as JSON files, for a backup or to compare.
+"""mqadmin: topics, groups, settings and metrics of a cluster, as JSON files, for backups or comparison.
 
 Source: RocketMQ 5.3.3 ExportMetadataCommand, ExportConfigsCommand, ExportMetricsCommand.
 """
@@ -52,14 +52,14 @@ def export_metadata(
         bool, typer.Option("-g", "--subscriptionGroup", help="Only groups: subscriptionGroup.json")
     ] = False,
     special: Annotated[
-        bool, typer.Option("-s", "--specialTopic", help="Also topics of retries and dead letters")
+        bool, typer.Option("-s", "--specialTopic", help="Also retry and dead-letter topics")
     ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Topics and groups of a broker (-b), or of a cluster (-c: the queues of its masters added up)."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     if only_topics and only_groups:
-        raise typer.BadParameter("-t and -g are the two halves: give one of them, or none for both")
+        raise typer.BadParameter("give -t or -g, or none of them for both")
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> tuple[dict[str, TopicConfig], dict[str, SubscriptionGroupConfig]]:
@@ -85,7 +85,7 @@ def export_metadata(
 
 
 async def user_topics(admin: AdminClient, address: str, *, special: bool) -> dict[str, TopicConfig]:
-    """Those of applications; `special`: with the ones of retries and dead letters."""
+    """Returns the topics of applications; `special`: with retry and dead-letter topics."""
     answer = await admin.ask(address, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Empty())
     system = set(answer.body.topic_list) if isinstance(answer.body, TopicList) else set()
     return {
@@ -98,6 +98,7 @@ async def user_topics(admin: AdminClient, address: str, *, special: bool) -> dic
 
 
 async def user_groups(admin: AdminClient, address: str) -> dict[str, SubscriptionGroupConfig]:
+    """Returns name -> configuration of the groups that applications made, sorted by name."""
     return {
         name: config
         for name, config in sorted((await admin.groups(address)).items())
@@ -130,7 +131,7 @@ def _merged_groups(tables: list[dict[str, SubscriptionGroupConfig]]) -> dict[str
 def _written(
     path: Path, value: dict[str, Any], errors: list[AdminError], missing: tuple[str, ...] = ()
 ) -> Output:
-    """The file is there as a whole, or not at all."""
+    """Writes the file, as a whole or not at all, and returns the output."""
     problems = (*(explain(error) for error in errors), *missing)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +148,7 @@ def _written(
 def export_configs(
     namesrv_addr: NamesrvAddr, cluster_name: ClusterNeeded, file_path: FilePath = DIRECTORY
 ) -> Action:
-    """The settings of every master of a cluster, and how large the cluster is: configs.json."""
+    """The settings of every master of a cluster, and the cluster's size: configs.json."""
 
     async def action(admin: AdminClient) -> Output:
         brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
@@ -176,19 +177,19 @@ def export_configs(
 
 
 def _masters(brokers: list[BrokerData]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Broker name -> address, and a line for each broker without."""
+    """Returns broker name -> master's address, and a line for each broker name without a master."""
     masters = {
         each.broker_name: each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs
     }
     missing = [each.broker_name for each in brokers if MASTER_ID not in each.broker_addrs]
-    return masters, tuple(f"{name} has no master at the name servers: it is left out" for name in missing)
+    return masters, tuple(f"the name servers list no master of {name}: it is left out" for name in missing)
 
 
 @command("exportMetrics")
 def export_metrics(
     namesrv_addr: NamesrvAddr, cluster_name: ClusterNeeded, file_path: FilePath = DIRECTORY
 ) -> Action:
-    """What the masters of a cluster counted, each and in total, and which clients there are: metrics.json."""
+    """Counters of the masters of a cluster, each and in total, and client versions: metrics.json."""
 
     async def action(admin: AdminClient) -> Output:
         masters, missing = _masters(await brokers_of_cluster(admin, cluster_name, namesrv_addr))
@@ -221,7 +222,7 @@ def export_metrics(
 
 
 async def _report(admin: AdminClient, address: str) -> dict[str, Any]:
-    """Of one broker."""
+    """Returns the report about one broker."""
     runtime, settings = await admin.runtime_info(address), await admin.broker_config(address)
     topics, groups = await user_topics(admin, address, special=False), await user_groups(admin, address)
     half = await counter_of(admin, address, "TOPIC_PUT_NUMS", HALF_TOPIC)
@@ -257,7 +258,7 @@ async def _report(admin: AdminClient, address: str) -> dict[str, Any]:
 
 
 async def _clients(admin: AdminClient, address: str, groups: list[str]) -> list[str]:
-    """LANGUAGE%VERSION of the consumers that are connected."""
+    """Returns LANGUAGE%VERSION of the connected consumers, sorted."""
     found = set()
     for group in groups:
         try:
@@ -271,11 +272,11 @@ async def _clients(admin: AdminClient, address: str, groups: list[str]) -> list[
 
 
 def _first_rate(runtime: Mapping[str, str], key: str) -> float:
-    """Of the last 10 s."""
+    """Returns the rate of the last 10 s."""
     return float((runtime.get(key) or "0").split()[0])
 
 
 def _day(runtime: Mapping[str, str], name: str) -> int:
-    """Messages of yesterday."""
+    """Returns yesterday's messages."""
     today, before = (int(runtime.get(f"{name}{day}Morning") or 0) for day in ("Today", "Yesterday"))
     return max(today - before, 0)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
+from cli.mqadmin.shell import Action, DoesNotExist, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
@@ -39,31 +39,42 @@ def update_group(
     group: Group,
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
-    consume: Annotated[str, typer.Option("-s", "--consumeEnable", help="false: it gets nothing")] = "true",
+    consume: Annotated[
+        str, typer.Option("-s", "--consumeEnable", help="false: the group gets no messages")
+    ] = "true",
     from_min: Annotated[str, typer.Option("-m", "--consumeFromMinEnable", help="true or false")] = "false",
     broadcast: Annotated[
-        str, typer.Option("-d", "--consumeBroadcastEnable", help="May every member get everything?")
+        str, typer.Option("-d", "--consumeBroadcastEnable", help="true: members may consume by broadcasting")
     ] = "false",
     orderly: Annotated[
-        str, typer.Option("-o", "--consumeMessageOrderly", help="true: it consumes in order")
+        str, typer.Option("-o", "--consumeMessageOrderly", help="true: ordered consumption")
     ] = "false",
     retry_queues: Annotated[int, typer.Option("-q", "--retryQueueNums", min=0, help="0: no retries")] = 1,
     retry_times: Annotated[
-        int, typer.Option("-r", "--retryMaxTimes", min=-1, help="Retries until a message is a dead letter")
+        int,
+        typer.Option("-r", "--retryMaxTimes", min=-1, help="Retries before a message becomes a dead letter"),
     ] = 16,
     retry_policy: Annotated[
         str | None, typer.Option("-p", "--groupRetryPolicy", help="JSON of the delays between retries")
     ] = None,
-    broker_id: Annotated[int, typer.Option("-i", "--brokerId", min=0, help="Replica that it reads")] = 0,
+    broker_id: Annotated[int, typer.Option("-i", "--brokerId", min=0, help="Replica to read from")] = 0,
     slow_id: Annotated[
         int,
-        typer.Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, help="Replica for those far behind"),
+        typer.Option(
+            "-w",
+            "--whichBrokerWhenConsumeSlowly",
+            min=0,
+            help="Id of the replica for consumers that are far behind",
+        ),
     ] = 1,
     notify: Annotated[
-        str, typer.Option("-a", "--notifyConsumerIdsChanged", help="Tell members at once of each other")
+        str,
+        typer.Option(
+            "-a", "--notifyConsumerIdsChanged", help="true: notify members when one joins or leaves"
+        ),
     ] = "true",
     attributes: Annotated[
-        str | None, typer.Option("--attributes", help="Changes of attributes, +key=value,-key")
+        str | None, typer.Option("--attributes", help="Attribute changes, +key=value,-key")
     ] = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
@@ -124,7 +135,7 @@ def update_group_list(
     except OSError as error:
         raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
     except (ValidationError, ValueError, TypeError) as error:
-        raise typer.BadParameter(f"{filename} is no JSON array of group configurations: {error}") from None
+        raise typer.BadParameter(f"{filename} is not a JSON array of group configurations: {error}") from None
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
@@ -146,24 +157,34 @@ def delete_group(
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
     remove_offset: Annotated[
-        str, typer.Option("-r", "--removeOffset", help="true: forget how far it was, too")
+        str, typer.Option("-r", "--removeOffset", help="true: delete its offsets, too")
     ] = "false",
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """Delete a consumer group; in a cluster (-c) with its topics of retries and dead letters."""
+    """Delete a consumer group; in a cluster (-c) with its retry and dead-letter topics."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     clean = true_or_false(remove_offset, "-r")
 
     async def action(admin: AdminClient) -> Output:
+        async def ask(address: str) -> bool:
+            if not await _has_anything(admin, address, group, offsets=clean, topics=cluster_name is not None):
+                remark = f"group {group} does not exist: nothing was deleted"
+                raise DoesNotExist(
+                    "deleteSubGroup", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                )
+            await admin.delete_group(address, group, clean_offset=clean)
+            return True
+
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, lambda each: admin.delete_group(each, group, clean_offset=clean))
+        said = await on_each(admin, target, ask)
         where = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
 
         def line(address: str) -> str:
             return f"delete subscription group [{group}] from broker [{address}]{where} success."
 
         output = changed(said, target, line)
-        if cluster_name is None or any(each.error is not None for each in said):
+        failed = [each.error for each in said if each.error is not None]
+        if cluster_name is None or not all(isinstance(error, DoesNotExist) for error in failed):
             return output
         problems = await _delete_topics(admin, target.addresses, str(namesrv_addr), cluster_name, group)
         code = 4 if problems else output.exit_code
@@ -172,10 +193,19 @@ def delete_group(
     return action
 
 
+async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:
+    """Returns whether a broker has anything that a deletion removes: the group, its offsets, its topics."""
+    if group in await admin.groups(address):
+        return True
+    if offsets and (await admin.consume_stats(address, group)).queues:
+        return True
+    return topics and not {prefix + group for prefix in PREFIXES}.isdisjoint(await admin.topics(address))
+
+
 async def _delete_topics(
     admin: AdminClient, addresses: Sequence[str], namesrv_addr: str, cluster_name: str, group: str
 ) -> list[str]:
-    """Who still has them."""
+    """Returns a line for each server at which the deletion of a retry or dead letter topic failed."""
     problems = []
     for topic in (prefix + group for prefix in PREFIXES):
         in_server = partial(admin.delete_topic_in_namesrv, topic=topic, cluster_name=cluster_name)
@@ -190,19 +220,18 @@ def set_consume_mode(
     topic: Annotated[str, typer.Option("-t", "--topicName", help="Topic name")],
     group: Group,
     mode: Annotated[
-        str, typer.Option("-m", "--mode", help="PULL (queues are shared out) or POP (anybody takes any)")
+        str,
+        typer.Option("-m", "--mode", help="PULL (queues are assigned) or POP (any member reads any queue)"),
     ],
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
     share: Annotated[
         int,
-        typer.Option(
-            "-q", "--popShareQueueNum", min=-1, help="POP: queues of a member; 0 or -1: all of them"
-        ),
+        typer.Option("-q", "--popShareQueueNum", min=-1, help="POP: queues per member; 0 or -1: all"),
     ] = 0,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """How the members of a group take the messages of a topic."""
+    """Set how the members of a group consume a topic."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     if mode.upper() not in ("PULL", "POP"):
         raise typer.BadParameter(f"-m/--mode is PULL or POP, not {mode!r}")
@@ -215,6 +244,7 @@ def set_consume_mode(
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
+            await _check_pair(admin, address, topic, group)
             await admin.ask(address, SET_MESSAGE_REQUEST_MODE, Empty(), body)
             return True
 
@@ -224,6 +254,17 @@ def set_consume_mode(
         return changed(said, target, lambda each: f"set consume mode to {each} success.", footer=footer)
 
     return action
+
+
+async def _check_pair(admin: AdminClient, address: str, topic: str, group: str) -> None:
+    """Raises DoesNotExist if a broker does not have the topic, and AdminError if it has the topic, but not
+    the group: the members of a group are known at every broker of its topics."""
+    if topic not in await admin.topics(address):
+        remark = f"topic {topic} does not exist: nothing was changed"
+        raise DoesNotExist("setConsumeMode", address, remark, ResponseCode.TOPIC_NOT_EXIST)
+    if group not in await admin.groups(address):
+        remark = f"group {group} does not exist: nothing was changed"
+        raise AdminError("setConsumeMode", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
 @command("getConsumerConfig")

@@ -1,4 +1,4 @@
-"""mqadmin: what replication does, as the brokers themselves tell it (907)."""
+"""mqadmin: the state of replication, as the brokers report it (907)."""
 
 import typer
 
@@ -54,10 +54,10 @@ def ha_status(
 
 
 async def _masters(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> tuple[list[str], list[str]]:
-    """Addresses, and a line for each group that has no master. Raises AdminError: no such cluster."""
+    """Returns the masters' addresses, and a line for each group without one. AdminError: no such cluster."""
     info = await admin.cluster_info(namesrv_addr)
     brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
     addresses = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
     missing = [each.broker_name for each in brokers if MASTER_ID not in each.broker_addrs]
     step = "see why with `keelmq doctor`, or electMaster --dry-run"
-    return addresses, [f"{name} has no master at the name servers; {step}" for name in missing]
+    return addresses, [f"the name servers list no master of {name}; {step}" for name in missing]

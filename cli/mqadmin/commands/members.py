@@ -1,5 +1,5 @@
-"""mqadmin: which controllers there are, changed while they run (not in RocketMQ). Any of -a may be named: the
-one that leads is found from it, and answers with the group as it is afterwards."""
+"""mqadmin: add and remove controllers while they run (not in RocketMQ). Any controller may be named with -a:
+it leads to the leader, which answers with the changed group."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from keelmq.remoting.operations.controller import (
 )
 
 ControllerId = Annotated[
-    str, typer.Option("-id", "--controllerId", help="Its id, as in controllerDLegerSelfId (n3)")
+    str, typer.Option("-id", "--controllerId", help="Id of the controller, its controllerDLegerSelfId (n3)")
 ]
 
 
@@ -31,10 +31,12 @@ def add_controller(
     controller_id: ControllerId,
     peer: Annotated[
         str,
-        typer.Option("-p", "--peer", callback=checked_addresses, help="Where it serves requests, host:port"),
+        typer.Option(
+            "-p", "--peer", callback=checked_addresses, help="Address where it serves requests, host:port"
+        ),
     ],
 ) -> Action:
-    """One more controller. It must be running, with an empty directory and all members in its peers."""
+    """Add a controller. It must be running, with an empty directory and all members in its peers."""
     return _change(
         ADD_CONTROLLER,
         controller_addr,
@@ -44,13 +46,13 @@ def add_controller(
 
 @command("removeController")
 def remove_controller(controller_addr: ControllerAddress, controller_id: ControllerId) -> Action:
-    """One controller less, also a dead one; not the one that leads. Stop it afterwards."""
+    """Remove a controller, dead or alive, but not the leader. Stop it afterwards."""
     return _change(REMOVE_CONTROLLER, controller_addr, ControllerIdRequest(controller_id=controller_id))
 
 
 @command("transferLeader")
 def transfer_leader(controller_addr: ControllerAddress, controller_id: ControllerId) -> Action:
-    """Another controller leads; no master changes."""
+    """Make another controller the leader; no master changes."""
     return _change(TRANSFER_LEADER, controller_addr, ControllerIdRequest(controller_id=controller_id))
 
 
@@ -65,7 +67,7 @@ def _change(
         except AdminError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
-            # they refuse with other codes: this one is of a change whose fate nobody knows
+            # refusals have other codes: after this one the change may or may not happen
             raise AdminError(error.question, error.address, error.remark, unknown=True) from error
         return Output(dump(group), layouts.controller_metadata(group), notes=(remark,) if remark else ())
 

@@ -7,6 +7,7 @@ import typer
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import Action, BrokerName, NamesrvAddr, Output, command
+from cli.mqadmin.targets import route_explained
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.message import MessageExt, encode_properties
@@ -29,7 +30,7 @@ def send_message(
         str, typer.Option("-m", "--msgTraceEnable", help="true: trace it, for queryMsgTraceById")
     ] = "false",
 ) -> Action:
-    """Send one message; done when the master acknowledged it."""
+    """Send one message; returns when the master has acknowledged it."""
     if (queue_id is None) != (broker is None):
         raise typer.BadParameter("-b/--broker and -i/--qid belong together")
     traced = true_or_false(trace, "-m/--msgTraceEnable")
@@ -44,7 +45,10 @@ def send_message(
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         hook = TraceHook()
-        async with Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer,
+        ):
             result = await producer.send(message, queue=queue, timeout_ms=timeout_ms)
         value = {
             "brokerName": result.broker_name,
@@ -70,7 +74,9 @@ def consume_message(
     queue_id: Annotated[
         int | None, typer.Option("-i", "--queueId", min=0, help="One queue; needs -b")
     ] = None,
-    offset: Annotated[int | None, typer.Option("-o", "--offset", min=0, help="Begin there; needs -i")] = None,
+    offset: Annotated[
+        int | None, typer.Option("-o", "--offset", min=0, help="Begin at this offset; needs -i")
+    ] = None,
     group: Annotated[str, typer.Option("-g", "--consumerGroup", help="Group name")] = "TOOLS_CONSUMER",
     begin_ms: Annotated[
         int | None, typer.Option("-s", "--beginTimestamp", help="Stored at or after, ms")
@@ -79,19 +85,22 @@ def consume_message(
         int | None, typer.Option("-e", "--endTimestamp", help="Stored at or before, ms")
     ] = None,
     count: Annotated[
-        int, typer.Option("-c", "--MessageNumber", min=1, help="At most that many messages")
+        int, typer.Option("-c", "--MessageNumber", min=1, help="At most this many messages")
     ] = CONSUME_DEFAULT_NUMS,
 ) -> Action:
-    """Print the messages of a topic, oldest first in each queue. Moves no consumer offset."""
+    """Print the messages of a topic, oldest first in each queue. Changes no consumer offset."""
     if queue_id is not None and broker_name is None:
         raise typer.BadParameter("-i/--queueId needs -b/--brokerName")
     if offset is not None and queue_id is None:
         raise typer.BadParameter("-o/--offset needs -i/--queueId")
 
-    async def action(_: AdminClient) -> Output:
+    async def action(admin: AdminClient) -> Output:
         messages: list[MessageExt] = []
         notes: list[str] = []
-        async with PullConsumer(namesrv_addr, group) as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, group) as consumer,
+        ):
             queues = await consumer.fetch_queues(topic)
             wanted = [queue for queue in queues if broker_name in (None, queue.broker_name)]
             for queue in (queue for queue in wanted if queue_id in (None, queue.queue_id)):
@@ -121,7 +130,7 @@ async def _drain(
     begin_ms: int | None,
     end_ms: int | None,
 ) -> int:
-    """Append at most `count` messages of the queue; the offset behind the last one looked at."""
+    """Appends at most `count` messages of the queue. Returns the offset after the last message read."""
     position = await consumer.min_offset(queue) if offset is None else offset
     end = await consumer.max_offset(queue)
     while position < end and count > 0:
@@ -137,6 +146,7 @@ async def _drain(
 
 
 def message_value(message: MessageExt) -> dict[str, object]:
+    """Returns the JSON form of a message. The body is text; bytes that are not UTF-8 are replaced."""
     return {
         "msgId": message.msg_id,
         "topic": message.topic,

@@ -1,4 +1,4 @@
-"""mqadmin startMonitoring: round after round, how far behind the groups are, and which are not in order.
+"""mqadmin startMonitoring: the lag of all groups and what is wrong with them, in rounds.
 
 Source: RocketMQ 5.3.3 MonitorService, DefaultMonitorListener, ConsumerRunningInfo.
 """
@@ -20,14 +20,14 @@ from keelmq.runtime.clock import wall_ms
 
 ROUND_S = 60
 BLOCKED_MS = 60_000
-"""A queue with messages in the consumer's memory of which it has handled none for so long is blocked."""
+"""A queue is blocked if the consumer has messages of it in memory and has consumed none for this long."""
 GROUPS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Undone:
     """What a group has not consumed of a topic: in all queues, in the worst one, and how much older (ms) its
-    last consumed message is than the newest."""
+    last consumed message is than the newest one."""
 
     group: str
     topic: str
@@ -38,7 +38,7 @@ class Undone:
 
 @command("startMonitoring", every_s=ROUND_S)
 def start_monitoring(namesrv_addr: NamesrvAddr) -> Action:
-    """Watch all groups: what they have not consumed, differing subscriptions, consumers that are stuck."""
+    """Monitor all groups: unconsumed messages, differing subscriptions, blocked consumers."""
 
     async def action(admin: AdminClient) -> Output:
         topics = await admin.topic_list(namesrv_addr)
@@ -70,7 +70,7 @@ def start_monitoring(namesrv_addr: NamesrvAddr) -> Action:
 async def _look(
     admin: AdminClient, namesrv_addr: str, group: str
 ) -> tuple[list[Undone], list[str], list[str]]:
-    """What one group has not consumed, what is wrong with it, and who could not be asked."""
+    """Returns what one group has not consumed, what is wrong with it, and the problems of the requests."""
     try:
         route = await admin.topic_route(namesrv_addr, RETRY_PREFIX + group)
     except AdminError as error:
@@ -88,12 +88,12 @@ async def _look(
         notices = notices_of(group, told, wall_ms())
     elif any(each.total for each in undone):
         behind = sum(each.total for each in undone)
-        notices = [f"ConsumerGroup: {group}, no consumer is connected, {behind} messages wait"]
+        notices = [f"ConsumerGroup: {group}, no consumer is connected, {behind} messages are waiting"]
     return undone, notices, problems
 
 
 async def _info(admin: AdminClient, address: str, group: str, client_id: str) -> dict[str, Any] | None:
-    """None: it does not say (it is an old client, or has just gone)."""
+    """Returns a consumer's runtime information; None: no answer (an old client, or it has just left)."""
     try:
         return await admin.running_info(address, group, client_id)
     except AdminError:
@@ -103,7 +103,7 @@ async def _info(admin: AdminClient, address: str, group: str, client_id: str) ->
 async def _newest(
     admin: AdminClient, route: TopicRouteData, queues: Mapping[QueueKey, QueueProgress]
 ) -> dict[QueueKey, int]:
-    """When the newest message of each queue was stored (ms); queues that nobody tells of are left out."""
+    """Returns when the newest message of each queue was stored (ms); without those of silent brokers."""
     times: dict[QueueKey, int] = {}
     for topic in sorted({queue.topic for queue in queues}):
         told, _ = await ask_brokers(admin, route, partial(admin.topic_stats, topic=topic))
@@ -115,7 +115,7 @@ async def _newest(
 def undone_of(
     group: str, queues: Mapping[QueueKey, QueueProgress], newest: Mapping[QueueKey, int]
 ) -> list[Undone]:
-    """By topic."""
+    """Returns one entry per topic."""
     found = []
     for topic in sorted({queue.topic for queue in queues}):
         rows = {queue: row for queue, row in queues.items() if queue.topic == topic}
@@ -130,7 +130,7 @@ def undone_of(
 
 
 def notices_of(group: str, infos: Mapping[str, Mapping[str, Any]], now_ms: int) -> list[str]:
-    """What is wrong with the members of a group, by what they say about themselves."""
+    """Returns what is wrong with the members of a group, from their runtime information."""
     subscriptions = {
         frozenset((each.get("topic"), each.get("subString")) for each in info.get("subscriptionSet") or [])
         for info in infos.values()
@@ -142,7 +142,7 @@ def notices_of(group: str, infos: Mapping[str, Mapping[str, Any]], now_ms: int) 
         properties = info.get("properties") or {}
         orderly = str(properties.get("PROP_CONSUMEORDERLY")).lower() == "true"
         if properties.get("PROP_CONSUME_TYPE") == "CONSUME_ACTIVELY":
-            continue  # it pulls when the application wants it to
+            continue  # it pulls when the application asks it to
         for text in _stuck(info.get("mqTable") or {}, now_ms, orderly=orderly):
             notices.append(
                 f"reportConsumerRunningInfo: ConsumerGroup: {group}, ClientId: {client_id}, {text}"

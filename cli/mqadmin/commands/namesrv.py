@@ -1,5 +1,5 @@
-"""mqadmin: what name servers keep. They do not tell each other: every one of -n is asked, and the answer says
-which of them did not take a change.
+"""mqadmin: the state of name servers. They do not replicate: every one of -n is asked, and the output says
+which of them did not make a change.
 """
 
 from typing import Annotated
@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import REFUSED, Action, NamesrvAddr, Output, command, per_server
+from cli.mqadmin.shell import REFUSED, Action, DoesNotExist, NamesrvAddr, Output, command, per_server
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import PERM_WRITE, ResponseCode
+from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
 from keelmq.remoting.operations.route import QueueData
 
 Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace, e.g. ORDER_TOPIC_CONFIG")]
@@ -35,11 +36,24 @@ def delete_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key) 
     """Delete an entry of the KV configuration, at every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, lambda each: admin.delete_kv_config(each, namespace, key))
+        said = await admin.each(namesrv_addr, lambda each: delete_existing(admin, each, namespace, key))
         text = layouts.if_any(said, "delete kv config from namespace success.")
         return per_server(said, text, done="deleted")
 
     return action
+
+
+async def delete_existing(admin: AdminClient, address: str, namespace: str, key: str) -> None:
+    """Deletes an entry of the KV configuration at one name server. Raises DoesNotExist if it has no such
+    entry, because it would answer the deletion with success."""
+    try:
+        await admin.ask(address, GET_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
+    except AdminError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        remark = f"namespace {namespace} has no key {key}: nothing was deleted"
+        raise DoesNotExist("deleteKVConfig", address, remark, error.code) from None
+    await admin.delete_kv_config(address, namespace, key)
 
 
 @command("wipeWritePerm")
@@ -47,10 +61,11 @@ def wipe_write_perm(
     namesrv_addr: NamesrvAddr,
     broker_name: Broker,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: which topics nobody could write to any more")
+        bool,
+        typer.Option("--dry-run", help="Change nothing: show which topics would have no writable broker"),
     ] = False,
 ) -> Action:
-    """Take write permission from all topics of a broker, until it registers changed topics."""
+    """Remove write permission from all topics of a broker, until it registers changed topics."""
 
     async def action(admin: AdminClient) -> Output:
         if dry_run:
@@ -64,13 +79,13 @@ def wipe_write_perm(
 
 
 async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -> Output:
-    """A topic that another broker has as well stays writable there."""
+    """Shows which topics the broker has, and which of them no other broker has."""
 
     async def queues_of(topic: str) -> list[QueueData]:
         try:
             return list((await admin.topic_route(namesrv_addr, topic)).queue_datas)
         except AdminError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:  # gone between the list and the question
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:  # deleted between the two requests
                 raise
             return []
 
@@ -84,7 +99,7 @@ async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -
     alone = [topic for topic in wiped if len(writable[topic]) == 1]
     value = {"wouldWipe": wiped, "nowhereElse": alone}
     text = "\n".join(
-        f"would wipe {topic}" + (": no other broker takes its messages" if topic in alone else "")
+        f"would wipe {topic}" + (": no other broker accepts its messages" if topic in alone else "")
         for topic in wiped
     )
     return _unless_nothing(Output(value, text), broker_name, [len(wiped)])
@@ -104,10 +119,10 @@ def add_write_perm(namesrv_addr: NamesrvAddr, broker_name: Broker) -> Action:
 
 
 def _unless_nothing(output: Output, broker_name: str, counts: list[int | None]) -> Output:
-    """A name server answers 0 for a broker that it does not know: nothing was done."""
+    """Adds a problem if every name server answered 0, as they do for an unknown broker."""
     if any(counts) or None in counts:
         return output
-    problem = f"no topic of a broker named {broker_name}: check the name with clusterList"
+    problem = f"no broker named {broker_name} has a topic: check the name with clusterList"
     return Output(output.value, output.text, (*output.problems, problem), output.notes, REFUSED)
 
 

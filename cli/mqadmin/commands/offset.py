@@ -1,4 +1,4 @@
-"""mqadmin: set consumer groups back or forward."""
+"""mqadmin: change the offsets of consumer groups."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,16 +25,18 @@ LATEST = -1
 Group = Annotated[str, typer.Option("-g", "--group", help="Consumer group")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
 Force = Annotated[
-    str, typer.Option("-f", "--force", help="true: also forward, over messages not consumed yet")
+    str, typer.Option("-f", "--force", help="true: also forward, past messages not consumed yet")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing: where the group is, and where it would be")
+    bool,
+    typer.Option("--dry-run", help="Change nothing: show the group's offsets and what they would become"),
 ]
-Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")]
+Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")]
 
 
 def wall_time(text: str) -> int:
-    """now, ms since 1970, or yyyy-MM-dd#HH:mm:ss:SSS of this machine's time zone. BadParameter."""
+    """Returns ms since 1970 for "now", a number of ms, or yyyy-MM-dd#HH:mm:ss:SSS in local time.
+    BadParameter: none of these."""
     if text.lower() == "now":
         return wall_ms()
     if text.lstrip("-").isdecimal():
@@ -65,7 +67,7 @@ def reset_offset_by_time(
     cluster: Place = None,
     dry_run: DryRun = False,
 ) -> Action:
-    """Set a group back (or forward) to the first message stored at a time. Members need not be connected."""
+    """Reset a group to the first message stored at a time or later. Members need not be connected."""
     if queue_id is not None and broker is None:
         raise typer.BadParameter("-q/--queue needs -b/--broker")
     if offset is not None and queue_id is None:
@@ -116,7 +118,7 @@ class Wanted:
     forced: bool
 
     def target(self, row: QueueStats, by_time: int, committed: int | None) -> int:
-        """As the broker decides it."""
+        """Returns the new offset, by the broker's rules."""
         if self.offset is not None:
             return self.offset
         found = row.max_offset if self.at_ms == LATEST else by_time
@@ -173,7 +175,7 @@ async def _committed(admin: AdminClient, address: str, group: str, queue: QueueK
 
 
 def masters_of(route: TopicRouteData) -> TopicRouteData:
-    """Only they change offsets."""
+    """Returns the route with masters only: slaves refuse to change offsets."""
     brokers = [
         each.model_copy(update={"broker_addrs": {MASTER_ID: each.broker_addrs[MASTER_ID]}})
         for each in route.broker_datas
@@ -191,7 +193,7 @@ def skip_accumulated(
     cluster: Place = None,
     dry_run: DryRun = False,
 ) -> Action:
-    """Forget what a group has not consumed yet: it goes on with the next message."""
+    """Skip what a group has not consumed yet: it continues with the next message."""
     end = str(LATEST)
     return reset_offset_by_time(namesrv_addr, group, topic, end, None, None, None, force, cluster, dry_run)
 
@@ -199,23 +201,24 @@ def skip_accumulated(
 @command("cloneGroupOffset")
 def clone_group_offset(
     namesrv_addr: NamesrvAddr,
-    source: Annotated[str, typer.Option("-s", "--srcGroup", help="The group that is there")],
-    target: Annotated[str, typer.Option("-d", "--destGroup", help="The group that begins where it is")],
+    source: Annotated[str, typer.Option("-s", "--srcGroup", help="Group whose offsets are copied")],
+    target: Annotated[str, typer.Option("-d", "--destGroup", help="Group that gets these offsets")],
     topic: Topic,
     offline: Annotated[
-        str, typer.Option("-o", "--offline", help="false: only if the group is connected and subscribes it")
+        str,
+        typer.Option(
+            "-o", "--offline", help="false: only if the source group is connected and subscribes to the topic"
+        ),
     ] = "true",
 ) -> Action:
-    """Let a group begin where another one is."""
+    """Set the offsets of a group to those of another group."""
     is_offline = true_or_false(offline, "-o")
 
     async def action(admin: AdminClient) -> Output:
         route = masters_of(await admin.topic_route(namesrv_addr, topic))
 
         async def ask(address: str) -> bool:
-            if not (await admin.consume_stats(address, source, topic)).queues:
-                remark = f"group {source} has consumed nothing of topic {topic} here"
-                raise AdminError("cloneGroupOffset", address, remark, ResponseCode.CONSUMER_NOT_ONLINE)
+            await _check_source(admin, address, source, topic)
             await admin.clone_offset(address, source, target, topic, offline=is_offline)
             return True
 
@@ -225,3 +228,16 @@ def clone_group_offset(
         return shown(value, text, errors, found=bool(told))
 
     return action
+
+
+async def _check_source(admin: AdminClient, address: str, source: str, topic: str) -> None:
+    """Raises AdminError if a group has no offset of the topic at a broker: the broker would clone nothing and
+    answer with success. consume_stats() does not tell, it has offset 0 for a queue without an offset."""
+    for queue in (await admin.topic_stats(address, topic)).queues:
+        if await _committed(admin, address, source, queue) is not None:
+            return
+    if source in await admin.groups(address):
+        remark = f"group {source} has consumed nothing of topic {topic}: nothing was cloned"
+        raise AdminError("cloneGroupOffset", address, remark, ResponseCode.CONSUMER_NOT_ONLINE)
+    remark = f"group {source} does not exist: nothing was cloned"
+    raise AdminError("cloneGroupOffset", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)

@@ -1,4 +1,4 @@
-"""mqadmin: print the messages of a topic, or count those of a queue by tag. Moves no consumer offset."""
+"""mqadmin: print the messages of a topic, or count those of a queue by tag. Changes no consumer offset."""
 
 import codecs
 from collections import Counter
@@ -14,6 +14,7 @@ from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import message as layouts_message
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command
+from cli.mqadmin.targets import route_explained
 from keelmq.client import MessageQueue, PullConsumer, PullStatus
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.message import MessageExt
@@ -22,10 +23,10 @@ from keelmq.remoting.codes import ResponseCode
 TOOLS_GROUP = "TOOLS_CONSUMER"
 PRINT_MAX = 10_000
 STUCK_MAX = 3
-"""So many answers that do not get on end the reading of a queue."""
+"""Reading a queue ends after this many answers that do not advance the offset."""
 
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
-Charset = Annotated[str, typer.Option("-c", "--charsetName", help="Of the bodies: UTF-8, GBK, ...")]
+Charset = Annotated[str, typer.Option("-c", "--charsetName", help="Charset of the bodies: UTF-8, GBK, ...")]
 Expression = Annotated[str, typer.Option("-s", "--subExpression", help="Only these tags, TagA || TagB")]
 Begin = Annotated[
     str | None,
@@ -35,12 +36,12 @@ End = Annotated[
     str | None,
     typer.Option("-e", "--endTimestamp", help="Stored before: now, ms, or yyyy-MM-dd#HH:mm:ss:SSS"),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most that many messages")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many messages")]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Of each queue: tags, and when it was stored (ms)."""
+    """Which messages of each queue: tags, and when they were stored (ms)."""
 
     expression: str
     begin_ms: int | None
@@ -49,21 +50,22 @@ class Wanted:
 
 @dataclass
 class QueueRead:
-    """What there was in [first, end) of a queue. `why`: a line for each pull that gave nothing."""
+    """The messages in [first, end) of a queue. `why`: a line for each pull that returned none."""
 
     queue: MessageQueue
     first: int = 0
     end: int = 0
     messages: list[MessageExt] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
-    is_cut: bool = False  # there are more, but they were too many
+    is_cut: bool = False  # there are more than the limit
 
 
 def checked_charset(name: str, flag: str = "-c") -> str:
+    """Returns Python's name of the charset. BadParameter: there is no such charset."""
     try:
         return codecs.lookup(name).name
     except LookupError:
-        raise typer.BadParameter(f"{flag}: no charset is called {name!r}") from None
+        raise typer.BadParameter(f"{flag}: there is no charset {name!r}") from None
 
 
 def _time(text: str | None) -> int | None:
@@ -87,10 +89,16 @@ def print_messages(
 
     async def action(admin: AdminClient) -> Output:
         reads: list[QueueRead] = []
-        async with PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer,
+        ):
             for queue in sorted(await consumer.fetch_queues(topic)):
                 room = limit - sum(len(each.messages) for each in reads)
                 reads.append(await _read(consumer, queue, wanted, room))
+        if not reads:
+            remark = f"topic {topic} has no readable queue; topicRoute shows its permissions"
+            raise AdminError("printMsg", namesrv_addr, remark, ResponseCode.NO_PERMISSION)
         lines: list[str] = []
         for each in reads:
             lines.append(layouts_message.span(each.queue, each.first, each.end))
@@ -112,9 +120,11 @@ def print_messages_of_queue(
     expression: Expression = "*",
     begin: Begin = None,
     end: End = None,
-    print_messages: Annotated[str, typer.Option("-p", "--print", help="true: the messages")] = "false",
+    print_messages: Annotated[str, typer.Option("-p", "--print", help="true: print the messages")] = "false",
     print_body: Annotated[str, typer.Option("-d", "--printBody", help="true: with their bodies")] = "false",
-    calculate: Annotated[str, typer.Option("-f", "--calculate", help="true: how many of each tag")] = "false",
+    calculate: Annotated[
+        str, typer.Option("-f", "--calculate", help="true: count the messages of each tag")
+    ] = "false",
     limit: Limit = PRINT_MAX,
 ) -> Action:
     """Print the messages of one queue (-p true), or count them by tag (-f true)."""
@@ -124,7 +134,10 @@ def print_messages_of_queue(
 
     async def action(admin: AdminClient) -> Output:
         tags: Counter[str] = Counter()
-        async with PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer,
+        ):
             queue = await _queue(consumer, namesrv_addr, topic, broker_name, queue_id)
             read = await _read(consumer, queue, wanted, limit)
         tags.update(each.tags for each in read.messages if each.tags)
@@ -157,7 +170,7 @@ async def _queue(
 
 
 async def _read(consumer: PullConsumer, queue: MessageQueue, wanted: Wanted, room: int) -> QueueRead:
-    """At most `room` messages."""
+    """Reads at most `room` messages."""
     read = QueueRead(queue)
     begin_ms, end_ms = wanted.begin_ms, wanted.end_ms
     whole = await consumer.min_offset(queue), await consumer.max_offset(queue)

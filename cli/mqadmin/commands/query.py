@@ -12,6 +12,7 @@ from cli.mqadmin.commands.printing import checked_charset
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import message as layouts_message
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.targets import route_explained
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.message import MessageExt, decode_messages
@@ -43,16 +44,19 @@ BROKERS_PROPERTIES = frozenset(
         "DLQ_ORIGIN_MESSAGE_ID", "MIN_OFFSET", "MAX_OFFSET", "RECONSUME_TIME", "CONSUME_START_TIME",
     )
 )  # fmt: skip
-"""What a message that is sent again does not take along: brokers and clients wrote it, or we set it anew."""
+"""Properties that are not copied to a message that is sent again: brokers and clients write them."""
 BODY_DIRECTORY = Path(tempfile.gettempdir()) / "rocketmq" / "msgbodys"
 
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
-Group = Annotated[str | None, typer.Option("-g", "--consumerGroup", help="With -d: let it handle them now")]
-ClientId = Annotated[str | None, typer.Option("-d", "--clientId", help="The member of the group that should")]
-Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")]
+Group = Annotated[
+    str | None,
+    typer.Option("-g", "--consumerGroup", help="With -d: a member of this group consumes them again"),
+]
+ClientId = Annotated[str | None, typer.Option("-d", "--clientId", help="The member that consumes them")]
+Place = Annotated[str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")]
 BodyFormat = Annotated[
     str | None,
-    typer.Option("-f", "--bodyFormat", help="Show the body, too, in this charset: UTF-8, GBK, ..."),
+    typer.Option("-f", "--bodyFormat", help="Also show the body, in this charset: UTF-8, GBK, ..."),
 ]
 
 
@@ -61,22 +65,23 @@ def query_by_id(
     namesrv_addr: NamesrvAddr,
     topic: Topic,
     msg_id: Annotated[
-        str, typer.Option("-i", "--msgId", help="Offset message ids (offsetMsgId of a send), commas between")
+        str,
+        typer.Option("-i", "--msgId", help="Offset message ids (offsetMsgId of a send), separated by commas"),
     ],
     group: Group = None,
     client_id: ClientId = None,
     resend: Annotated[
-        str, typer.Option("-s", "--sendMessage", help="true: send each once more, as a new message")
+        str, typer.Option("-s", "--sendMessage", help="true: send each again, as a new message")
     ] = "false",
     body_format: BodyFormat = None,
     cluster: Place = None,
 ) -> Action:
-    """Messages by the id that has the broker's address and the offset in it, asked of that broker; with -g
-    and -d a consumer handles them once more, with -s true everybody does."""
+    """Messages by offset message id, which contains the broker's address and the offset; with -g and -d one
+    consumer consumes them again, with -s true they are sent again."""
     _belong_together(group, client_id)
     again, codec = true_or_false(resend, "-s/--sendMessage"), _codec(body_format)
     if again and group is not None:
-        raise typer.BadParameter("-s true sends to everybody, -g and -d to one consumer: give one of them")
+        raise typer.BadParameter("-s true sends to all groups, -g and -d to one consumer: give one of them")
     try:
         places = [decode_offset_message_id(each.strip()) for each in msg_id.split(",")]
     except ValueError as error:
@@ -111,7 +116,7 @@ def _codec(body_format: str | None) -> str | None:
 async def _consumed_directly(
     admin: AdminClient, group: str, client_id: str, asked: Sequence[tuple[str, str]]
 ) -> Output:
-    """asked: (broker, offset message id)"""
+    """Has one consumer consume messages again. `asked`: (broker address, offset message id)."""
     results = [
         {"msgId": each} | await admin.consume_directly(address, group, client_id, each)
         for address, each in asked
@@ -120,7 +125,7 @@ async def _consumed_directly(
 
 
 async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[MessageExt]) -> Output:
-    """Bodies, tags, keys and the application's own properties; everything else is a new message's."""
+    """Sends copies of the messages, see copy_of()."""
     value, lines = [], []
     timeout_ms = admin.timeout_ms or RESEND_TIMEOUT_MS
     async with Producer(namesrv_addr, RESEND_GROUP) as producer:
@@ -141,7 +146,8 @@ async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[
 
 
 def copy_of(old: MessageExt) -> Message:
-    """To the topic that it was stored for; what brokers wrote into its properties is left out."""
+    """Returns a message with the same topic, body, tags, keys and properties. The topic of a delayed message
+    is the one that it was sent to; properties that brokers write are left out."""
     own = {key: text for key, text in old.properties.items() if key not in BROKERS_PROPERTIES}
     real = old.properties.get("REAL_TOPIC")
     topic = real if real and old.topic in WAITING_TOPICS else old.topic
@@ -157,11 +163,11 @@ def query_by_key(
     begin_ms: Annotated[int, typer.Option("-b", "--beginTimestamp", help="Stored at or after, ms")] = 0,
     end_ms: Annotated[int, typer.Option("-e", "--endTimestamp", help="Stored at or before, ms")] = LONG_MAX,
     count: Annotated[
-        int, typer.Option("-m", "--maxNum", min=1, max=QUERY_NUMS, help="At most that many of each broker")
+        int, typer.Option("-m", "--maxNum", min=1, max=QUERY_NUMS, help="At most this many from each broker")
     ] = QUERY_NUMS,
     cluster: Place = None,
 ) -> Action:
-    """Messages with a key, of every broker of the topic."""
+    """Messages with a key, from every broker of the topic."""
 
     async def action(admin: AdminClient) -> Output:
         header = QueryMessageRequest(
@@ -179,13 +185,14 @@ def query_by_unique_key(
     topic: Topic,
     msg_id: Annotated[str, typer.Option("-i", "--msgId", help="The producer's id (msgId of a send)")],
     show_all: Annotated[
-        bool, typer.Option("-a", "--showAll", help="Every message with it: a producer may have sent it twice")
+        bool,
+        typer.Option("-a", "--showAll", help="All messages with this id: a producer may have sent it twice"),
     ] = False,
     group: Group = None,
     client_id: ClientId = None,
     cluster: Place = None,
 ) -> Action:
-    """The message with a producer's id; with -g and -d a consumer handles it once more."""
+    """The message with a producer's id; with -g and -d a consumer consumes it again."""
     _belong_together(group, client_id)
 
     async def action(admin: AdminClient) -> Output:
@@ -215,7 +222,10 @@ def query_by_offset(
     codec = _codec(body_format)
 
     async def action(admin: AdminClient) -> Output:
-        async with PullConsumer(namesrv_addr, "TOOLS_CONSUMER") as consumer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, "TOOLS_CONSUMER") as consumer,
+        ):
             result = await consumer.pull(MessageQueue(topic, broker_name, queue_id), offset, 1)
         messages = [message for message in result.messages if message.queue_offset == offset]
         if not messages:
@@ -230,8 +240,8 @@ def query_by_offset(
 async def found_messages(
     admin: AdminClient, namesrv_addr: str, header: QueryMessageRequest, place: str | None = None
 ) -> tuple[list[MessageExt], tuple[str, ...]]:
-    """From each broker of the topic (or of `place`), its master or else another replica; and who could not
-    be asked. AdminError 22: they all have nothing."""
+    """Returns the messages of each broker of the topic (or of `place`), from its master or else another
+    replica, and a line for each that failed. AdminError 22: no broker has such a message."""
     route = await admin.topic_route(namesrv_addr, place or header.topic)
     addresses = [
         broker.broker_addrs[min(broker.broker_addrs)] for broker in route.broker_datas if broker.broker_addrs
@@ -260,7 +270,8 @@ async def _shown(
     messages: Sequence[MessageExt],
     codec: str | None = None,
 ) -> Output:
-    """In RocketMQ's layout, each with its body in a file, and who consumes the topic."""
+    """Returns the messages in RocketMQ's layout, with the consumer groups of the topic. Writes each body to a
+    file."""
     groups = await _groups(admin, namesrv_addr, topic)
     texts = []
     for message in messages:
@@ -271,7 +282,7 @@ async def _shown(
 
 
 async def _groups(admin: AdminClient, namesrv_addr: str, topic: str) -> list[str]:
-    """Empty, too, where nobody can tell: it is a hint below a message that was found."""
+    """Returns the consumer groups of a topic; [] also if no broker answers."""
     try:
         route = await admin.topic_route(namesrv_addr, topic)
         broker = route.broker_datas[0].broker_addrs

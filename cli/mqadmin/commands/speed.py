@@ -1,4 +1,4 @@
-"""mqadmin: how long sends take, and how much flows through topics and groups."""
+"""mqadmin: how long sends take, and the message rates of topics and groups."""
 
 import time
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import typer
 from cli.mqadmin.commands.topic import HIDDEN
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.layouts.broker import StatsRow
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
-from cli.mqadmin.targets import brokers_of, names_of_cluster
+from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, exit_code_of, explain
+from cli.mqadmin.targets import brokers_of, names_of_cluster, route_explained
 from keelmq.client import Message, Producer, SendError, SendResult
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID
@@ -20,13 +20,13 @@ from keelmq.remoting.operations.route import TopicRouteData
 SEND_TIMEOUT_MS = 3_000
 WARM_UP_BYTES = 16
 Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="Messages")]
-Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each")]
+Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each message")]
 
 
 async def _timed(
     producer: Producer, topic: str, size: int, timeout_ms: int
 ) -> tuple[SendResult | SendError, float]:
-    """What came of one message, and ms."""
+    """Returns the result of one send, and how long it took (ms)."""
     began = time.perf_counter()
     outcome: SendResult | SendError
     try:
@@ -43,24 +43,26 @@ def check_send_rt(
     amount: Amount = 100,
     size: Size = 128,
 ) -> Action:
-    """How long sends to a topic take, one after the other."""
+    """How long sends to a topic take, one after another."""
 
     async def action(admin: AdminClient) -> Output:
         rows: list[tuple[str, int, bool, float]] = []
-        problems: list[str] = []
+        errors: list[SendError] = []
         async with Producer(namesrv_addr, "mqadmin") as producer:
             for _ in range(amount):
                 outcome, ms = await _timed(producer, topic, size, admin.timeout_ms or SEND_TIMEOUT_MS)
                 if isinstance(outcome, SendError):
                     rows.append(("", -1, False, ms))
-                    problems.append(explain(outcome))
+                    errors.append(outcome)
                 else:
                     rows.append((outcome.broker_name, outcome.queue_id, True, ms))
         value = [
             {"brokerName": name, "queueId": queue_id, "sendResult": arrived, "rtMs": round(ms, 3)}
             for name, queue_id, arrived, ms in rows
         ]
-        return Output(value, layouts_broker.send_rts(rows), tuple(dict.fromkeys(problems)))
+        problems = tuple(dict.fromkeys(map(explain, errors)))
+        code = exit_code_of(*errors) if len(errors) == amount else None
+        return Output(value, layouts_broker.send_rts(rows), problems, exit_code=code)
 
     return action
 
@@ -68,19 +70,23 @@ def check_send_rt(
 @command("sendMsgStatus")
 def send_msg_status(
     namesrv_addr: NamesrvAddr,
-    broker_name: Annotated[str, typer.Option("-b", "--brokerName", help="Broker name: its topic is used")],
-    size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each")] = 128,
+    broker_name: Annotated[
+        str, typer.Option("-b", "--brokerName", help="Broker name; the topic of this name is used")
+    ],
+    size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each message")] = 128,
     count: Annotated[int, typer.Option("-c", "--count", min=1, help="Messages")] = 50,
 ) -> Action:
-    """How long sends to a broker take, through the topic of its name."""
+    """How long sends to a broker take, to the topic named after it."""
 
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         lines, value = [], []
-        brokers_of(
-            await admin.cluster_info(namesrv_addr), [broker_name], namesrv_addr
-        )  # AdminError: no such one
-        async with Producer(namesrv_addr, "mqadmin") as producer:
+        info = await admin.cluster_info(namesrv_addr)
+        brokers_of(info, [broker_name], namesrv_addr)  # refuses an unknown broker: no topic is created
+        async with (
+            route_explained(admin, namesrv_addr, broker_name),
+            Producer(namesrv_addr, "mqadmin") as producer,
+        ):
             await _timed(producer, broker_name, WARM_UP_BYTES, timeout_ms)
             for _ in range(count):
                 outcome, ms = await _timed(producer, broker_name, size, timeout_ms)
@@ -102,11 +108,13 @@ def cluster_rt(
     size: Size = 128,
     cluster: Annotated[str | None, typer.Option("-c", "--cluster", help="Only this cluster")] = None,
     print_log: Annotated[
-        str, typer.Option("-p", "--print", help="true: lines for a log, cells with | between")
+        str, typer.Option("-p", "--print", help="true: log lines, fields separated by |")
     ] = "false",
-    room: Annotated[str, typer.Option("-m", "--machineRoom", help="Name in those lines")] = "noname",
+    room: Annotated[
+        str, typer.Option("-m", "--machineRoom", help="Name of the machine room in these lines")
+    ] = "noname",
 ) -> Action:
-    """How long sends to every broker take, through the topics of their names. Once, or with -i repeatedly."""
+    """How long sends to every broker take, to the topics named after them. Repeats with -i."""
 
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
@@ -138,11 +146,11 @@ def cluster_rt(
 def stats_all(
     namesrv_addr: NamesrvAddr,
     active: Annotated[
-        bool, typer.Option("-a", "--activeTopic", help="Only topics with messages within 24 hours")
+        bool, typer.Option("-a", "--activeTopic", help="Only topics with messages in the last 24 hours")
     ] = False,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic")] = None,
 ) -> Action:
-    """What flows into every topic and out to every group, by what the masters counted."""
+    """Messages sent to every topic and consumed by every group, as the masters counted them."""
 
     async def action(admin: AdminClient) -> Output:
         names = [topic] if topic else await admin.topic_list(namesrv_addr)
@@ -168,7 +176,7 @@ def stats_all(
 
 
 async def _rows(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[list[StatsRow], list[str]]:
-    """A row for each group of a topic, or the one of a topic without; and who could not be asked."""
+    """Returns a row for each group of a topic, or one for a topic without groups; and the problems."""
     try:
         route = await admin.topic_route(namesrv_addr, topic)
         masters = _masters(route)
@@ -191,7 +199,7 @@ def _masters(route: TopicRouteData) -> list[str]:
 
 
 async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData:
-    """Of what was never counted: nothing."""
+    """Returns a counter of a broker; zeros for what it has never counted."""
     try:
         return await admin.view_stats(address, name, key)
     except AdminError as error:
@@ -201,10 +209,10 @@ async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> B
 
 
 def _sum(counters: Sequence[BrokerStatsData]) -> tuple[float, int]:
-    """Per second now, and messages within a day; brokers that are up for less have shorter windows only."""
+    """Returns messages per second now, and within a day, or since the start of brokers that run for less."""
     return sum((each.stats_minute.tps for each in counters), 0.0), sum(map(day_sum, counters))
 
 
 def day_sum(counter: BrokerStatsData) -> int:
-    """Messages within a day, or within as much of it as the broker knows."""
+    """Returns the messages within a day, or within the longest shorter window that the broker has."""
     return counter.stats_day.sum or counter.stats_hour.sum or counter.stats_minute.sum

@@ -1,4 +1,4 @@
-"""mqadmin: what only our controllers remember: past elections, and their whole state as a file."""
+"""mqadmin: what only KeelMQ's controllers store: past elections, and their whole state as a file."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,10 @@ from keelmq.client.admin import AdminClient
 @command("getElections", repeats=True)
 def get_elections(
     controller_addr: ControllerAddress,
-    broker_name: Annotated[
-        str, typer.Option("-bn", "--brokerName", help="Of this broker name; without: of all groups")
-    ] = "",
-    count: Annotated[int, typer.Option("--count", min=1, help="At most that many, newest first")] = 100,
+    broker_name: Annotated[str, typer.Option("-bn", "--brokerName", help="Only this broker name")] = "",
+    count: Annotated[int, typer.Option("--count", min=1, help="At most this many, newest first")] = 100,
 ) -> Action:
-    """Past changes of masters: when, from whom to whom, why."""
+    """Past elections: when, old and new master, reason."""
 
     async def action(admin: AdminClient) -> Output:
         past = await admin.elections(controller_addr, broker_name, count)
@@ -31,9 +29,9 @@ def get_elections(
 @command("exportControllerState")
 def export_controller_state(
     controller_addr: ControllerAddress,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File; without: print it")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File (default: print it)")] = None,
 ) -> Action:
-    """All that the controllers know, as JSON, for a backup or another set of controllers."""
+    """The whole state of the controllers, as JSON, for a backup or for other controllers."""
 
     async def action(admin: AdminClient) -> Output:
         state = await admin.export_state(controller_addr)
@@ -51,9 +49,9 @@ def export_controller_state(
 @command("importControllerState")
 def import_controller_state(
     controller_addr: ControllerAddress,
-    file: Annotated[Path, typer.Option("-f", "--file", help="What exportControllerState wrote")],
+    file: Annotated[Path, typer.Option("-f", "--file", help="File that exportControllerState wrote")],
 ) -> Action:
-    """Give new controllers, which know no other group, the state of others. May be repeated."""
+    """Import the state of other controllers into new ones that know no group yet. May be repeated."""
     try:
         state = file.read_bytes()
     except OSError as error:

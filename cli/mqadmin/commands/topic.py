@@ -40,7 +40,7 @@ def topic_list(
         bool, typer.Option("-c", "--clusterModel", help="With clusters and consumer groups")
     ] = False,
 ) -> Action:
-    """All topics; with -c their clusters and groups (without those of retries and dead letters)."""
+    """All topics; with -c their clusters and groups, without retry and dead-letter topics."""
 
     async def action(admin: AdminClient) -> Output:
         topics = await admin.topic_list(namesrv_addr)
@@ -59,7 +59,7 @@ def topic_list(
 
 
 async def _topic_row(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[str, str, list[str], str]:
-    """Cluster, topic, consumer groups, problem."""
+    """Returns cluster, topic, consumer groups and the problem, "" if there is none."""
     try:
         route = await admin.topic_route(namesrv_addr, topic)
     except AdminError as error:
@@ -70,7 +70,8 @@ async def _topic_row(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple
 
 
 async def _consumers(admin: AdminClient, route: TopicRouteData, topic: str) -> tuple[list[str], str]:
-    """From the first broker of the topic that answers. One without consumer groups knows none."""
+    """Returns the consumer groups as the first broker that answers knows them, and the problem if none does.
+    A broker that does not support the request has no consumer groups."""
     problem = ""
     for broker in route.broker_datas:
         for _, address in sorted(broker.broker_addrs.items()):
@@ -89,7 +90,7 @@ def delete_topic(
     topic: Topic,
     cluster_name: Annotated[str, typer.Option("-c", "--clusterName", help="Delete it in this cluster")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: what is in it, and who consumes it")
+        bool, typer.Option("--dry-run", help="Change nothing: show its messages and consumer groups")
     ] = False,
 ) -> Action:
     """Delete a topic: first at every broker of the cluster, then at every name server."""
@@ -101,7 +102,7 @@ def delete_topic(
             return await _would_delete(admin, brokers, topic)
         await _must_exist(admin, namesrv_addr, brokers, topic, cluster_name)
         at_brokers = []
-        for of_masters in (True, False):  # slaves have it from their master then, and say so
+        for of_masters in (True, False):  # then slaves have the deletion from their master
             addresses = [
                 address
                 for each in brokers
@@ -130,8 +131,8 @@ def delete_topic(
 async def _must_exist(
     admin: AdminClient, namesrv_addr: str, brokers: list[BrokerData], topic: str, cluster_name: str
 ) -> None:
-    """Raises AdminError if neither the name servers nor any master of the cluster know the topic. Brokers and
-    name servers answer a deletion of nothing with success, as RocketMQ's do."""
+    """Raises AdminError if neither the name servers nor any master of the cluster knows the topic. Brokers
+    and name servers answer a deletion of nothing with success, as RocketMQ's do."""
     try:
         route = await admin.topic_route(namesrv_addr, topic)
     except AdminError as error:
@@ -148,7 +149,7 @@ async def _must_exist(
 
 
 async def _would_delete(admin: AdminClient, brokers: list[BrokerData], topic: str) -> Output:
-    """By what the masters say. Nothing there: the first refusal."""
+    """Returns what the masters have of the topic. Raises the first refusal if none has it."""
 
     async def ask(address: str) -> tuple[int, int, list[str]]:
         queues = (await admin.topic_stats(address, topic)).queues.values()
@@ -175,11 +176,11 @@ async def _would_delete(admin: AdminClient, brokers: list[BrokerData], topic: st
 
 
 def _kept(topic: str, errors: list[AdminError]) -> list[str]:
-    """Why the topic is still at brokers. (Namesrv pitfall 16: they bring it back.)"""
+    """Returns why brokers still have the topic. (Namesrv pitfall 16: they register it again.)"""
     lines = [explain(error) for error in errors if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
     unable = [each.address for each in errors if each.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
     if unable:
         lines.append(f"{', '.join(unable)}: a broker of this version cannot delete topics (215)")
     if errors:
-        lines.append(f"a broker that keeps topic {topic} brings it back when its topics change")
+        lines.append(f"a broker that keeps topic {topic} registers it again when its topics change")
     return lines

@@ -1,4 +1,4 @@
-"""mqadmin: create and change topics, and how far their queues are."""
+"""mqadmin: create and change topics, and show the offsets of their queues."""
 
 import json
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from cli.mqadmin.commands.namesrv import delete_existing
 from cli.mqadmin.commands.topic import Topic
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, per_server
@@ -36,6 +37,7 @@ PERM_MAX = 7
 
 
 def true_or_false(text: str, name: str) -> bool:
+    """Returns the boolean of a flag's text, in any case of letters. BadParameter names the flag."""
     if text.lower() not in ("true", "false"):
         raise typer.BadParameter(f"{name} is true or false, not {text!r}")
     return text.lower() == "true"
@@ -46,18 +48,16 @@ def update_topic(
     topic: Topic,
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
-    read_queues: Annotated[
-        int, typer.Option("-r", "--readQueueNums", min=0, help="Queues that are read")
-    ] = 8,
-    write_queues: Annotated[
-        int, typer.Option("-w", "--writeQueueNums", min=0, help="Queues that are written")
-    ] = 8,
+    read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", min=0, help="Read queues")] = 8,
+    write_queues: Annotated[int, typer.Option("-w", "--writeQueueNums", min=0, help="Write queues")] = 8,
     perm: Annotated[int, typer.Option("-p", "--perm", help="2 write, 4 read, 6 both")] = 6,
     order: Annotated[str, typer.Option("-o", "--order", help="true: an ordered topic")] = "false",
-    unit: Annotated[str, typer.Option("-u", "--unit", help="true: of a unit")] = "false",
-    unit_sub: Annotated[str, typer.Option("-s", "--hasUnitSub", help="true: has unit subscribers")] = "false",
+    unit: Annotated[str, typer.Option("-u", "--unit", help="true: a unit topic")] = "false",
+    unit_sub: Annotated[
+        str, typer.Option("-s", "--hasUnitSub", help="true: it has unit subscribers")
+    ] = "false",
     attributes: Annotated[
-        str | None, typer.Option("-a", "--attributes", help="Changes of attributes, +key=value,-key")
+        str | None, typer.Option("-a", "--attributes", help="Attribute changes, +key=value,-key")
     ] = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
@@ -94,7 +94,7 @@ def _named(attributes: str | None) -> dict[str, str]:
 
 
 async def _set_order(admin: AdminClient, namesrv_addr: str, cluster_name: str, config: TopicConfig) -> str:
-    """Ordered topics have the queues of each broker in the name servers' KV configuration."""
+    """Writes the queues of an ordered topic to the KV configuration of all name servers. Returns the note."""
     brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
     conf = ";".join(
         f"{each.broker_name}:{config.write_queue_nums}" for each in brokers if MASTER_ID in each.broker_addrs
@@ -114,14 +114,14 @@ def update_topic_list(
     cluster_name: Cluster = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """Create or change many topics in one go, from a file."""
+    """Create or change many topics at once, from a file."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     try:
         configs = [TopicConfig.model_validate(each) for each in json.loads(filename.read_text())]
     except OSError as error:
         raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
     except (ValidationError, ValueError, TypeError) as error:
-        raise typer.BadParameter(f"{filename} is no JSON array of topic configurations: {error}") from None
+        raise typer.BadParameter(f"{filename} is not a JSON array of topic configurations: {error}") from None
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
@@ -145,7 +145,7 @@ def update_topic_perm(
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
 ) -> Action:
-    """Change who may do what with a topic, at a master (-b) or in a cluster (-c)."""
+    """Change the permission of a topic, at a master (-b) or in a cluster (-c)."""
     check_target(broker_addr, cluster_name, namesrv_addr)
     if perm not in (2, 4, 6):
         raise typer.BadParameter("-p/--perm is 2 (write), 4 (read) or 6 (both)")
@@ -180,7 +180,7 @@ def topic_status(
     namesrv_addr: NamesrvAddr,
     topic: Topic,
     cluster: Annotated[
-        str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is taken")
+        str | None, typer.Option("-c", "--cluster", help="Cluster or topic whose route is used")
     ] = None,
 ) -> Action:
     """The offsets of a topic's queues."""
@@ -224,7 +224,7 @@ def allocate_queues(
     topic: Topic,
     ip_list: Annotated[str, typer.Option("-i", "--ipList", help="Consumers' addresses, a,b,c")],
 ) -> Action:
-    """How the queues of a topic are shared out evenly."""
+    """How the queues of a topic would be assigned to these consumers."""
 
     async def action(admin: AdminClient) -> Output:
         route = await admin.topic_route(namesrv_addr, topic)
@@ -262,7 +262,7 @@ def update_order_conf(
         str | None, typer.Option("-v", "--orderConf", help="broker:queues;broker:queues, to put")
     ] = None,
 ) -> Action:
-    """The queues of an ordered topic, as every name server keeps them."""
+    """Put, get or delete the queues of an ordered topic, at every name server."""
     if method not in ("put", "get", "delete"):
         raise typer.BadParameter("-m/--method is put, get or delete")
     if method == "put" and not order_conf:
@@ -272,7 +272,7 @@ def update_order_conf(
         if method == "put":
             await admin.put_kv_config(address, ORDER_NAMESPACE, topic, str(order_conf))
         elif method == "delete":
-            await admin.delete_kv_config(address, ORDER_NAMESPACE, topic)
+            await delete_existing(admin, address, ORDER_NAMESPACE, topic)
         else:
             key = KVConfigKey(namespace=ORDER_NAMESPACE, key=topic)
             return (await admin.ask(address, GET_KV_CONFIG, key)).header.value or ""

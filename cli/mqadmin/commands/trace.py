@@ -1,4 +1,4 @@
-"""mqadmin queryMsgTraceById: what became of a message, by what its clients wrote into the trace topic.
+"""mqadmin queryMsgTraceById: the history of a message, from what its clients wrote to the trace topic.
 
 Source: RocketMQ 5.3.3 QueryMsgTraceByIdSubCommand, TraceView; the records: keelmq/client/core/traces.py.
 """
@@ -32,7 +32,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "state", "fromCheck",
     ),
 }  # fmt: skip
-"""Older clients leave out what is last; newer ones have more behind."""
+"""Older clients leave out the last fields; newer ones append more."""
 
 
 @command("queryMsgTraceById")
@@ -45,10 +45,10 @@ def query_trace(
     begin_ms: Annotated[int, typer.Option("-b", "--beginTimestamp", help="Stored at or after, ms")] = 0,
     end_ms: Annotated[int, typer.Option("-e", "--endTimestamp", help="Stored at or before, ms")] = LONG_MAX,
     count: Annotated[
-        int, typer.Option("-c", "--maxNum", min=1, help="At most that many trace messages of each broker")
+        int, typer.Option("-c", "--maxNum", min=1, help="At most this many trace messages from each broker")
     ] = QUERY_NUMS,
 ) -> Action:
-    """Who sent and who consumed a message, when, and how it ended; its clients must have traced it."""
+    """Who sent and consumed a message, when, and the results; its clients must have traced it."""
 
     async def action(admin: AdminClient) -> Output:
         header = QueryMessageRequest(
@@ -73,19 +73,19 @@ async def _found(
             raise _no_trace(namesrv_addr, header) from None
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
-        made = "brokers make it at their start with traceTopicEnable"
-        remark = f"there is no topic {header.topic}: nobody has traced anything; {made}"
+        made = "brokers create it at their start with traceTopicEnable"
+        remark = f"there is no topic {header.topic}: nothing has been traced; {made}"
         raise AdminError("queryMsgTraceById", namesrv_addr, remark, ResponseCode.QUERY_NOT_FOUND) from None
 
 
 def _no_trace(namesrv_addr: str, header: QueryMessageRequest) -> AdminError:
-    how = "clients write one if they are told to (client.TraceHook, Java's enableMsgTrace)"
+    how = "clients write one only if asked to (keelmq.client.TraceHook, Java's enableMsgTrace)"
     remark = f"no trace of {header.key} in {header.topic}: {how}"
     return AdminError("queryMsgTraceById", namesrv_addr, remark, ResponseCode.QUERY_NOT_FOUND)
 
 
 def rows_of(messages: Sequence[MessageExt], msg_id: str) -> list[TraceRow]:
-    """In the order of their times. What is no record is passed over: anybody may send to the trace topic."""
+    """Returns the rows in order of time. Skips what is not a record: anybody may send to the trace topic."""
     records = [record for message in messages for record in _records(message)]
     begun = {record["requestId"]: record for record in records if record["type"] == BEFORE}
     rows = {}

@@ -21,7 +21,7 @@ _RTS = "%-24s  %-24s  %-4s  %-8s  %-8s"
 
 
 def time_text(wall_ms: int, *, millis: bool = True) -> str:
-    """Of this machine's time zone; empty: there is none."""
+    """Returns the time in this machine's time zone; "" for 0: there is none."""
     if wall_ms <= 0:
         return ""
     text = datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
@@ -29,6 +29,7 @@ def time_text(wall_ms: int, *, millis: bool = True) -> str:
 
 
 def broker_status(tables: Sequence[tuple[str, Mapping[str, str]]], *, with_address: bool) -> str:
+    """brokerStatus: (address, runtime information); `with_address` puts the address before each line."""
     return "\n".join(
         f"{f'{address:<24} ' if with_address else ''}{key:<32}: {value}"
         for address, table in tables
@@ -37,7 +38,7 @@ def broker_status(tables: Sequence[tuple[str, Mapping[str, str]]], *, with_addre
 
 
 def broker_configs(configs: Iterable[tuple[str, Mapping[str, str]]]) -> str:
-    """(title, settings)"""
+    """getBrokerConfig: (title, settings)"""
     lines: list[str] = []
     for title, settings in configs:
         lines.append(f"============{title}============")
@@ -46,6 +47,7 @@ def broker_configs(configs: Iterable[tuple[str, Mapping[str, str]]]) -> str:
 
 
 def topic_status(queues: Mapping[QueueKey, QueueStats], put_tps: float) -> str:
+    """topicStatus: a row for each queue, and messages stored per second."""
     lines = [_STATUS % ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")]
     for key in sorted(queues):
         row = queues[key]
@@ -66,6 +68,7 @@ def broker_consume_stats(rows: Sequence[tuple[str, QueueKey, QueueProgress]], to
 
 
 def topic_config(config: TopicConfig, attributes: Mapping[str, str]) -> str:
+    """updateTopic: TopicConfig's text form in RocketMQ."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
         f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
@@ -80,6 +83,7 @@ def perm_text(perm: int) -> str:
 
 
 def group_config(config: SubscriptionGroupConfig) -> str:
+    """updateSubGroup: SubscriptionGroupConfig's text form in RocketMQ."""
     return (
         f"SubscriptionGroupConfig{{groupName={config.group_name}, "
         f"consumeEnable={_bool(config.consume_enable)}, "
@@ -96,14 +100,14 @@ def group_config(config: SubscriptionGroupConfig) -> str:
 
 
 def group_settings(cluster: str, broker_name: str, settings: Mapping[str, object]) -> str:
-    """getConsumerConfig: of one broker."""
+    """getConsumerConfig: the settings at one broker."""
     line = "=" * 29
     rows = [f"{key:<40}=  {value}" for key, value in settings.items()]
     return "\n".join([f"{line}{cluster}:{broker_name}{line}", *rows])
 
 
 class StatsRow(NamedTuple):
-    """group None: nobody consumes the topic. in_24h, out_24h: messages within a day."""
+    """group None: the topic has no consumer group. in_24h, out_24h: messages within a day."""
 
     topic: str
     group: str | None
@@ -115,6 +119,7 @@ class StatsRow(NamedTuple):
 
 
 def stats_all(rows: Sequence[StatsRow]) -> str:
+    """statsAll: a row for each topic and group."""
     titles = (
         "#Topic",
         "#Consumer Group",
@@ -136,7 +141,8 @@ def stats_all(rows: Sequence[StatsRow]) -> str:
 
 
 def send_rts(rows: Sequence[tuple[str, int, bool, float]]) -> str:
-    """checkMsgSendRT: (broker name, queue, arrived, ms). The first one connects: it is not in the mean."""
+    """checkMsgSendRT: (broker name, queue, acknowledged, ms). The first send connects and is not in the
+    mean."""
     layout = "%-32s  %-4s  %-20s    %s"
     lines = [layout % ("#Broker Name", "#QID", "#Send Result", "#RT")]
     lines += [layout % (name, queue, str(arrived).lower(), f"{ms:.0f}") for name, queue, arrived, ms in rows]
@@ -145,7 +151,7 @@ def send_rts(rows: Sequence[tuple[str, int, bool, float]]) -> str:
 
 
 def cluster_rts(rows: Sequence[tuple[str, str, float, int, int]]) -> str:
-    """clusterRT: (cluster, broker name, ms, arrived, failed)"""
+    """clusterRT: (cluster, broker name, mean ms, acknowledged, failed)"""
     lines = [_RTS % ("#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount")]
     lines += [_RTS % (cluster, name, f"{ms:.2f}", good, bad) for cluster, name, ms, good, bad in rows]
     return "\n".join(lines)

@@ -64,6 +64,7 @@ class BrokerRow:
 
 
 def controller_metadata(metadata: ControllerMetadata) -> str:
+    """getControllerMetaData: the group, its leader, and a line for each peer."""
     lines = [
         "",
         f"#ControllerGroup\t{metadata.group or ''}",
@@ -75,6 +76,7 @@ def controller_metadata(metadata: ControllerMetadata) -> str:
 
 
 def sync_state_sets(info: BrokerReplicasInfo) -> str:
+    """getSyncStateSet: master, epochs and replicas of each broker name."""
     lines: list[str] = []
     for name, replicas in info.replicas_info_table.items():
         lines += [
@@ -114,6 +116,7 @@ def broker_epochs(entries: Sequence[tuple[str, EpochEntryCache]]) -> str:
 
 
 def elected(cluster_name: str, broker_name: str, master: MasterInfo, body: ElectMasterResponseBody) -> str:
+    """electMaster: the new master, its epochs, and the replicas of the group."""
     lines = [
         "",
         f"#ClusterName\t{cluster_name}",
@@ -129,7 +132,7 @@ def elected(cluster_name: str, broker_name: str, master: MasterInfo, body: Elect
 
 
 def cluster_list(rows: Sequence[BrokerRow], now_ms: int) -> str:
-    """A replica that did not answer shows blanks (its problem goes to standard error)."""
+    """clusterList: blanks for a replica that did not answer (its problem goes to standard error)."""
     return "\n".join([_CLUSTER % _CLUSTER_TITLES, *(_cluster_line(row, now_ms) for row in rows)])
 
 
@@ -210,7 +213,7 @@ def configs(said: Sequence[Said[dict[str, str]]]) -> str:
 
 
 def updated(what: str, said: Sequence[Said[Any]], key: str, value: str) -> str:
-    """updateNamesrvConfig, updateControllerConfig: where it was changed."""
+    """updateNamesrvConfig, updateControllerConfig: the servers that made the change."""
     places = ", ".join(each.address for each in said if each.error is None)
     return f"update {what} config success![{places}]\n{key} : {value}" if places else ""
 
@@ -225,11 +228,12 @@ def write_perm(verb: str, broker_name: str, said: Sequence[Said[int]]) -> str:
 
 
 def if_any(said: Sequence[Said[Any]], text: str) -> str:
-    """`text` if somebody did it."""
+    """Returns `text` if any server made the change, else ""."""
     return text if any(each.error is None for each in said) else ""
 
 
 def sent(result: SendResult) -> str:
+    """sendMessage: the row of one acknowledged message."""
     return "\n".join(
         [
             _SENT % ("#Broker Name", "#QID", "#Send Result", "#MsgId"),
@@ -239,7 +243,7 @@ def sent(result: SendResult) -> str:
 
 
 def consumed(message: MessageExt, body: str | None = None) -> str:
-    """body: instead of the message's own, as UTF-8."""
+    """consumeMessage, printMsg. body None: the message's own, as UTF-8."""
     shown = message.body.decode(errors="replace") if body is None else body
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     return (
@@ -290,7 +294,7 @@ def _int(table: Mapping[str, str], key: str) -> int:
 
 
 def _float(table: Mapping[str, str], key: str) -> float:
-    """The first number of the text (rates carry three), 0 when there is none."""
+    """Returns the first number of the text (rates have three); 0 if there is none."""
     words = table.get(key, "").split()
     try:
         return float(words[0]) if words else 0.0

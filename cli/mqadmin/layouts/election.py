@@ -1,4 +1,4 @@
-"""Texts of mqadmin that RocketMQ does not have: elections explained and remembered, replicas to forget."""
+"""Texts of mqadmin that RocketMQ does not have: explained and past elections, replicas to forget."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -67,7 +67,7 @@ def explanation(cluster_name: str, broker_name: str, explained: ElectionExplanat
 
 
 def elections(past: Sequence[PastElection]) -> str:
-    """getElections. #Found: from the old master's last heartbeat until it was missed."""
+    """getElections. #Found: from the old master's last heartbeat to its detection."""
     lines = [_ELECTION % _ELECTION_TITLES]
     for each in past:
         found = "-"

@@ -24,7 +24,7 @@ TYPES = {"CONSUME_ACTIVELY": "PULL", "CONSUME_PASSIVELY": "PUSH", "CONSUME_POP":
 
 
 def version_text(version: int) -> str:
-    """479 -> "V5_3_3"; of releases before 4.0.0 the number."""
+    """479 -> "V5_3_3"; the number itself for releases before 4.0.0."""
     if version < FIRST_REGULAR - 1:
         return str(version)
     number, is_release = divmod(version - FIRST_REGULAR + 1, 2)
@@ -46,6 +46,7 @@ class GroupRow(NamedTuple):
 
 
 def groups(rows: Sequence[GroupRow]) -> str:
+    """consumerProgress without -g: a row for each group, OFFLINE if no member is connected."""
     lines = [_GROUP % ("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total")]
     for row in rows:
         online = row.members > 0
@@ -59,7 +60,7 @@ def groups(rows: Sequence[GroupRow]) -> str:
 def progress(
     queues: Mapping[QueueKey, QueueProgress], tps: float, owners: Mapping[QueueKey, str] | None
 ) -> str:
-    """consumerProgress -g. owners: the client of each queue; None: nobody asked."""
+    """consumerProgress -g. owners: the client of each queue; None: not asked for."""
     titles = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     last = ("%-20s " if owners is not None else "") + "%-20s %-20s%s"
     client = ("#Client IP",) if owners is not None else ()
@@ -112,7 +113,7 @@ def all_producers(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def consumer_status(rows: Sequence[tuple[str, int, str]], verdicts: Sequence[str]) -> str:
-    """consumerStatus: (client id, version, file with what it said)"""
+    """consumerStatus: (client id, version, file with its runtime information)"""
     lines = [_STATUS % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile")]
     for number, (client_id, version, path) in enumerate(rows, start=1):
         lines.append(_STATUS % (number, client_id, version_text(version), path))
@@ -120,7 +121,7 @@ def consumer_status(rows: Sequence[tuple[str, int, str]], verdicts: Sequence[str
 
 
 def running_info(info: Mapping[str, Any]) -> str:
-    """What one consumer says about itself."""
+    """consumerStatus -i: one consumer's runtime information."""
     lines = ["#Consumer Properties#"]
     lines += [f"{key:<40}: {value}" for key, value in sorted((info.get("properties") or {}).items())]
     lines += ["", "#Consumer Subscription#"]
@@ -166,7 +167,7 @@ class ResetRow(NamedTuple):
 
 
 def would_reset(rows: Sequence[ResetRow]) -> str:
-    """resetOffsetByTime --dry-run, as upstream shows a reset of a group that nobody is connected of."""
+    """resetOffsetByTime --dry-run, as upstream shows a reset of a group without connected members."""
     titles = (
         "#brokerName",
         "#queueId",
@@ -185,6 +186,7 @@ def would_reset(rows: Sequence[ResetRow]) -> str:
 
 
 def reset_offsets(offsets: Mapping[QueueKey, int]) -> str:
+    """resetOffsetByTime: the new offset of each queue."""
     lines = [_OFFSET % ("#brokerName", "#queueId", "#offset")]
     lines += [_OFFSET % (key.broker_name, key.queue_id, offset) for key, offset in sorted(offsets.items())]
     return "\n".join(line.rstrip() for line in lines)

@@ -1,6 +1,6 @@
-"""Texts of `mqadmin haStatus`: RocketMQ's layout, and what a replica that catches up still needs.
+"""Texts of `mqadmin haStatus`: RocketMQ's layout, and the progress of replicas that catch up.
 
-Columns and lines of ours stand behind RocketMQ's, so that scripts which count columns go on working.
+KeelMQ's columns and lines come after RocketMQ's, so that scripts which count columns keep working.
 """
 
 from datetime import datetime
@@ -20,7 +20,7 @@ _TITLES = (
     "#ETA",
 )
 UNKNOWN = "-"
-"""A broker of RocketMQ does not tell; or there is nothing to tell."""
+"""RocketMQ's brokers do not send it, or there is no value."""
 NEVER = "not nearer"
 """The master's log grows as fast as the replica copies it."""
 
@@ -74,7 +74,8 @@ def _slave(client: HaClientRuntimeInfo) -> list[str]:
 
 
 def progress_text(from_offset: int, at_offset: int, to_offset: int) -> str:
-    """How much is done of what was missing when the link began, rounded down: 100% is true."""
+    """Returns the share of the bytes missing at the link's start that is copied, rounded down: 100% is
+    exact."""
     if at_offset >= to_offset:
         return "100.0%"
     done = max(at_offset - from_offset, 0) * 1000 // max(to_offset - from_offset, 1)
@@ -82,7 +83,7 @@ def progress_text(from_offset: int, at_offset: int, to_offset: int) -> str:
 
 
 def eta_text(eta_ms: int | None) -> str:
-    """ "1h 02m 03s", at the pace of the last seconds, rounded up."""
+    """Returns "1h 02m 03s", at the rate of the last seconds, rounded up; NEVER for None."""
     if eta_ms is None:
         return NEVER
     minutes, seconds = divmod(-(-eta_ms // 1000), 60)
@@ -93,7 +94,7 @@ def eta_text(eta_ms: int | None) -> str:
 
 
 def _time(wall_ms: int) -> str:
-    """Of this machine's time zone, as RocketMQ writes it."""
+    """Returns the time in this machine's time zone, in RocketMQ's format."""
     if wall_ms <= 0:
         return UNKNOWN
     return datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]

@@ -16,10 +16,11 @@ _FOUND = "%-50s %4d %40d"
 _LINE = "%-20s %s"
 _TRACE = "%-10s %-20s %-20s %-20s %-10s %-10s"
 RULE = "-" * 56
-"""Behind each queue of printMsg."""
+"""Printed after each queue of printMsg."""
 
 
 def found(messages: Sequence[MessageExt]) -> str:
+    """queryMsgByKey: id, queue and queue offset of each message."""
     lines = [_FOUND_TITLES % ("#Message ID", "#QID", "#Offset")]
     lines += [
         _FOUND % (each.msg_id or each.offset_msg_id, each.queue_id, each.queue_offset) for each in messages
@@ -28,8 +29,8 @@ def found(messages: Sequence[MessageExt]) -> str:
 
 
 def details(message: MessageExt, body: Path, groups: Sequence[str], text: str | None = None) -> str:
-    """One message, where its body was written to (and the body as text), and the consumer groups of its
-    topic."""
+    """queryMsgById: one message, the file of its body (and the body as text), and its topic's consumer
+    groups."""
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     lines = [
         _LINE % pair
@@ -59,11 +60,12 @@ def details(message: MessageExt, body: Path, groups: Sequence[str], text: str | 
 
 
 def queue_text(queue: MessageQueue) -> str:
+    """Returns MessageQueue's text form in RocketMQ."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
 def span(queue: MessageQueue, first: int, end: int) -> str:
-    """printMsg: what is looked at of a queue."""
+    """printMsg: the offsets that are read of a queue."""
     return f"minOffset={first}, maxOffset={end}, {queue_text(queue)}"
 
 
@@ -74,7 +76,7 @@ def tag_counts(tags: Mapping[str, int]) -> list[str]:
 
 
 class TraceRow(NamedTuple):
-    """What one client did with a message. value: all that it wrote."""
+    """What one client did with a message. value: the whole record."""
 
     kind: str
     group: str
@@ -86,8 +88,8 @@ class TraceRow(NamedTuple):
 
 
 def traces(rows: Sequence[TraceRow]) -> str:
-    """queryMsgTraceById: sends one by one, then consumers by their groups. The cost of what still runs is not
-    known. That ends of transactions are shown, too, is ours."""
+    """queryMsgTraceById: sends one by one, then consumers by group. The cost of an unfinished consumption is
+    unknown. Ends of transactions are shown by KeelMQ only."""
     parts = []
     for row in rows:
         if row.kind == "Pub":
@@ -112,7 +114,7 @@ def _trace(kind: str, row: TraceRow) -> str:
 
 
 def consumed_directly(result: Mapping[str, Any]) -> str:
-    """queryMsgById -g -d: what became of a message that a consumer was given once more."""
+    """queryMsgById -g -d: the result of a message that a consumer consumed again."""
     names = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
     values = ", ".join(f"{name}={_java(result.get(name))}" for name in names)
     return f"{result.get('msgId')} ConsumeMessageDirectlyResult [{values}]"

@@ -168,7 +168,7 @@ def test_a_promise_that_the_number_of_replicas_cannot_hold(files: Files) -> None
         return bad(rules([files.broker(index, minInSyncReplicas=least) for index in range(count)]))
 
     assert "every message is refused" in one(group(2, "3"), "config.group").next_step
-    assert "stops all writing" in one(group(2, "2"), "config.group", Level.WARNING).text
+    assert "stops all writes" in one(group(2, "2"), "config.group", Level.WARNING).text
     assert not group(3, "2")
     learner = files.broker(2, minInSyncReplicas="3", asyncLearner="true")
     others = [files.broker(index, minInSyncReplicas="3") for index in range(2)]
@@ -284,7 +284,7 @@ def test_certificates(files: Files, authority: Authority) -> None:
     assert not bad(found) and "for n0, until 2" in found[0].text
     assert not check_certificates([files.controller(0)]) and not machine.check_secrets(both)
     mixed = check_certificates([good, files.controller(1)])
-    assert "tls-0.conf have certificates, controller-1.conf not" in one(mixed, "config.secret").text
+    assert "tls-0.conf have certificates, controller-1.conf do not" in one(mixed, "config.secret").text
     other = with_certificate(files, 1, Authority(files.directory / "other").issue("n1"))
     assert "different CA files" in one(check_certificates([good, other]), "config.secret", Level.WARNING).text
     (authority.directory / "n0.key").chmod(0o644)

@@ -217,9 +217,9 @@ def test_usage_errors(args: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("sendMessage", "-t", "t", "-p", "\udcff"), r"'\udcff' is no UTF-8 text"),
-        (("sendMessage", "-t", "t", "-p", "x", "-k", "\udcff"), r"'\udcff' is no UTF-8 text"),
-        (("topicRoute", "-t", "a\udcff"), r"'a\udcff' is no UTF-8 text"),
+        (("sendMessage", "-t", "t", "-p", "\udcff"), r"'\udcff' is not UTF-8 text"),
+        (("sendMessage", "-t", "t", "-p", "x", "-k", "\udcff"), r"'\udcff' is not UTF-8 text"),
+        (("topicRoute", "-t", "a\udcff"), r"'a\udcff' is not UTF-8 text"),
         (("sendMessage", "-t", "t", "-p", "x", "-c", "a\x01b"), "property 'TAGS'"),
         (("sendMessage", "-t", "t", "-p", "x", "-k", "a\x02b"), "property 'KEYS'"),
     ],

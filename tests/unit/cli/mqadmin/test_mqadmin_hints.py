@@ -100,8 +100,8 @@ def test_an_unknown_group_is_told_about_groups(world: World) -> None:
 
 def test_hints_fit_their_cause() -> None:
     read = AdminError("getBrokerHaStatus", "h:1", "connection lost", unknown=True)
-    assert "nothing was changed: ask again" in explain(read)
+    assert "nothing was changed: try again" in explain(read)
     change = AdminError("updateAndCreateTopic", "h:1", "connection lost", unknown=True)
-    assert "it may have happened: look before you repeat it" in explain(change)
+    assert "it may have happened: check before you repeat it" in explain(change)
     refused = AdminError("sendMessage", "h:1", "the broker is read-only", ResponseCode.NO_PERMISSION)
     assert "black list" not in explain(refused)

@@ -94,7 +94,7 @@ def test_a_refusal_says_what_to_do(world: World) -> None:
 def test_what_is_not_known_is_no_refusal(world: World) -> None:
     result = mqadmin("transferLeader", "-a", world.leader.address, "-id", "lost")
     assert result.exit_code == 3
-    assert "not committed in time; it may have happened: look before you repeat it" in result.stderr
+    assert "not committed in time; it may have happened: check before you repeat it" in result.stderr
 
 
 def test_usage_and_nobody() -> None:

@@ -156,4 +156,4 @@ def test_numbers_that_are_none() -> None:
 def test_nobody_has_traced_anything(world: World) -> None:
     here = ("queryMsgTraceById", "-n", world.namesrv, "-i", ID)
     unknown = ran(*here, "-t", "no_such_topic", code=1)
-    assert "nobody has traced anything" in unknown.stderr and "traceTopicEnable" in unknown.stderr
+    assert "nothing has been traced" in unknown.stderr and "traceTopicEnable" in unknown.stderr
