@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 from cli.command_line import checked_addresses, quiet_connection_log
 from keelmq.client import PullError, SendError
-from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import ResponseCode
@@ -243,9 +243,9 @@ def exit_code_of(*errors: Exception) -> int:
 
 
 def per_server(
-    said: Sequence[Said[Any]],
+    said: Sequence[ServerResult[Any]],
     text: str,
-    value: Callable[[Said[Any]], dict[str, Any]] | None = None,
+    value: Callable[[ServerResult[Any]], dict[str, Any]] | None = None,
     *,
     done: str = "",
 ) -> Output:
@@ -281,10 +281,10 @@ def explain(error: AdminError | SendError | PullError) -> str:
         what = "sendMessage" if isinstance(error, SendError) else "pullMessage"
         return f"{what}: {error}"
     if error.unknown:
-        step = "nothing was changed: ask again" if is_read(error.question) else UNKNOWN_CHANGE
+        step = "nothing was changed: ask again" if is_read(error.request) else UNKNOWN_CHANGE
         return f"{error}; {step}"
     answer = (
-        f"{error.question} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
+        f"{error.request} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
     )
     step = next_step(error)
     return f"{answer}; {step}" if step else answer
@@ -304,7 +304,7 @@ def next_step(error: AdminError) -> str:
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         if RETRY_PREFIX in error.remark:
             return "check the group's name; a group is known from its first consumer on"
-        if error.question.startswith(("delete", "updateTopicPerm")):
+        if error.request.startswith(("delete", "updateTopicPerm")):
             return "check its name with topicList"
     return NEXT_STEPS.get(error.code, "")
 

@@ -8,7 +8,7 @@ import typer
 
 from cli.command_line import checked_addresses
 from cli.mqadmin.shell import Output, exit_code_of, explain, per_server
-from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
@@ -89,12 +89,14 @@ def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[B
     return brokers
 
 
-async def on_each(admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
+async def on_each(
+    admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]
+) -> list[ServerResult[T]]:
     return await admin.each(";".join(target.addresses), ask)
 
 
 def changed(
-    said: Sequence[Said[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
+    said: Sequence[ServerResult[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
 ) -> Output:
     """The output of a change: a line for each broker that took it, and who did not."""
     good = [each.address for each in said if each.error is None]

@@ -66,7 +66,7 @@ def _change(
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
             # they refuse with other codes: this one is of a change whose fate nobody knows
-            raise AdminError(error.question, error.address, error.remark, unknown=True) from error
+            raise AdminError(error.request, error.address, error.remark, unknown=True) from error
         return Output(dump(group), layouts.controller_metadata(group), notes=(remark,) if remark else ())
 
     return action
