@@ -101,8 +101,8 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
 
     @app.get("/metrics", summary="Prometheus metrics", tags=["health"], response_class=Response)
     async def metrics(request: Request) -> Response:
-        """Values are collected in the loop, at one moment; making text of them takes longer: in a thread."""
+        """All values are from one moment."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         collected = CollectedFamilies(list(registry.collect()))
-        text = await asyncio.to_thread(encode, collected)
+        text = await asyncio.to_thread(encode, collected)  # slower than collecting
         return Response(text, headers={"content-type": content_type})
