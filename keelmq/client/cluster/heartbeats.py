@@ -1,8 +1,8 @@
 """Registers a client at brokers: heartbeats (34) to all of them, and unregistration (35).
 
-A broker forgets a client whose connection closes, so a lost connection is answered with a heartbeat at once,
-not at the next tick: otherwise the group would rebalance without this client, and the broker would have no
-producer to check transactions with.
+A broker removes a client whose connection closes. So the client sends a heartbeat at once after a lost
+connection, not at the next tick: otherwise the group would rebalance without this client, and the broker
+would have no producer for transaction checks.
 """
 
 import asyncio
@@ -31,22 +31,23 @@ HEARTBEAT_INTERVAL_MS = 30_000
 HEARTBEAT_TIMEOUT_MS = 3_000
 FAREWELL_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
-"""Brokers that are told at a time."""
+"""Brokers that get a heartbeat concurrently."""
 AGAIN = Backoff(first_ms=1_000, max_ms=4_000)
-"""A broker that did not take a heartbeat is tried again."""
+"""The pause before the next heartbeat to a broker that did not accept one."""
 
 _counter = itertools.count(1)
 
 
 def make_client_id(instance_name: str | None = None) -> str:
-    """Unique for each object of each process, unless an instance name is given: two clients with the same id
-    in a group would take each other's queues."""
+    """Returns an id that is unique for each object of each process, unless an instance name is given: with
+    equal ids in a group, two clients would both consume the same queues."""
     return f"{socket.gethostname()}@{instance_name or f'{os.getpid()}#{next(_counter)}'}"
 
 
 class Membership:
-    """`data`: the content of a heartbeat, asked for each one. `addresses`: the brokers that should know this
-    client. `on_lost`: a broker that knew it does not any more; its route may be old."""
+    """The registration of one client. `data`: returns the content of the next heartbeat. `addresses`: returns
+    the brokers that should know this client. `on_lost`: called when a broker no longer knows it; its route
+    may be old."""
 
     def __init__(
         self,
@@ -68,13 +69,13 @@ class Membership:
         self._wake.set()
 
     def lost(self, address: str) -> None:
-        """The connection to this address closed."""
+        """Handles the end of the connection to this address: sends a heartbeat soon."""
         if address in self._known:
             self._forget(address)
             self._wake.set()
 
     def all_know(self) -> bool:
-        """Whether every broker that should know this client accepted a heartbeat over its present
+        """Returns whether every broker that should know this client accepted a heartbeat over its present
         connection."""
         return self._known.issuperset(self._addresses())
 
@@ -95,7 +96,7 @@ class Membership:
             )
 
     async def beat(self) -> bool:
-        """Sends one heartbeat to every broker, all at once. False: a broker did not accept it."""
+        """Sends one heartbeat to every broker, concurrently. False: a broker did not accept it."""
         addresses = set(self._addresses())
         answers = await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
         self._known &= addresses
@@ -118,8 +119,8 @@ class Membership:
         return False
 
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Unregisters at all brokers that know this client. Bounded in time; a broker that does not get it
-        sees the connection close."""
+        """Unregisters at all brokers that know this client (UNREGISTER_CLIENT, 35), within a time limit; a
+        broker that does not get the request sees the connection close."""
         client_id = self._data().client_id
         header = UnregisterClientRequest(
             clientID=client_id, producer_group=producer_group, consumer_group=consumer_group

@@ -1,8 +1,9 @@
-"""QueueReader: requests about one queue, repeated with a fresh route until they are answered.
+"""QueueReader: requests about one queue, repeated with a fresh route until they succeed.
 
-Every request here is safe to repeat, so each failure (lost connection, timeout, refusal) refreshes the route
-and asks again until the deadline. A queue is read from its master, from the replica that the broker
-suggests, or from any replica while there is no master. Requests that change offsets go to the master only.
+Every request here is safe to repeat, so after each failure (lost connection, timeout, refusal) the reader
+refreshes the route and sends the request again, until the deadline. A queue is read from its master, from the
+replica that the broker suggests, or from any replica while there is no master. Requests that change offsets
+go only to the master.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ READ_TIMEOUT_MS = 5_000
 ATTEMPT_TIMEOUT_MS = 3_000
 RETRY = Backoff(first_ms=20, max_ms=500, factor=1.5)
 BUSY_RETRY = Backoff(first_ms=100, max_ms=2_000)
-"""After SYSTEM_BUSY: the broker asks for less."""
+"""After SYSTEM_BUSY: the broker is overloaded."""
 PULL_SUSPEND_FLAG = 0x2
 PULL_SUBSCRIPTION_FLAG = 0x4
 PULL_MAX_NUMS = 32
@@ -66,7 +67,8 @@ DONE = frozenset({ResponseCode.SUCCESS})
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """`next_begin_offset`: the offset of the next pull, whatever the status. `max_offset` is exclusive."""
+    """The messages of a pull, and the queue's offsets. `next_begin_offset`: the offset of the next pull,
+    whatever the status. `max_offset` is exclusive."""
 
     status: PullStatus
     messages: tuple[MessageExt, ...]
@@ -76,13 +78,15 @@ class PullResult:
 
 
 class PullErrorKind(Enum):
+    """Why a request about a queue failed."""
+
     NO_ROUTE = "no route"
     REFUSED = "refused"
     UNREACHABLE = "no answer"
 
 
 class PullError(Exception):
-    """`code`: of the refusal, None when no broker answered."""
+    """A request about a queue failed. `code`: of the refusal, None if no broker answered."""
 
     def __init__(self, kind: PullErrorKind, remark: str, code: int | None = None) -> None:
         super().__init__(f"{kind.value}: {remark}")
@@ -90,7 +94,8 @@ class PullError(Exception):
 
 
 class QueueReader:
-    """Of one consumer group. Owns neither the client, nor the routes, nor the monitor."""
+    """Reads queues and offsets for one consumer group. Owns neither the client, nor the routes, nor the
+    monitor."""
 
     def __init__(
         self, client: RemotingClient, routes: RouteCache, monitor: BrokerMonitor, group: str
@@ -108,9 +113,9 @@ class QueueReader:
         suspend_ms: int,
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
-        """Returns messages from `offset` on. `suspend_ms` > 0: long polling, in addition to timeout_ms. The
-        request carries the subscription, so a broker that has had no heartbeat yet can answer as well.
-        PullError."""
+        """Returns messages from `offset` on (PULL_MESSAGE, 11). `suspend_ms` > 0: long polling, in addition
+        to timeout_ms. The request carries the subscription, so a broker without a heartbeat of this client
+        can serve it as well. PullError."""
         header = PullMessageRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -141,7 +146,7 @@ class QueueReader:
         self._suggest(queue, answer.header.suggest_which_broker_id)
         return PullResult(
             status=PullStatus(answer.code),
-            messages=tuple(  # an inner batch comes whole, with what is in front of the offset
+            messages=tuple(  # an inner batch arrives whole, including messages before the offset
                 message
                 for message in messages
                 if message.queue_offset >= offset and subscription.wants(message.tags)
@@ -154,10 +159,11 @@ class QueueReader:
     # -- offsets -----------------------------------------------------------------------------------------
 
     async def min_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
+        """Returns the offset of the oldest stored message (GET_MIN_OFFSET, 31). PullError."""
         return await self._offset(queue, GET_MIN_OFFSET, timeout_ms)
 
     async def max_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
-        """Exclusive: the offset of the next message to become readable."""
+        """Returns the offset that the next readable message will get (GET_MAX_OFFSET, 30). PullError."""
         return await self._offset(queue, GET_MAX_OFFSET, timeout_ms)
 
     async def _offset(
@@ -169,7 +175,8 @@ class QueueReader:
     async def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int:
-        """The offset of the first message stored at that time (ms since 1970) or later."""
+        """Returns the offset of the first message stored at that time (ms since 1970) or later
+        (SEARCH_OFFSET_BY_TIMESTAMP, 29). PullError."""
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         answer = await self.ask(queue, SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms=timeout_ms)
         return answer.header.offset
@@ -177,8 +184,9 @@ class QueueReader:
     async def committed_offset(
         self, queue: MessageQueue, *, zero_if_young: bool = False, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int | None:
-        """None: the group has never committed in this queue. `zero_if_young`: 0 instead, if the broker finds
-        that the queue still has all of its messages, and that they are recent."""
+        """Returns the group's committed offset; None: it has committed nothing in this queue
+        (QUERY_CONSUMER_OFFSET, 14). `zero_if_young`: 0 instead, if the broker still has all messages of the
+        queue, and they are recent. PullError."""
         header = ConsumerOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -190,13 +198,13 @@ class QueueReader:
         return answer.header.offset if answer.code == ResponseCode.SUCCESS else None
 
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
-        """`offset`: of the next message that the group is to consume."""
+        """Commits `offset`, that of the next message to consume (UPDATE_CONSUMER_OFFSET, 15). PullError."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         await self.ask(queue, UPDATE_CONSUMER_OFFSET, header, timeout_ms=timeout_ms, master_only=True)
 
-    # -- asking ------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -212,8 +220,8 @@ class QueueReader:
         from_suggested: bool = False,
         may_wait: bool = False,
     ) -> Ok[Resp]:
-        """Repeats the request until one of the good codes comes, or raises PullError with the last problem
-        at the deadline. `may_wait`: the broker may leave the request unanswered for long."""
+        """Sends the request until a response has one of the good codes; raises PullError with the last
+        problem at the deadline. `may_wait`: the broker may hold the request for long."""
         deadline_ms = now_ms() + timeout_ms
         problem = PullError(PullErrorKind.UNREACHABLE, "no attempt was made")
         fresh, failures = False, 0

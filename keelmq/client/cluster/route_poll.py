@@ -1,8 +1,8 @@
-"""Refreshes the routes of a client that sends nothing, so that the current masters know an idle producer.
+"""Refreshes the routes of an idle client, so that the current masters know an idle producer.
 
-Every poll_ms, as RocketMQ does (pollNameServerInterval), and at once when a master may be gone: its
-connection closed, or it did not accept a heartbeat. Then again with a back-off, until every broker name has
-a master that knows this client.
+Every poll_ms, as in RocketMQ (pollNameServerInterval), and at once when a master may be gone: its connection
+closed, or it did not accept a heartbeat. Then again with a back-off, until every broker name has a master
+that knows this client.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ AGAIN = Backoff(first_ms=50, max_ms=2_000)
 
 
 class RoutePoll:
-    """`settled`: whether the masters of the routes know this client. `also`: topics whose routes are wanted
-    although no message was sent to them yet."""
+    """Polls the routes of one client. `settled`: returns whether the masters of the routes know this client.
+    `also`: topics whose routes are needed before the first message to them."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RoutePoll:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Polls until cancelled."""
         failures, settled = 0, self._routes.knows(self._also)
         while True:
             failures = 0 if settled else failures + 1
