@@ -59,7 +59,7 @@ class SendBack:
                 queue, CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS, master_only=True
             )
         except PullError as error:
-            logger.warning("message %s was not accepted back by its broker: %s", message.msg_id, error)
+            logger.warning("cannot send message %s back: %s", message.msg_id, error)
             level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             maximum = self._max_reconsume_times if self._max_reconsume_times >= 0 else GROUP_RETRIES
             return await self.copy(
@@ -92,7 +92,7 @@ class SendBack:
         try:
             await self._sender.deliver(pending_send, None, COPY_TIMEOUT_MS)
         except SendError as error:
-            logger.warning("message %s cannot be sent to the retry topic: %s", message.msg_id, error)
+            logger.warning("cannot send message %s to the retry topic: %s", message.msg_id, error)
             return False
         return True
 

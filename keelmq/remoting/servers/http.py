@@ -252,7 +252,7 @@ def _guarded(app: Any) -> Any:
             refused = 413, BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes")
         elif scope.get("method") not in READING and _is_foreign(headers):
             page = headers.get(b"origin", b"another site").decode(errors="replace")
-            remark = f"request from a web page of {page}: only programs and own pages may change anything"
+            remark = f"only programs and pages of this server may change anything, not {page}"
             refused = 403, Refusal(code=ResponseCode.NO_PERMISSION, remark=remark)
         if refused is not None:
             status, said = refused
