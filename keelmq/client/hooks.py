@@ -96,7 +96,7 @@ class ClientHook:
 
 
 class Hooks:
-    """All hooks of one client, called in the order given."""
+    """All hooks of one client, called in the given order."""
 
     def __init__(self, hooks: Iterable[ClientHook], namesrv_addr: str) -> None:
         self._hooks, self._namesrv_addr = tuple(hooks), namesrv_addr
@@ -132,7 +132,7 @@ class Hooks:
                 logger.exception("client hook %s failed", hook.detached.__qualname__)
 
     def before_send(self, message: Message) -> Message:
-        """Returns the message that the hooks want sent; attaches them first."""
+        """Returns the message as the hooks changed it; attaches them first."""
         self.attach()
         for hook in self._hooks:
             changed = _guarded(hook.before_send, message)

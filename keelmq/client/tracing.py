@@ -50,8 +50,8 @@ AGAIN: Final = Backoff(first_ms=2_000, max_ms=60_000)
 """The pause after a trace message that was not acknowledged, so that a cluster without the trace topic does
 not get endless route requests."""
 CALLS_MAX: Final = 4_096
-"""Listener calls that began and have not ended as far as the hook knows. Only cancelled calls can exceed the
-number that runs concurrently."""
+"""Listener calls whose end the hook has not seen. Only cancelled calls can exceed the number of concurrent
+ones."""
 TOLD_EVERY_MS: Final = 60_000
 DELAYS: Final = (DELAY, "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 

@@ -86,7 +86,7 @@ class _Header(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class _ReceivedHeader(msgspec.Struct, gc=False):
-    """A JSON header, decoded strictly and fast; whatever this refuses goes through _lenient_header."""
+    """A JSON header for fast, strict decoding; _lenient_header decodes what this refuses."""
 
     code: int
     extFields: dict[str, str] | None = None

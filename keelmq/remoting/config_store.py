@@ -63,7 +63,7 @@ class Given:
 
 class ConfigStore(Generic[S]):
     """The settings of a running program. A change replaces `current` and then calls `on_change`. `sources`:
-    where each key that is set comes from."""
+    the source of each key that is set."""
 
     def __init__(
         self,

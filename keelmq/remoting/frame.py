@@ -68,7 +68,7 @@ Frame: TypeAlias = tuple[int, bytes, bytes, int]
 
 
 def whole_frames(data: bytes) -> list[Frame]:
-    """Returns all frames before the first that is incomplete or illegal; frame_bytes() tells which of the
+    """Returns all frames before the first that is incomplete or illegal; frame_bytes() distinguishes the
     two."""
     if _IS_COMPILED:
         return _whole_frames(data)
@@ -85,7 +85,7 @@ def whole_frames(data: bytes) -> list[Frame]:
 
 
 def _whole_frames(data: bytes) -> list[Frame]:
-    """The variant that is compiled."""
+    """As whole_frames(), in the form that is fastest when compiled."""
     frames: list[Frame] = []
     raw, at, end = data, 0, len(data)
     while end - at >= PREFIX_BYTES:

@@ -78,7 +78,7 @@ def _answer_name(result: object) -> str:
 
 
 def code_name(code: int) -> str:
-    """Returns RocketMQ's name of a request code, or the number as text."""
+    """Returns RocketMQ's name of a response code, or the number as text."""
     return _NAMES.get(code) or str(code)
 
 

@@ -190,7 +190,7 @@ class BrokerMonitor:
 
     async def _ping(self, key: Key, recovery: Recovery, queue: MessageQueue) -> None:
         """Probes the master until it answers, a message is acknowledged, or no message needs the broker any
-        more. Pauses while a message tries the broker, since that tells more."""
+        more. Pauses while a message tries the broker, which is the better test."""
         failures = 0
         try:
             while self.recoveries.holds(key, recovery) and recovery.unreachable:

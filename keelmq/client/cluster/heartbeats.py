@@ -103,7 +103,7 @@ class Membership:
         return all(answers)
 
     async def tell(self, addresses: Collection[str]) -> None:
-        """Sends a heartbeat to those of the brokers that do not know this client yet."""
+        """Sends a heartbeat to those of the brokers that have not accepted one yet."""
         await asyncio.gather(*(self._beat(address) for address in sorted(set(addresses) - self._known)))
 
     async def _beat(self, address: str) -> bool:

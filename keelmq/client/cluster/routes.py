@@ -26,8 +26,8 @@ NAME_SERVER_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
 """Topics that are refreshed concurrently."""
 TOPICS_KEPT = 64
-"""This many topics stay cached however long no message was sent to them, so their masters keep knowing an
-idle producer."""
+"""This many topics stay cached even if no message is sent to them, so their masters still know an idle
+producer."""
 TOPICS_MAX = 10_000
 IDLE_MS = 60 * 60_000
 """Above TOPICS_KEPT, a topic that was not used for this long is removed, and its brokers with it."""
@@ -243,7 +243,7 @@ class RouteCache:
     def _finished(self, topic: str, task: "asyncio.Task[TopicRoute]") -> None:
         del self._refreshes[topic]
         if not task.cancelled():
-            task.exception()  # retrieved: a background refresh that fails has no caller to tell
+            task.exception()  # marks it as retrieved: a background refresh has no caller
 
     async def _fetch(self, topic: str, borrow: bool) -> TopicRoute:
         data = await self._ask(topic)

@@ -25,7 +25,7 @@ def back_off_ms(latency_ms: int) -> int:
 
 @dataclass(slots=True)
 class FaultTable:
-    """Broker name -> when it may be used again. Bounded: expired entries are removed."""
+    """Broker name -> when it may be used again. Expired entries are removed at BROKERS_MAX."""
 
     _until_ms: dict[str, int] = field(default_factory=dict)
 

@@ -107,6 +107,6 @@ class OffsetWindow(Generic[M]):
         offsets = list(self._held)
         assert offsets == sorted(offsets), "held messages are in order"
         assert all(offset < self.next_offset for offset in offsets), "nothing is held that was not pulled"
-        assert set(self._ready) <= set(offsets), "only held messages are handed out"
+        assert set(self._ready) <= set(offsets), "only held messages are ready"
         assert list(self._ready) == sorted(self._ready), "in order"
         assert self.held_bytes == sum(message.stored_bytes for message in self._held.values())

@@ -27,7 +27,7 @@ from keelmq.runtime.tasks import wait_for_event
 
 ATTEMPT_TIMEOUT_MS = 3_000
 GIVE_UP_MS = 1_000
-"""How long close() waits for sends whose deadline it has just moved to now."""
+"""How long close() waits for the sends that it has just ended."""
 CHOOSERS_MIN = 64
 """The number of topics whose choosers are always kept."""
 
@@ -212,7 +212,7 @@ class Sender:
         return chooser.choose(queues, pending_send.last_broker, now_ms=now)
 
     def _new_chooser(self, topic: str) -> QueueChooser:
-        """Drops the choosers of topics whose routes are forgotten."""
+        """Removes the choosers of topics whose routes were removed."""
         if len(self._choosers) >= self._choosers_max:
             self._choosers = {
                 name: each for name, each in self._choosers.items() if self._routes.knows((name,))

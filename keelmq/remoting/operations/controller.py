@@ -276,8 +276,9 @@ class ElectionsRequest(Wire):
 
 
 class PastElection(Wire):
-    """One election in the response body of 29012 that changed the master; new_master_broker_id absent: there
-    is no master since. Times: wall-clock ms; detected_ts and last_heartbeat_ts are of the lost master."""
+    """One election in the response body of 29012 that changed the master; new_master_broker_id absent: the
+    group has had no master since. Times: wall-clock ms; detected_ts and last_heartbeat_ts are of the lost
+    master."""
 
     event_id: int
     ts: int

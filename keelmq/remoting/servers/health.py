@@ -81,13 +81,13 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
     for collector in (ScrapeCollector(readiness), *collectors):
         registry.register(collector)
 
-    @app.get("/livez", summary="does the event loop answer?", tags=["health"], responses=answer_of(Alive()))
+    @app.get("/livez", summary="is the event loop responsive?", tags=["health"], responses=answer_of(Alive()))
     async def livez() -> Alive:
         return Alive()
 
     @app.get(
         "/readyz",
-        summary="should this program get traffic?",
+        summary="can this program get traffic?",
         tags=["health"],
         response_model=Readiness,
         responses={

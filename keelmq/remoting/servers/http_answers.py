@@ -36,7 +36,7 @@ JSON = "application/json"
 
 
 class NotFound(Exception):
-    """A read of something that does not exist. The remark says what exists."""
+    """A read of something that does not exist. The remark lists what exists."""
 
 
 class Refusal(BaseModel):
@@ -47,7 +47,7 @@ class Refusal(BaseModel):
 
 
 class NothingHere(BaseModel):
-    """404: the remark says what exists instead."""
+    """404: the remark lists what exists instead."""
 
     remark: str
 
@@ -76,15 +76,15 @@ REFUSED: Answers = {
     504: {"model": NoOutcome, "description": "It may or may not have happened: repeat it"},
 }
 BODY_REFUSED: Answers = {
-    400: {"model": BadBody, "description": "The body is no text or no JSON"},
-    403: {"model": Refusal, "description": "Asked by a web page of another site"},
+    400: {"model": BadBody, "description": "The body is not text or not JSON"},
+    403: {"model": Refusal, "description": "The request comes from a web page of another site"},
     413: {"model": BadBody, "description": "The body is too large"},
     **REFUSED,
 }
-NOT_HERE: Answers = {404: {"model": NothingHere, "description": "It is not here; the remark says what is"}}
+NOT_HERE: Answers = {404: {"model": NothingHere, "description": "Not found; the remark lists what exists"}}
 
-After = Annotated[str, Query(description="names behind this one: `nextAfter` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="at most so many", examples=[100])]
+After = Annotated[str, Query(description="names after this one: `nextAfter` of the previous page")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="the largest number of entries", examples=[100])]
 
 
 def answer_of(example: BaseModel) -> Answers:

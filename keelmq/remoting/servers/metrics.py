@@ -163,8 +163,8 @@ def unsent_metrics(prefix: str) -> tuple[Metric, ...]:
         ),
         Metric(
             f"{prefix}_unread_connections_total",
-            "connections closed because the client did not read: stalled (nothing taken for 30 s), "
-            "over_limit (too many unsent bytes), slow_close (not gone 10 s after the close)",
+            "connections closed because the client did not read: stalled (nothing read for 30 s),  "
+            "over_limit (too many unsent bytes), slow_close (still open 10 s after the close)",
             ("reason",),
         ),
     )
